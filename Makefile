@@ -1,0 +1,49 @@
+# The checkout's front door. Everything happens in .venv, which is made on first use.
+#
+#   make run             start a broker with its name server, in the foreground
+#   make test            format, lint, types and tests; what continuous integration runs
+#   make test-long       the same, at the counts meant for a night rather than a coffee
+#   make bench-rocketmq  Ropewalk and Apache RocketMQ under the same load, as a table (needs java and mvn)
+#   make format          let ruff rewrite what it can
+#   make clean           remove what these commands made, data of `make run` excepted
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: run test test-long bench-rocketmq format clean
+.DEFAULT_GOAL := test
+
+run: $(INSTALLED)
+	@exec $(BIN)/ropewalk broker
+
+test: $(INSTALLED)
+	@$(BIN)/python -m tools.check
+
+test-long: $(INSTALLED)
+	@$(BIN)/python -m tools.check --long
+
+bench-rocketmq: $(INSTALLED)
+	@$(BIN)/python -m tests.bench.peers.rocketmq
+
+format: $(INSTALLED)
+	@$(BIN)/python -m tools.check --fix
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each missing piece is named together with the package that brings it, because the error that
+# Python gives for a missing ensurepip sends people looking in the wrong place.
+$(INSTALLED): pyproject.toml
+	@command -v git >/dev/null || { echo "git is missing: apt install git" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$$($(PYTHON) --version) is too old: Ropewalk needs 3.11; try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+		|| { echo "python's venv is missing: apt install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "installing ropewalk and its tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
