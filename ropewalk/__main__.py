@@ -1,0 +1,58 @@
+"""The entrance: find the rooms, refuse what cannot work, and hand over to the command line.
+
+Installed, the rooms `tools`, `broker`, `ha` and `store` lie inside this package, in `_rooms`, because
+names so general must not be scattered over a user's environment. In a checkout they are its top-level
+folders. Either way their folder goes first on the path of this process alone, so that another
+distribution's `tools` cannot stand in for ours.
+
+This is the one file of `ropewalk` that knows of the rooms. It serves the console script and
+`python -m ropewalk` alike.
+"""
+
+import sys
+from pathlib import Path
+
+SERVERS = ("broker", "namesrv")  # the commands that own state other programs rely on
+
+
+def rooms_folder(package: Path) -> Path:
+    """Say which folder holds the rooms: the one inside an installed package, else the checkout.
+
+    An installed package always carries `_rooms`; a checkout never does, and its rooms are neighbours.
+    """
+    installed = package / "_rooms"
+    return installed if installed.is_dir() else package.parent
+
+
+def refusal(arguments: list[str], *, optimized: bool, platform: str) -> str | None:
+    """Return why this command cannot be run by this interpreter, or None.
+
+    Only the servers are refused: clients and readers keep no promise that an assertion guards.
+    """
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    if command not in SERVERS or "--help" in arguments:
+        return None
+    if optimized:
+        return (
+            f"ropewalk {command} does not run under python -O (or PYTHONOPTIMIZE): it would strip the "
+            "assertions that stop the process before damaged state reaches the disk."
+        )
+    if platform != "linux":
+        return f"ropewalk {command} runs on Linux only; clients run anywhere. This is {platform}."
+    return None
+
+
+def main() -> None:
+    """Run the `ropewalk` command with the arguments of this process, and exit with its status."""
+    reason = refusal(sys.argv[1:], optimized=sys.flags.optimize > 0, platform=sys.platform)
+    if reason is not None:
+        sys.exit(f"error: {reason}")
+    sys.path.insert(0, str(rooms_folder(Path(__file__).resolve().parent)))
+
+    from tools.cli import app
+
+    app(prog_name="ropewalk")
+
+
+if __name__ == "__main__":
+    main()

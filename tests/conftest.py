@@ -1,0 +1,42 @@
+"""What every test may rely on: hypothesis profiles, the long counts, and programs that may be missing."""
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+LONG = os.environ.get("ROPEWALK_LONG") == "1"
+
+# No deadline: on a shared machine a single slow example says nothing about the code.
+settings.register_profile("quick", deadline=None, max_examples=100)
+settings.register_profile(
+    "long", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("long" if LONG else "quick")
+
+
+@pytest.fixture(scope="session")
+def long_run() -> bool:
+    """Whether `make test-long` asked for the long counts."""
+    return LONG
+
+
+@pytest.fixture(scope="session")
+def need_program() -> Callable[[str], str]:
+    """Return the path of a program this test cannot do without.
+
+    A missing one skips the test on a person's machine. With CI=true it fails it, because there a skip
+    would look the same as a pass.
+    """
+
+    def need(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"{name} is missing, and CI=true does not allow this test to be skipped")
+            pytest.skip(f"{name} is not installed")
+        return path
+
+    return need

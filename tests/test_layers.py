@@ -1,0 +1,236 @@
+"""The house rules that can be read off the source: who imports whom, and who touches the world.
+
+Each rule is a row of a table. The scanner reads source text, never imports it, so a rule holds for code
+that no test runs. The last tests feed it broken examples, to show that it would notice.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("ropewalk", "store", "ha", "broker", "tools")  # each may import itself and those before it
+
+# The one step against the stream: the command's entrance lives in the package that users install.
+EXCEPTIONS = {("ropewalk/__main__.py", "tools.cli")}
+
+WORLD = (
+    "asyncio", "anyio", "trio", "socket", "select", "selectors", "ssl", "threading", "multiprocessing",
+    "concurrent", "subprocess", "signal", "os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile",
+    "time", "random", "secrets", "uuid",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ban:
+    """Files that match `where` must not name any of `names`, unless they match `except_in`.
+
+    A name is a module, a dotted call such as `os.open`, or a method such as `.read_bytes`.
+    """
+
+    why: str
+    where: tuple[str, ...]
+    names: tuple[str, ...]
+    except_in: tuple[str, ...] = ()
+
+
+BANS = (
+    Ban(
+        "only the broker's shell, the client's shells and the tools know sockets",
+        where=("*",),
+        names=(
+            "socket", "select", "selectors", "socketserver",
+            "trio.socket", "trio.open_tcp_listeners", "trio.serve_tcp", "trio.open_tcp_stream",
+            "anyio.connect_tcp", "anyio.create_tcp_listener",
+        ),
+        except_in=(
+            "broker/serve.py",
+            "ropewalk/client/blocking.py",
+            "ropewalk/client/anyio_shell.py",
+            "tools/*",
+        ),
+    ),
+    Ban(
+        "only store/disk.py opens files in the store, so that a test can put a failing disk there",
+        where=("store/*",),
+        names=(
+            "open", "io.open", "os.open", "os.fdopen", "os.pwrite", "os.pwritev", "os.pread", "os.preadv",
+            "os.fsync", "os.fdatasync", "os.rename", "os.replace", "os.unlink", "os.remove", "os.truncate",
+            "os.ftruncate", "os.listdir", "os.scandir", "os.makedirs", "os.mkdir", "mmap", "fcntl", "shutil",
+            "tempfile", ".read_bytes", ".read_text", ".write_bytes", ".write_text", ".unlink", ".iterdir",
+        ),
+        except_in=("store/disk.py",),
+    ),
+    Ban(
+        "byte layouts are pure functions",
+        where=("ropewalk/format/*", "ropewalk/codes.py", "ropewalk/errors.py"),
+        names=(*WORLD, "open"),
+    ),
+    Ban(
+        "a core reads no clock, socket, file or random number: it is told",
+        where=(
+            "ropewalk/client/core.py", "ropewalk/client/routes.py",
+            "store/recovery.py",
+            "ha/connection.py", "ha/group_transfer.py", "ha/raft/core.py",
+            "broker/session.py", "broker/send.py", "broker/pull.py", "broker/hold.py", "broker/pull_hold.py",
+            "broker/topics.py", "broker/groups.py", "broker/offsets.py", "broker/clients.py",
+            "broker/subscription.py", "broker/namesrv.py",
+        ),
+        names=(*WORLD, "open"),
+    ),
+    Ban("the broker and the store log through structlog", where=("*",), names=("logging",)),
+)  # fmt: skip
+
+
+def sources() -> dict[str, str]:
+    """Every module of the five rooms: its path from the root, and its text."""
+    paths = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def dotted(node: ast.expr) -> str:
+    """`os.path.join` for the expression of that shape; ".name" at the end of any other one."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported anywhere in the tree, and every name taken out of one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "relative imports are banned by the linter"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and dotted(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+class _WithoutTypeImports(ast.NodeTransformer):
+    """Drops what only the type checker sees: an annotation does not touch the world."""
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return ast.Pass() if is_for_types_only(node) else self.generic_visit(node)
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """Imports, called expressions and dotted names, with `import x as y` told by its real name."""
+    aliases = {
+        alias.asname: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.asname
+    }
+    used = set(imports(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            head, _, rest = dotted(node).partition(".")
+            used.add(f"{aliases.get(head, head)}.{rest}")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            used.add(node.func.id)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            used.add(f".{node.func.attr}")
+    return used
+
+
+def against_the_stream(path: str, source: str) -> list[str]:
+    """The imports of this file that point from a lower room to a higher one."""
+    allowed = ROOMS[: ROOMS.index(path.split("/", 1)[0]) + 1]
+    above = [room for room in ROOMS if room not in allowed]
+    return [
+        f"{path} imports {name}"
+        for name in imports(ast.parse(source))
+        if name.split(".")[0] in above
+        and not any(path == file and name.startswith(module) for file, module in EXCEPTIONS)
+    ]
+
+
+def broken_bans(path: str, source: str, bans: tuple[Ban, ...] = BANS) -> list[str]:
+    """The rows of the table that this file breaks, as sentences."""
+    found = []
+    used: set[str] | None = None
+    for ban in bans:
+        applies = any(fnmatch(path, pattern) for pattern in ban.where)
+        if not applies or any(fnmatch(path, pattern) for pattern in ban.except_in):
+            continue
+        if used is None:
+            used = names_used(_WithoutTypeImports().visit(ast.parse(source)))
+        found += [
+            f"{path} uses {name}: {ban.why}"
+            for name in ban.names
+            if any(item == name or item.startswith(f"{name}.") for item in used)
+        ]
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    found = [line for path, source in sources().items() for line in against_the_stream(path, source)]
+    assert not found, "\n".join(found)
+
+
+def test_cores_and_rooms_leave_the_world_to_its_owners() -> None:
+    found = [line for path, source in sources().items() for line in broken_bans(path, source)]
+    assert not found, "\n".join(found)
+
+
+def test_the_scanner_reads_all_five_rooms() -> None:
+    assert {path.split("/")[0] for path in sources()} == set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("ropewalk/client/simple.py", "import store"),
+        ("ropewalk/format/record.py", "def f():\n    from broker.config import Config"),
+        ("store/segment.py", "from ha.client import Slave"),
+        ("ha/service.py", "import broker.topics as topics"),
+        ("broker/serve.py", "from tools import cli"),
+        ("ropewalk/__main__.py", "import broker"),
+    ],
+)
+def test_an_import_against_the_stream_is_noticed(path: str, source: str) -> None:
+    assert against_the_stream(path, source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("broker/send.py", "import socket"),
+        ("broker/roles.py", "from select import epoll"),
+        ("ha/service.py", "import trio\nasync def f(): await trio.open_tcp_stream('h', 1)"),
+        ("ha/service.py", "import trio as t\ndef f(): t.socket.socket()"),
+        ("store/segment.py", "f = open('x')"),
+        ("store/segment.py", "import os\nos.fsync(3)"),
+        ("store/segment.py", "def f(path): return path.read_bytes()"),
+        ("store/segment.py", "import mmap"),
+        ("ropewalk/format/record.py", "from time import time"),
+        ("broker/session.py", "import random"),
+        ("broker/offsets.py", "import trio"),
+    ],
+)
+def test_a_core_that_reaches_for_the_world_is_noticed(path: str, source: str) -> None:
+    assert broken_bans(path, source)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("broker/serve.py", "import socket"),
+        ("tools/bench.py", "import select, socket"),
+        ("store/disk.py", "import os, mmap\nos.fsync(3)"),
+        ("store/segment.py", "def f(disk): return disk.open('x')"),
+        ("broker/session.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random"),
+    ],
+)
+def test_what_the_table_allows_is_left_alone(path: str, source: str) -> None:
+    assert not broken_bans(path, source)

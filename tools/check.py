@@ -1,0 +1,89 @@
+"""What `make test` runs: format, lint, strict types, then the tests.
+
+The cheap steps come first and the first failing one ends the run, so that a misplaced comma is told in
+a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
+on the terminal is its own summary, and its exit status is this program's.
+
+`--long` runs the same suites at the counts that an issue asks to see proven. It is carried to the
+tests by the environment variable `ROPEWALK_LONG=1`. Under `CI=true` the tests of `tests/compat` fail,
+rather than skip, when java or mvn is missing; they read that variable themselves.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of the check, run by this interpreter from the root of the checkout."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+
+
+def plan(*, fix: bool = False, pytest_arguments: Sequence[str] = ()) -> tuple[Step, ...]:
+    """Return the steps in order; with `fix`, only the rewriting ones."""
+    if fix:
+        return (Step("fix", "ruff", ("check", "--fix", "--quiet")), Step("format", "ruff", ("format",)))
+    return (
+        Step("format", "ruff", ("format", "--check", "--quiet")),
+        Step("lint", "ruff", ("check", "--quiet")),
+        Step("types", "mypy", ("--no-error-summary",)),
+        Step("tests", "pytest", tuple(pytest_arguments)),
+    )
+
+
+def run(steps: Sequence[Step], environment: Mapping[str, str]) -> int:
+    """Run the steps until one fails; return its exit status, or 0.
+
+    The time of each step but the last is printed: the last one's output ends with its own summary, and
+    that line must stay the last.
+    """
+    for step in steps:
+        started = time.monotonic()
+        command = [sys.executable, "-m", step.module, *step.arguments]
+        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        if step is steps[-1]:
+            return status
+        seconds = time.monotonic() - started
+        print(f"{step.name:7} {seconds:6.1f} s  {'ok' if status == 0 else 'FAILED'}", flush=True)
+        if status != 0:
+            if step.name == "format":
+                print("`make format` rewrites the files that ruff would write differently", flush=True)
+            return status
+    return 0
+
+
+def check(
+    pytest_arguments: Annotated[
+        list[str] | None, typer.Argument(help="Passed on to pytest, after a `--`: paths, -k, -x ...")
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Rewrite what ruff can, and run nothing else.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="The long counts: an hour rather than minutes.")
+    ] = False,
+) -> None:
+    """Check format, lint and types, then run the tests; stop at the first step that fails."""
+    environment = dict(os.environ)
+    if long:
+        environment["ROPEWALK_LONG"] = "1"
+    try:
+        status = run(plan(fix=fix, pytest_arguments=pytest_arguments or ()), environment)
+    except KeyboardInterrupt:
+        status = 130
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    typer.run(check)
