@@ -1,0 +1,145 @@
+"""What a stranger finds in the checkout: a licence, a changelog, docstrings, and nothing left lying about."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ropewalk
+from ropewalk.__main__ import refusal, rooms_folder
+from tools.check import plan
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("ropewalk", "store", "ha", "broker", "tools")
+
+
+def repository_files() -> list[Path]:
+    """Every text file that git tracks or would track, this one excepted: it has to spell what it bans."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file() and path != Path(__file__).resolve()]
+
+
+def text_of(path: Path) -> str:
+    """The file's text; an empty one for a binary file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def modules() -> list[Path]:
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def test_the_licence_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text and "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["license"] == "Apache-2.0"
+
+
+def test_the_changelog_starts_with_what_is_unreleased_or_current() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings and (headings[0] == "Unreleased" or ropewalk.__version__ in headings[0])
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_module_opens_with_its_law(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no module docstring"
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {path.parent for path in modules()}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def test_types_are_shipped() -> None:
+    assert (ROOT / "ropewalk" / "py.typed").exists()
+
+
+def test_nothing_names_the_machine_it_was_written_on() -> None:
+    # Taken from the running process, so that this file names none either.
+    places = [place for place in (ROOT, Path.home()) if len(place.parts) > 1]
+    patterns = [re.compile(rf"(?<![\w.>}}]){re.escape(str(place))}(?=[/\"'\s`]|$)") for place in places]
+    patterns.append(re.compile(r"/home/\w+|/Users/\w+"))
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in repository_files()
+        for pattern in patterns
+        for match in pattern.finditer(text_of(path))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_work_is_left_marked_in_the_source() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bfor now\b|NotImplementedError\(\)")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in repository_files()
+        if path.suffix in (".py", ".md", ".toml", ".java", ".sh") or path.name == "Makefile"
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_readme_starts_with_the_two_commands() -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert [block.strip().removeprefix("$ ") for block in blocks[:2]] == ["make run", "make test"]
+
+
+def test_continuous_integration_runs_what_a_person_runs() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111, ".ci/run is not executable"
+    assert "set -euo pipefail" in script.read_text() and "make test" in script.read_text()
+
+
+def test_the_check_ends_with_the_tests() -> None:
+    assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
+    assert plan(pytest_arguments=["-x"])[-1].arguments == ("-x",)
+    assert not any("--check" in step.arguments for step in plan(fix=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "optimized", "platform", "refused"),
+    [
+        (["broker"], True, "linux", True),
+        (["broker", "-c", "file"], True, "linux", True),
+        (["namesrv"], True, "linux", True),
+        (["broker"], False, "linux", False),
+        (["broker"], False, "darwin", True),
+        (["broker", "--help"], True, "darwin", False),
+        (["produce", "broker", "hello"], True, "darwin", False),
+        (["--version"], True, "linux", False),
+        ([], True, "linux", False),
+    ],
+)
+def test_only_a_server_refuses_an_interpreter_it_cannot_trust(
+    arguments: list[str], optimized: bool, platform: str, refused: bool
+) -> None:
+    assert (refusal(arguments, optimized=optimized, platform=platform) is not None) is refused
+
+
+def test_a_broker_under_python_o_ends_with_the_reason() -> None:
+    command = [sys.executable, "-O", "-m", "ropewalk", "broker"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "python -O" in ended.stderr and "assertions" in ended.stderr
+
+
+def test_the_rooms_are_found_in_a_checkout_and_inside_an_installed_package(tmp_path: Path) -> None:
+    package = tmp_path / "ropewalk"
+    package.mkdir()
+    assert rooms_folder(package) == tmp_path
+    (package / "_rooms").mkdir()
+    assert rooms_folder(package) == package / "_rooms"

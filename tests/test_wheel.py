@@ -1,0 +1,160 @@
+"""What `pip install` puts into a user's environment, seen from an environment that has nothing else.
+
+The wheel and the source archive are built without a network, and installed without their dependencies:
+those are lent by the environment of the tests through a path file, which does not lend the checkout.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.processes import READY_KEYS, ROOT, running_broker
+
+ROOMS = ("store", "ha", "broker", "tools")
+
+
+def run(*command: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a command that must succeed; return its standard output."""
+    words = [str(word) for word in command]
+    ended = subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def command_exists(name: str) -> bool:
+    """Whether the command line offers this command; False while there is no command line at all."""
+    if importlib.util.find_spec("tools.cli") is None:
+        return False
+    from typer.main import get_command
+
+    from tools.cli import app
+
+    return name in getattr(get_command(app), "commands", {})
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def site_packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site-packages of an environment in which the wheel is the only thing installed."""
+    home = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(home, with_pip=False, symlinks=True)
+    folder = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))
+    assert not list(folder.iterdir())
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", home / "bin" / "python")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(site_packages: Path) -> list[str]:
+    """The words that start the installed command, with the dependencies lent to it."""
+    lent = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    (site_packages / "lent_dependencies.pth").write_text("\n".join(lent) + "\n")
+    return [str(site_packages.parents[2] / "bin" / "ropewalk")]
+
+
+@pytest.fixture
+def plain_environment() -> dict[str, str]:
+    """The environment of the tests without what could lead Python to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def test_ropewalk_is_the_only_name_that_reaches_site_packages(wheel: Path, site_packages: Path) -> None:
+    names = {path.name for path in site_packages.iterdir() if path.suffix not in (".dist-info", ".pth")}
+    assert names == {"ropewalk"}
+    scripts = {path.name for path in (site_packages.parents[2] / "bin").iterdir()}
+    assert {name for name in scripts if not name.lower().startswith(("activate", "python"))} == {"ropewalk"}
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/", 1)[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ropewalk"}
+
+
+def test_the_wheel_carries_every_module_of_every_room_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name for name in archive.namelist() if ".dist-info/" not in name}
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
+    for room in ROOMS:
+        expected = {
+            f"ropewalk/_rooms/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / room).rglob("*.py")
+        }
+        assert expected and expected <= carried
+    assert not [name for name in carried if "__pycache__" in name or name.startswith("ropewalk/tests")]
+    assert "ropewalk/py.typed" in carried
+
+
+def test_the_source_archive_can_build_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
+        opened.extractall(tmp_path / "unpacked", filter="data")
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "tests/test_wheel.py"} <= names
+    assert not [name for name in names if name.startswith((".venv", ".git/", "ropewalk-data"))]
+    (source,) = (tmp_path / "unpacked").iterdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=source)
+    (again,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(again) as rebuilt, zipfile.ZipFile(wheel) as original:
+        assert sorted(rebuilt.namelist()) == sorted(original.namelist())
+
+
+def test_the_installed_package_is_imported_and_not_the_checkout(
+    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = Path(installed[0]).with_name("python")
+    code = "import ropewalk.__main__ as entrance; print(entrance.__file__)"
+    found = Path(run(python, "-c", code, cwd=tmp_path, environment=plain_environment).strip())
+    assert found.is_relative_to(python.parents[1])
+    code = f"import importlib.util as u; print([name for name in {ROOMS} if u.find_spec(name)])"
+    assert run(python, "-c", code, cwd=tmp_path, environment=plain_environment).strip() == "[]"
+
+
+@pytest.mark.skipif(not command_exists("produce"), reason="there is no command line yet")
+def test_the_installed_command_explains_itself(
+    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+) -> None:
+    text = run(*installed, "--help", cwd=tmp_path, environment=plain_environment)
+    for command in ("produce", "consume", "pull"):
+        assert command in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not command_exists("broker"), reason="there is no broker command yet")
+def test_the_installed_command_serves_produces_and_consumes(
+    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+) -> None:
+    with running_broker(installed, "--ephemeral", cwd=tmp_path, environment=plain_environment) as broker:
+        assert set(broker.ready) >= READY_KEYS
+        assert not Path(broker.ready["dataDir"]).is_relative_to(ROOT)
+
+        def ropewalk(command: str, *arguments: str) -> str:
+            words = (*installed, command, "-n", broker.namesrv, *arguments)
+            return run(*words, cwd=tmp_path, environment=plain_environment)
+
+        ropewalk("produce", "demo", "hello")
+        assert "hello" in ropewalk("consume", "demo", "--from", "earliest", "--count", "1")
+        told = json.loads(
+            ropewalk("consume", "demo", "--from", "earliest", "--count", "1", "--json").splitlines()[0]
+        )
+        assert told["topic"] == "demo"
+    assert broker.process.returncode == 0, "a stop that was asked for is not a failure"
+    assert not Path(broker.ready["dataDir"]).exists(), "--ephemeral leaves nothing behind"
