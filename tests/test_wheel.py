@@ -117,6 +117,16 @@ def test_the_source_archive_can_build_the_same_wheel(wheel: Path, tmp_path: Path
         assert sorted(rebuilt.namelist()) == sorted(original.namelist())
 
 
+def test_an_editable_install_is_a_path_and_no_copy(tmp_path: Path) -> None:
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    run(sys.executable, "-c", code, tmp_path, cwd=ROOT)
+    (built,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert len(names) == 1 and names[0].endswith(".pth"), "copies would grow stale beside the checkout"
+        assert archive.read(names[0]).decode().strip() == str(ROOT)
+
+
 def test_the_installed_package_is_imported_and_not_the_checkout(
     installed: list[str], plain_environment: dict[str, str], tmp_path: Path
 ) -> None:
