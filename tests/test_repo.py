@@ -1,6 +1,7 @@
 """What a stranger finds in the checkout: a licence, a changelog, docstrings, and nothing left lying about."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import ropewalk
 from ropewalk.__main__ import refusal, rooms_folder
-from tools.check import plan
+from tools.check import Step, plan, run
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("ropewalk", "store", "ha", "broker", "tools")
@@ -108,6 +109,23 @@ def test_the_check_ends_with_the_tests() -> None:
     assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
     assert plan(pytest_arguments=["-x"])[-1].arguments == ("-x",)
     assert not any("--check" in step.arguments for step in plan(fix=True))
+
+
+def test_the_check_stops_at_the_first_step_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    steps = (Step("first", "platform"), Step("second", "no_such_module"), Step("third", "this"))
+    assert run(steps, os.environ) == 1
+    told = capfd.readouterr().out
+    assert re.search(r"^first +\d+\.\d s +ok$", told, re.MULTILINE)
+    assert told.rstrip().endswith("FAILED") and "Zen of Python" not in told
+
+
+def test_the_check_says_nothing_after_the_last_step_and_passes_its_status_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run((Step("first", "platform"), Step("tests", "no_such_module")), os.environ) == 1
+    assert capfd.readouterr().out.rstrip().endswith("ok")
+    assert run((Step("tests", "this"),), os.environ) == 0
+    assert capfd.readouterr().out.endswith("let's do more of those!\n")
 
 
 @pytest.mark.parametrize(
