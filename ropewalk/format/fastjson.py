@@ -88,7 +88,7 @@ def pretty(value: Any) -> bytes:
 
 
 def queue_keys(table: Mapping[str, Any]) -> QueueKeys:
-    """The map of `loads` again with `QueueKey`s, whether its writer used object keys or their text in quotes."""
+    """The map of `loads` again with `QueueKey`s, whether its writer used objects as keys or their text."""
     result = QueueKeys()
     for text, value in table.items():
         key = loads(text)

@@ -1,0 +1,71 @@
+"""The body of a batch send: items one after the other, without a count.
+
+    i32 size of this item, itself included | i32 0 | i32 0 | i32 flag | i32 n, body | i16 n, properties
+
+Two of the fields are a record's magic and CRC and nobody reads them. A broker stores each item as a record of
+its own with the property bytes as they came. An item whose size disagrees with its parts raises
+`MalformedBatch`: storing what can be read of it would acknowledge something else than what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ropewalk.errors import LocalProtocolError, MalformedBatch
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX
+
+__all__ = ["BatchItem", "MalformedBatch", "encode_batch", "split_batch"]
+
+_HEAD: Final = Struct(">iiiii")
+_OVERHEAD: Final = 22
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; topic, queue, born time and the rest come from the request."""
+
+    flag: int
+    body: bytes
+    properties: bytes = b""
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch send. Raises LocalProtocolError for properties that no item can hold."""
+    parts: list[bytes] = []
+    for flag, body, properties in items:
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise LocalProtocolError(f"properties of {len(properties)} bytes exceed {PROPERTIES_SIZE_MAX}")
+        parts.append(_HEAD.pack(_OVERHEAD + len(body) + len(properties), 0, 0, flag, len(body)))
+        parts.append(body)
+        parts.append(len(properties).to_bytes(2, "big"))
+        parts.append(properties)
+    return b"".join(parts)
+
+
+def split_batch(body: bytes) -> list[BatchItem]:
+    """The items of a batch send, at least one. Raises MalformedBatch."""
+    items: list[BatchItem] = []
+    position, end = 0, len(body)
+    unpack = _HEAD.unpack_from
+    while position < end:
+        if end - position < _OVERHEAD:
+            raise MalformedBatch(f"item {len(items)}: {end - position} bytes are no item")
+        size, _, _, flag, body_size = unpack(body, position)
+        item_end = position + size
+        body_start = position + 20
+        properties_start = body_start + body_size + 2
+        if size < _OVERHEAD or item_end > end or body_size < 0 or properties_start > item_end:
+            raise MalformedBatch(f"item {len(items)}: a length is out of bounds")
+        # A negative length, being 32768 or more here, cannot fill the item exactly unless the item really
+        # holds that many bytes, which is over the limit all the same.
+        properties_size = body[properties_start - 2] << 8 | body[properties_start - 1]
+        if properties_start + properties_size != item_end or properties_size > PROPERTIES_SIZE_MAX:
+            raise MalformedBatch(f"item {len(items)}: its size and its parts disagree")
+        items.append(
+            BatchItem(flag, body[body_start : properties_start - 2], body[properties_start:item_end])
+        )
+        position = item_end
+    if not items:
+        raise MalformedBatch("a batch without items")
+    return items

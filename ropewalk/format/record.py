@@ -1,0 +1,362 @@
+"""The stored record: the same bytes in the commit log, in a pull's answer and in the replication stream.
+
+     0 i32 size, all of it        28 i64 offset in the log           72 i32 reconsume times
+     4 u32 magic, V1 or V2        36 i32 sys flag                    76 i64 prepared transaction offset
+     8 i32 CRC of the body        40 i64 born time, ms               84 i32 n, body
+    12 i32 queue id               48 born host                       .. u8 or i16 n, topic
+    16 i32 flag                   56 i64 store time, ms              .. i16 n, properties
+    20 i64 queue offset           64 store host
+
+A host is an IP of 4 or 16 bytes and the port as i32; two bits of the sys flag say which, and every IPv6 host
+moves what follows by 12. A V1 record has one byte for its topic's length, read as signed, so up to 127 bytes;
+a longer topic makes the record V2 with two. Every checksum of this format is CRC-32 with the top bit cleared.
+
+A file of the log ends in a *blank*: i32 bytes left in the file, u32 magic. What lies behind those eight bytes
+is undefined.
+
+`decode_record` raises `CorruptRecord` for everything that is not one whole record; it never reads outside the
+size the record claims, and all the parts must fill that size exactly.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
+
+from ropewalk.codes import MessageSysFlag
+from ropewalk.errors import CorruptRecord, LocalProtocolError
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+
+__all__ = [
+    "CRC_PROPERTY_SIZE",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "RECORD_SIZE_MIN",
+    "TOPIC_SIZE_MAX_V1",
+    "CorruptRecord",
+    "Record",
+    "body_crc",
+    "crc_property",
+    "decode_host",
+    "decode_record",
+    "decode_records",
+    "encode_blank",
+    "encode_host",
+    "encode_record",
+    "is_blank",
+    "message_id",
+    "parse_message_id",
+    "read_frame",
+    "record_size",
+]
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+MAGIC_BLANK: Final = 0xCBD43194
+
+RECORD_SIZE_MIN: Final = 91
+"""Bytes of a record with IPv4 hosts whose body, topic and properties are empty."""
+
+TOPIC_SIZE_MAX_V1: Final = 127
+
+CRC_PROPERTY_SIZE: Final = 20
+"""Bytes of the whole-record checksum, which is the last property where a broker writes it."""
+
+_V6_BITS: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+_FRAME: Final = Struct(">iI")
+_BLANK: Final = _FRAME
+_U32: Final = Struct(">I")
+
+
+def _head(born_host_size: int, store_host_size: int) -> Struct:
+    return Struct(f">iIIiiqqiq{born_host_size}sq{store_host_size}siqi")
+
+
+_HEADS: Final = {(born, store): _head(born, store) for born in (8, 20) for store in (8, 20)}
+_HEAD_V4: Final = _HEADS[8, 8]
+# By the two bits of the sys flag.
+_HEAD_BY_BITS: Final = {
+    (MessageSysFlag.BORN_HOST_V6 if born == 20 else 0)
+    | (MessageSysFlag.STORE_HOST_V6 if store == 20 else 0): head
+    for (born, store), head in _HEADS.items()
+}
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(TOPIC_SIZE_MAX_V1 + 1))
+
+
+@dataclass(slots=True)
+class Record:
+    """One record, read. Times are ms since 1970, hosts (ip, port); the body is as stored."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    properties: dict[str, str]
+    raw_properties: bytes
+    body_crc: int
+    magic: int
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id: where the record was stored first, and at which offset."""
+        return message_id(encode_host(*self.store_host), self.offset)
+
+    @property
+    def uniq_key(self) -> str | None:
+        """The id that the sending client made up, which consumers show as message id."""
+        return self.properties.get(P.UNIQ_KEY)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(P.TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(P.KEYS, "").split()
+
+
+# Writing
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """The checksum stored with a body: 31 bits; 0 for an empty body."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def record_size(
+    topic_size: int, body_size: int, properties_size: int, born_host_size: int = 8, store_host_size: int = 8
+) -> int:
+    """Bytes that `encode_record` will return for parts of these sizes."""
+    topic_field_size = 2 if topic_size > TOPIC_SIZE_MAX_V1 else 1
+    hosts_size = born_host_size + store_host_size
+    return 74 + hosts_size + topic_field_size + topic_size + body_size + properties_size
+
+
+def encode_record(
+    topic: bytes,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    offset: int,
+    sys_flag: int,
+    born_timestamp: int,
+    born_host: bytes,
+    store_timestamp: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+    body: bytes,
+    properties: bytes,
+) -> bytes:
+    """The bytes of one record.
+
+    Hosts come from `encode_host` and decide the two address bits of the sys flag, whatever `sys_flag` says
+    about them. Sizes within the format's own limits are for the caller to ensure; beyond them this raises
+    LocalProtocolError.
+    """
+    topic_size = len(topic)
+    properties_size = len(properties)
+    if topic_size > TOPIC_SIZE_MAX_V1:
+        magic = MAGIC_V2
+        size = 76 + len(born_host) + len(store_host) + len(body) + topic_size + properties_size
+        topic_length = topic_size.to_bytes(2, "big")
+    else:
+        magic = MAGIC_V1
+        size = 75 + len(born_host) + len(store_host) + len(body) + topic_size + properties_size
+        topic_length = _ONE_BYTE[topic_size]
+    # One comparison for nearly every record; only then the question which of the three it was.
+    if properties_size > PROPERTIES_SIZE_MAX or topic_size > 0x7FFF or size > 0x7FFFFFFF:
+        raise LocalProtocolError(f"too long: topic {topic_size}, properties {properties_size}, record {size}")
+    head = _HEAD_V4
+    sys_flag &= ~_V6_BITS
+    if len(born_host) != 8 or len(store_host) != 8:
+        head, v6_bits = _head_for(born_host, store_host)
+        sys_flag |= v6_bits
+    try:
+        fixed = head.pack(
+            size,
+            magic,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            queue_offset,
+            offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            len(body),
+        )
+    except struct_error as error:
+        raise LocalProtocolError(f"record field out of its range: {error}") from None
+    return b"".join((fixed, body, topic_length, topic, properties_size.to_bytes(2, "big"), properties))
+
+
+def _head_for(born_host: bytes, store_host: bytes) -> tuple[Struct, int]:
+    head = _HEADS.get((len(born_host), len(store_host)))
+    if head is None:
+        raise LocalProtocolError(f"hosts of {len(born_host)} and {len(store_host)} bytes")
+    return head, (MessageSysFlag.BORN_HOST_V6 if len(born_host) == 20 else 0) | (
+        MessageSysFlag.STORE_HOST_V6 if len(store_host) == 20 else 0
+    )
+
+
+def encode_blank(remaining: int) -> bytes:
+    """The eight bytes that close a file with `remaining` bytes left, themselves included."""
+    assert 8 <= remaining <= 0x7FFFFFFF, remaining
+    return _BLANK.pack(remaining, MAGIC_BLANK)
+
+
+def crc_property(record_without_it: bytes | memoryview) -> bytes:
+    """The whole-record checksum as its last property: 20 bytes over everything in front of them.
+
+    The record's size and properties length must already count these 20 bytes. The ten digits stand least
+    significant first, as the original writes them.
+    """
+    digits = f"{zlib.crc32(record_without_it) & 0x7FFFFFFF:010d}"[::-1]
+    return f"{P.CRC32}\x01{digits}\x02".encode()
+
+
+# Reading
+
+
+def read_frame(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int]:
+    """The claimed size and the magic at a position: enough to tell record, blank and nothing apart.
+
+    Raises CorruptRecord if eight bytes are not there.
+    """
+    if position < 0 or len(buffer) - position < 8:
+        raise CorruptRecord(f"position {position}: fewer than 8 bytes")
+    size, magic = _FRAME.unpack_from(buffer, position)
+    return size, magic
+
+
+def is_blank(buffer: bytes | bytearray | memoryview, position: int = 0) -> bool:
+    """Whether the file's records end here and go on in the next file."""
+    return len(buffer) - position >= 8 and _FRAME.unpack_from(buffer, position)[1] == MAGIC_BLANK
+
+
+def decode_record(
+    buffer: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True
+) -> Record:
+    """Read the record at a position. Raises CorruptRecord.
+
+    `check_crc=False` trusts the body, for readers that have just checked it or cannot afford to.
+    """
+    size, magic = read_frame(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptRecord(f"position {position}: magic {magic:08x} is no record's")
+    if not RECORD_SIZE_MIN <= size <= len(buffer) - position:
+        raise CorruptRecord(f"position {position}: size {size} of {len(buffer) - position} bytes there")
+    # From here on nothing outside the record can be read, however its inner lengths lie.
+    data = bytes(memoryview(buffer)[position : position + size])
+    sys_flag = int.from_bytes(data[36:40], "big", signed=True)
+    head = _HEAD_BY_BITS[sys_flag & _V6_BITS]
+    topic_field_size = 1 if magic == MAGIC_V1 else 2
+    if head.size + topic_field_size + 2 > size:
+        raise CorruptRecord(f"position {position}: size {size} is too small for its hosts")
+    fields = head.unpack_from(data)
+    body_end = head.size + fields[14]
+    topic_start = body_end + topic_field_size
+    if fields[14] < 0 or topic_start + 2 > size:
+        raise CorruptRecord(f"position {position}: body of {fields[14]} bytes in a record of {size}")
+    topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big", signed=True)
+    if topic_end < topic_start or topic_end + 2 > size:
+        raise CorruptRecord(f"position {position}: the topic's length is out of bounds")
+    properties_size = int.from_bytes(data[topic_end : topic_end + 2], "big", signed=True)
+    if properties_size < 0 or topic_end + 2 + properties_size != size:
+        raise CorruptRecord(f"position {position}: its parts do not fill its size {size}")
+    body = data[head.size : body_end]
+    if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != fields[2]:
+        raise CorruptRecord(f"position {position}: the body's checksum does not match")
+    try:
+        topic = data[topic_start:topic_end].decode()
+    except UnicodeDecodeError:
+        raise CorruptRecord(f"position {position}: the topic is not UTF-8") from None
+    raw_properties = data[topic_end + 2 :]
+    return Record(
+        offset=fields[6],
+        size=size,
+        topic=topic,
+        queue_id=fields[3],
+        queue_offset=fields[5],
+        flag=fields[4],
+        sys_flag=sys_flag,
+        born_timestamp=fields[8],
+        born_host=decode_host(fields[9]),
+        store_timestamp=fields[10],
+        store_host=decode_host(fields[11]),
+        reconsume_times=fields[12],
+        prepared_transaction_offset=fields[13],
+        body=body,
+        properties=parse_properties(raw_properties),
+        raw_properties=raw_properties,
+        body_crc=fields[2],
+        magic=magic,
+    )
+
+
+def decode_records(body: bytes | bytearray | memoryview, *, check_crc: bool = True) -> list[Record]:
+    """The records of a pull's answer, back to back. Raises CorruptRecord."""
+    records: list[Record] = []
+    position = 0
+    while position < len(body):
+        record = decode_record(body, position, check_crc=check_crc)
+        records.append(record)
+        position += record.size
+    return records
+
+
+# Hosts and message ids
+
+
+@lru_cache(maxsize=4096)
+def encode_host(ip: str, port: int) -> bytes:
+    """A host field: 8 bytes for IPv4, 20 for IPv6. Raises ValueError for what is no address.
+
+    Cached because a connection's peer is the born host of all its messages.
+    """
+    return ipaddress.ip_address(ip).packed + port.to_bytes(4, "big", signed=True)
+
+
+@lru_cache(maxsize=4096)
+def decode_host(field: bytes) -> tuple[str, int]:
+    """The address and port in a host field of 8 or 20 bytes; the port is whatever its writer put there."""
+    return str(ipaddress.ip_address(field[:-4])), int.from_bytes(field[-4:], "big", signed=True)
+
+
+def message_id(store_host: bytes, offset: int) -> str:
+    """The offset message id: upper-case hex of the store host's field and the offset, 32 or 56 characters."""
+    return (store_host + offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[str, int, int]:
+    """(ip, port, offset) of an offset message id. Raises ValueError; a client's UNIQ_KEY looks alike and may
+    pass.
+    """
+    if len(text) not in (32, 56):
+        raise ValueError(f"a message id has 32 or 56 characters, not {len(text)}")
+    data = bytes.fromhex(text)
+    if len(data) * 2 != len(text):
+        raise ValueError("a message id has no blanks")
+    ip, port = decode_host(data[:-8])
+    return ip, port, int.from_bytes(data[-8:], "big", signed=True)
