@@ -1,0 +1,156 @@
+"""How far each consumer group has read: one number per (topic, group, queue), the next offset to consume.
+
+Commits are stored as they come, also when they go backwards: a consumer that was told to read again says so
+in this way, and a table that knew better would undo it. The broker itself never moves a committed offset
+back. What was never committed is `None`, and never 0: a 0 makes a client read the whole topic again.
+
+`changed` counts changes, so that the task that saves the file every few seconds can tell whether it has to.
+`dump` and `load` speak RocketMQ's `consumerOffset.json`:
+
+    {"dataVersion":{...},"groupTopicMap":{"g":["T"]},"offsetTable":{"T@g":{0:37960,1:37961}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.data_version import DataVersion, int_of
+from ropewalk.format import fastjson
+
+__all__ = ["OffsetTable"]
+
+QUEUE_ID_MAX = 65_535
+"""Larger than any queue a topic may have here; bounds what one client can make us remember."""
+SEPARATOR = "@"  # in no topic or group name
+
+_NONE = -(1 << 63)
+
+
+class OffsetTable:
+    """All consumer offsets of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(self) -> None:
+        self.changed = 0
+        """Rises with every change of a value; equal to what was last saved means nothing to save."""
+        self.data_version = DataVersion()
+        self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
+        self._versioned = 0  # `changed` when data_version last moved
+        self._foreign_offsets: dict[str, Any] = {}
+        self._foreign_fields: dict[str, Any] = {}
+
+    # -- the two calls every consumer makes ------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store what a consumer says it has reached, and return what it said before.
+
+        An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
+        Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
+        that no topic can have.
+        """
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
+        queues = self._offsets.get((topic, group))
+        if queues is None:
+            queues = self._offsets[topic, group] = {}
+        before = queues.get(queue_id)
+        if before != offset:
+            queues[queue_id] = offset
+            self.changed += 1
+        return before
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None if there is none: the caller then answers 22, not 0."""
+        queues = self._offsets.get((topic, group))
+        offset = -1 if queues is None else queues.get(queue_id, -1)
+        return offset if offset >= 0 else None
+
+    # -- enumeration and removal -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of (topic, group) pairs."""
+        return len(self._offsets)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of one pair's offsets by queue id; empty if there are none."""
+        return dict(self._offsets.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(topic for topic, owner in self._offsets if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._offsets if name == topic)
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give the group `target` the offsets of `source` for one topic (314); others of its queues stay."""
+        for queue_id, offset in self.queues(source, topic).items():
+            self.commit(target, topic, queue_id, offset)
+
+    def remove_topic(self, topic: str) -> int:
+        """Forget the offsets of a deleted topic; returns how many groups had some."""
+        return self._remove([pair for pair in self._offsets if pair[0] == topic])
+
+    def remove_group(self, group: str) -> int:
+        """Forget the offsets of a deleted group; returns in how many topics it had some."""
+        return self._remove([pair for pair in self._offsets if pair[1] == group])
+
+    def _remove(self, pairs: list[tuple[str, str]]) -> int:
+        for pair in pairs:
+            del self._offsets[pair]
+        self.changed += len(pairs)
+        return len(pairs)
+
+    # -- what others see -------------------------------------------------------------------------------
+
+    def to_wrapper(self, now_ms: int) -> dict[str, Any]:
+        """The table as code 43 carries it to slaves, under a new version if anything changed since."""
+        if self._versioned != self.changed:
+            self._versioned = self.changed
+            self.data_version = self.data_version.next(now_ms)
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "offsetTable": {
+                f"{topic}{SEPARATOR}{group}": fastjson.IntKeys(queues)
+                for (topic, group), queues in self._offsets.items()
+            },
+        }
+
+    def dump(self, now_ms: int) -> bytes:
+        """The text of `consumerOffset.json`. Remember `changed` from before this call as what is saved."""
+        wrapper = self.to_wrapper(now_ms)
+        by_group: dict[str, list[str]] = {}
+        for topic, group in sorted(self._offsets):
+            by_group.setdefault(group, []).append(topic)
+        wrapper["groupTopicMap"] = by_group
+        wrapper["offsetTable"] |= self._foreign_offsets
+        return fastjson.pretty({**self._foreign_fields, **wrapper})
+
+    def load(self, value: Mapping[str, Any]) -> list[str]:
+        """Take over a loaded `consumerOffset.json`, and say in sentences what of it is not understood."""
+        findings: list[str] = []
+        table = value.get("offsetTable")
+        for key, entry in table.items() if isinstance(table, dict) else ():
+            topic, _, group = key.partition(SEPARATOR)
+            queues = _queues_of(entry)
+            if topic and group and SEPARATOR not in group and queues is not None:
+                self._offsets[topic, group] = queues
+            else:
+                self._foreign_offsets[key] = entry
+                findings.append(f"offsets of {key!r} in consumerOffset.json are kept but not understood")
+        self.data_version = DataVersion.from_json(value.get("dataVersion"))
+        self._foreign_fields = {
+            key: item
+            for key, item in value.items()
+            if key not in ("dataVersion", "groupTopicMap", "offsetTable")
+        }
+        return findings
+
+
+def _queues_of(entry: Any) -> dict[int, int] | None:
+    """Queue id -> offset, or None if any part of the entry is not a number: then none of it is trusted."""
+    if not isinstance(entry, dict):
+        return None
+    queues = {int_of(key, _NONE): int_of(offset, _NONE) for key, offset in entry.items()}
+    if any(not 0 <= queue_id <= QUEUE_ID_MAX for queue_id in queues) or _NONE in queues.values():
+        return None
+    return queues

@@ -1,0 +1,457 @@
+"""Who is connected: members, subscriptions, whom to tell, and what a stranger can make us keep."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.clients import (
+    BROADCASTING,
+    CLUSTERING,
+    GROUPS_PER_CLIENT_MAX,
+    HEARTBEAT_SIZE_MAX,
+    PRODUCER_GROUPS_MAX,
+    SUBSCRIPTIONS_PER_HEARTBEAT_MAX,
+    ClientRegistry,
+    ConsumerData,
+    HeartbeatData,
+    HeartbeatRefused,
+    Notification,
+)
+from broker.subscription import SubscriptionData
+
+JAVA_HEARTBEAT = (
+    b'{"clientID":"10.0.0.1@12#345","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"g","messageModel":"CLUSTERING","subscriptionDataSet":'
+    b'[{"classFilterMode":false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA",'
+    b'"subVersion":1700000000000,"tagsSet":["TagA"],"topic":"T"}],"unitMode":false}],"heartbeatFingerprint":0,'
+    b'"producerDataSet":[{"groupName":"pg"}],"withoutSub":false}'
+)
+
+
+def consumer(group: str = "g", *topics: str, version: int = 1, model: str = CLUSTERING) -> ConsumerData:
+    wishes = tuple(
+        SubscriptionData.parse(topic, expression, version=version)
+        for topic, _, expression in (entry.partition(":") for entry in topics or ("T",))
+    )
+    return ConsumerData(group, message_model=model, subscriptions=wishes)
+
+
+def beat(client_id: str = "c", *consumers: ConsumerData, producers: tuple[str, ...] = ()) -> HeartbeatData:
+    return HeartbeatData(client_id, consumers, producers)
+
+
+def told(notifications: list[Notification]) -> list[object]:
+    return [notification.peer for notification in notifications]
+
+
+class TestDecoding:
+    def test_a_java_heartbeat(self) -> None:
+        data = HeartbeatData.decode(JAVA_HEARTBEAT)
+        assert data.client_id == "10.0.0.1@12#345"
+        assert data.producers == ("pg",)
+        (group,) = data.consumers
+        assert (group.group, group.consume_type, group.message_model) == (
+            "g",
+            "CONSUME_PASSIVELY",
+            CLUSTERING,
+        )
+        assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+        (wish,) = group.subscriptions
+        assert (wish.topic, wish.expression, wish.version) == ("T", "TagA", 1700000000000)
+        assert wish.codes == {2598919}
+
+    def test_a_subscription_shared_by_two_groups_is_a_reference_the_second_time(self) -> None:
+        first = {
+            "groupName": "g",
+            "subscriptionDataSet": [{"topic": "T", "subString": "TagA", "subVersion": 3}],
+        }
+        second = {
+            "groupName": "h",
+            "subscriptionDataSet": [{"$ref": "$.consumerDataSet[0].subscriptionDataSet[0]"}],
+        }
+        data = HeartbeatData.decode(
+            json.dumps({"clientID": "c", "consumerDataSet": [first, second]}).encode()
+        )
+        assert data.consumers[1].subscriptions == data.consumers[0].subscriptions
+        assert data.consumers[1].subscriptions[0].topic == "T"
+
+    def test_nulls_and_absent_sets_are_empty(self) -> None:
+        data = HeartbeatData.decode(b'{"clientID":"c","consumerDataSet":null,"withoutSub":null}')
+        assert (data.consumers, data.producers, data.without_sub) == ((), (), False)
+        go = b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":null}]}'
+        assert HeartbeatData.decode(go).consumers[0].subscriptions == ()
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"[]",
+            b"null",
+            b"{",
+            b"\xff\xfe",
+            b"{}",
+            b'{"clientID":""}',
+            b'{"clientID":7}',
+            b'{"clientID":"c","consumerDataSet":[{}]}',
+            b'{"clientID":"c","producerDataSet":[{"groupName":null}]}',
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{}]}]}',
+            json.dumps({"clientID": "c" * 5000}).encode(),
+            json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "g" * 300}]}).encode(),
+        ],
+    )
+    def test_what_is_no_heartbeat_is_refused_with_a_reason(self, body: bytes) -> None:
+        with pytest.raises(HeartbeatRefused, match="e"):
+            HeartbeatData.decode(body)
+
+    def test_a_heartbeat_of_absurd_size_is_refused_before_it_is_parsed(self) -> None:
+        with pytest.raises(HeartbeatRefused, match="bytes"):
+            HeartbeatData.decode(b"{" * (HEARTBEAT_SIZE_MAX + 1))
+
+    def test_too_many_groups_are_refused(self) -> None:
+        groups = [{"groupName": f"g{n}"} for n in range(GROUPS_PER_CLIENT_MAX + 1)]
+        for key in ("consumerDataSet", "producerDataSet"):
+            with pytest.raises(HeartbeatRefused, match="groups"):
+                HeartbeatData.decode(json.dumps({"clientID": "c", key: groups}).encode())
+
+    def test_too_many_subscriptions_are_refused_also_when_references_multiply_them(self) -> None:
+        wishes = [{"topic": f"t{n}"} for n in range(SUBSCRIPTIONS_PER_HEARTBEAT_MAX // 10 + 1)]
+        groups: list[dict[str, Any]] = [{"groupName": "g0", "subscriptionDataSet": wishes}]
+        groups += [
+            {
+                "groupName": f"g{n}",
+                "subscriptionDataSet": {"$ref": "$.consumerDataSet[0].subscriptionDataSet"},
+            }
+            for n in range(1, 10)
+        ]
+        with pytest.raises(HeartbeatRefused, match="subscriptions"):
+            HeartbeatData.decode(json.dumps({"clientID": "c", "consumerDataSet": groups}).encode())
+
+    def test_too_many_tags_count_like_subscriptions(self) -> None:
+        for wish in (
+            {"topic": "t", "subString": "x", "codeSet": list(range(SUBSCRIPTIONS_PER_HEARTBEAT_MAX + 1))},
+            {"topic": "t", "subString": "||".join(map(str, range(SUBSCRIPTIONS_PER_HEARTBEAT_MAX + 1)))},
+        ):
+            group = {"groupName": "g", "subscriptionDataSet": [wish]}
+            with pytest.raises(HeartbeatRefused, match="subscriptions"):
+                HeartbeatData.decode(json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
+
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(
+                        [
+                            "clientID",
+                            "consumerDataSet",
+                            "producerDataSet",
+                            "groupName",
+                            "subscriptionDataSet",
+                            "topic",
+                            "subString",
+                            "codeSet",
+                            "tagsSet",
+                            "subVersion",
+                            "$ref",
+                        ]
+                    ),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=30,
+        )
+    )
+    def test_whatever_json_arrives_is_a_heartbeat_or_refused(self, value: Any) -> None:
+        for document in (value, {"clientID": "c", "consumerDataSet": [value], "producerDataSet": [value]}):
+            try:
+                data = HeartbeatData.decode(json.dumps(document).encode())
+            except HeartbeatRefused:
+                continue
+            ClientRegistry().heartbeat("p", data, 0)
+
+
+class TestMembers:
+    def test_every_member_is_told_of_a_new_one_and_so_is_the_newcomer(self) -> None:
+        registry = ClientRegistry()
+        assert told(registry.heartbeat("p1", beat("c1", consumer()), 0)) == ["p1"]
+        assert told(registry.heartbeat("p2", beat("c2", consumer()), 0)) == ["p1", "p2"]
+        assert registry.consumer_ids("g") == ["c1", "c2"]
+
+    def test_a_heartbeat_that_changes_nothing_tells_nobody(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer()), 0)
+        assert registry.heartbeat("p1", beat("c1", consumer()), 30_000) == []
+
+    def test_another_set_of_topics_is_told_and_a_new_expression_is_not(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA", version=1)), 0)
+        assert registry.heartbeat("p1", beat("c1", consumer("g", "T:TagB", version=2)), 1) == []
+        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "T", "U", version=3)), 2)) == ["p1"]
+        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "U", version=4)), 3)) == ["p1"]
+
+    def test_members_of_a_broadcasting_group_are_told_nothing(self) -> None:
+        registry = ClientRegistry()
+        for peer in ("p1", "p2"):
+            assert registry.heartbeat(peer, beat(peer, consumer(model=BROADCASTING)), 0) == []
+        assert registry.closed("p1") == []
+        assert registry.consumer_ids("g") == ["p2"]
+
+    def test_a_group_whose_configuration_forbids_it_is_told_nothing(self) -> None:
+        registry = ClientRegistry(lambda group: group != "quiet")
+        data = beat("c1", consumer("quiet"), consumer("loud"))
+        assert registry.heartbeat("p1", data, 0) == [Notification("p1", "loud")]
+
+    def test_a_closed_connection_leaves_at_once_and_the_rest_is_told(self) -> None:
+        registry = ClientRegistry()
+        for n in (1, 2, 3):
+            registry.heartbeat(f"p{n}", beat(f"c{n}", consumer(), producers=("pg",)), 0)
+        assert told(registry.closed("p2")) == ["p1", "p3"]
+        assert registry.consumer_ids("g") == ["c1", "c3"]
+        assert set(registry.producer_members("pg")) == {"p1", "p3"}
+        assert registry.closed("p2") == []
+
+    def test_a_closed_connection_is_never_told_about_its_other_groups(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g"), consumer("h")), 0)
+        assert registry.closed("p1") == [Notification("p2", "g"), Notification("p2", "h")]
+
+    def test_the_last_member_takes_the_group_and_its_subscriptions_along(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer()), 0)
+        assert registry.subscription("g", "T") is not None
+        assert registry.closed("p1") == []
+        assert registry.consumer_ids("g") == []
+        assert registry.consumer_group("g") is None
+        assert registry.subscription("g", "T") is None
+        assert registry.client_count == 0
+
+    def test_unregistering_leaves_one_group_and_keeps_the_others(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h"), producers=("pg", "qg")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g")), 0)
+        assert told(registry.unregister("p1", consumer_group="g", producer_group="pg")) == ["p2"]
+        assert registry.consumer_ids("g") == ["c2"] and registry.consumer_ids("h") == ["c1"]
+        assert registry.producer_groups() == ["qg"]
+        assert registry.unregister("p1", consumer_group="never") == []
+        assert registry.unregister("stranger", consumer_group="g") == []
+        registry.unregister("p1", consumer_group="h", producer_group="qg")
+        assert registry.client_count == 1
+
+    def test_a_connection_that_changes_its_client_id_replaces_its_entry_and_is_news(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("old", consumer()), 0)
+        assert told(registry.heartbeat("p1", beat("new", consumer()), 1)) == ["p1"]
+        assert registry.consumer_ids("g") == ["new"]
+
+    def test_one_client_id_on_two_connections_is_two_entries_listed_once_and_reported(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("same", consumer()), 0)
+        registry.heartbeat("p2", beat("same", consumer()), 0)
+        group = registry.consumer_group("g")
+        assert group is not None and list(group.members) == ["p1", "p2"]
+        assert registry.consumer_ids("g") == ["same"]
+        (finding,) = registry.take_findings()
+        assert "same" in finding and "two connections" in finding
+        registry.closed("p1")
+        assert registry.consumer_ids("g") == ["same"]
+
+    def test_type_and_model_are_those_of_the_last_heartbeat(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer(model=CLUSTERING)), 0)
+        registry.heartbeat("p2", beat("c2", consumer(model=BROADCASTING)), 0)
+        group = registry.consumer_group("g")
+        assert group is not None and group.message_model == BROADCASTING
+
+
+class TestSubscriptions:
+    def test_only_a_newer_version_replaces_a_subscription(self) -> None:
+        registry = ClientRegistry()
+        for version, tag, kept in ((5, "A", "A"), (4, "B", "A"), (5, "C", "A"), (6, "D", "D")):
+            registry.heartbeat("p1", beat("c1", consumer("g", f"T:{tag}", version=version)), 0)
+            wish = registry.subscription("g", "T")
+            assert wish is not None and wish.expression == kept
+
+    def test_versions_are_milliseconds_and_wider_than_32_bits(self) -> None:
+        registry = ClientRegistry()
+        for version, tag in ((1_700_000_000_000, "A"), (1_700_000_000_001, "B")):
+            registry.heartbeat("p1", beat("c1", consumer("g", f"T:{tag}", version=version)), 0)
+        wish = registry.subscription("g", "T")
+        assert wish is not None and wish.expression == "B"
+
+    def test_topics_that_are_no_longer_mentioned_are_removed(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T", "U")), 0)
+        registry.heartbeat("p1", beat("c1", consumer("g", "U", "V")), 1)
+        group = registry.consumer_group("g")
+        assert group is not None and sorted(group.subscriptions) == ["U", "V"]
+
+    def test_the_short_heartbeat_leaves_subscriptions_alone(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T")), 0)
+        short = HeartbeatData("c1", (ConsumerData("g"),), without_sub=True)
+        assert registry.heartbeat("p1", short, 100_000) == []
+        assert registry.subscription("g", "T") is not None
+        assert registry.expire(200_000) == ([], [])
+
+    def test_members_that_subscribe_differently_are_reported_once_per_change(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g", "T:TagB")), 0)
+        (finding,) = registry.take_findings()
+        assert "c2 subscribes to T:TagB, c1 to T:TagA" in finding
+        for now_ms in (1, 2):
+            registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA")), now_ms)
+            registry.heartbeat("p2", beat("c2", consumer("g", "T:TagB")), now_ms)
+        assert registry.take_findings() == []
+        group = registry.consumer_group("g")
+        assert group is not None and len(group.conflicts()) == 1
+        registry.heartbeat("p2", beat("c2", consumer("g", "T:TagA", version=2)), 3)
+        assert registry.take_findings() == [] and group.conflicts() == []
+
+    def test_findings_are_bounded(self) -> None:
+        registry = ClientRegistry()
+        for n in range(500):
+            registry.heartbeat(n, beat("same", consumer()), 0)
+        assert 0 < len(registry.take_findings()) <= 100
+
+    def test_the_groups_of_a_topic_are_those_that_subscribe_to_it_now(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T"), consumer("h", "U")), 0)
+        assert registry.groups_subscribed_to("T") == ["g"]
+        assert registry.groups_subscribed_to("X") == []
+
+
+class TestExpiry:
+    def test_two_minutes_of_silence_end_a_registration_and_the_connection(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer(), producers=("pg",)), 0)
+        registry.heartbeat("p2", beat("c2", consumer()), 60_000)
+        assert registry.expire(120_000) == ([], [])
+        dead, notifications = registry.expire(120_001)
+        assert dead == ["p1"] and told(notifications) == ["p2"]
+        assert registry.consumer_ids("g") == ["c2"] and registry.producer_groups() == []
+        assert registry.expire(120_002) == ([], [])
+
+    def test_the_dead_are_told_nothing_when_all_die_at_once(self) -> None:
+        registry = ClientRegistry()
+        for n in range(3):
+            registry.heartbeat(n, beat(f"c{n}", consumer()), 0)
+        assert registry.expire(1_000_000) == ([0, 1, 2], [])
+        assert registry.client_count == 0
+
+    def test_a_client_that_stopped_naming_one_group_loses_that_group_and_stays_connected(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("h")), 100_000)
+        registry.heartbeat("p1", beat("c1", consumer("g")), 100_000)
+        dead, notifications = registry.expire(150_000)
+        assert dead == [] and notifications == [Notification("p2", "h")]
+        assert registry.consumer_ids("g") == ["c1"] and registry.consumer_ids("h") == ["c2"]
+
+
+class TestBounds:
+    def test_one_connection_cannot_collect_groups_over_many_heartbeats(self) -> None:
+        registry = ClientRegistry()
+        producers = tuple(f"p{n}" for n in range(GROUPS_PER_CLIENT_MAX))
+        registry.heartbeat("p1", beat("c1", producers=producers), 0)
+        with pytest.raises(HeartbeatRefused, match="one connection"):
+            registry.heartbeat("p1", beat("c1", consumer("g"), producers=("another",)), 1)
+        assert registry.consumer_ids("g") == []
+        assert len(registry.producer_groups()) == GROUPS_PER_CLIENT_MAX
+
+    def test_many_connections_cannot_invent_producer_groups_without_end(self) -> None:
+        registry = ClientRegistry()
+        for peer in range(PRODUCER_GROUPS_MAX // GROUPS_PER_CLIENT_MAX):
+            names = tuple(f"{peer}-{n}" for n in range(GROUPS_PER_CLIENT_MAX))
+            registry.heartbeat(peer, beat("c", producers=names), 0)
+        with pytest.raises(HeartbeatRefused, match="already knows"):
+            registry.heartbeat("late", beat("c", producers=("one-more",)), 0)
+        registry.heartbeat("late", beat("c", producers=("0-0",)), 0)
+
+    def test_a_heartbeat_that_names_no_group_keeps_nothing(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1"), 0)
+        assert registry.client_count == 0
+
+
+class TestWhatToolsAreTold:
+    def test_the_consumer_connection_list(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat(
+            "p1",
+            HeartbeatData.decode(JAVA_HEARTBEAT),
+            0,
+            language="GO",
+            version=317,
+            address="10.0.0.1:5555",
+        )
+        group = registry.consumer_group("g")
+        assert group is not None
+        body = group.connection_body()
+        assert body["connectionSet"] == [
+            {
+                "clientAddr": "10.0.0.1:5555",
+                "clientId": "10.0.0.1@12#345",
+                "language": "GO",
+                "version": 317,
+            }
+        ]
+        assert body["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+        assert body["subscriptionTable"]["T"]["codeSet"] == [2598919]
+
+    def test_the_producer_connection_list(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", HeartbeatData.decode(JAVA_HEARTBEAT), 0, address="10.0.0.1:5555")
+        body = registry.producer_connection_body("pg")
+        assert body is not None and body["connectionSet"][0]["clientAddr"] == "10.0.0.1:5555"
+        assert registry.producer_connection_body("unknown") is None
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["beat", "unregister", "close", "expire"]),
+        st.integers(0, 3),
+        st.sets(st.sampled_from(["g", "h", "i"])),
+        st.integers(0, 200_000),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_any_story_agrees_with_a_table_of_connection_group_and_time(
+    story: list[tuple[str, int, set[str], int]],
+) -> None:
+    """The dumb registry: (peer, group) -> last time. Its pairs are the members, and only they are told."""
+    registry, dumb, now_ms = ClientRegistry(), dict[tuple[int, str], int](), 0
+    for action, peer, groups, wait_ms in story:
+        now_ms += wait_ms
+        notifications: list[Notification] = []
+        if action == "beat":
+            data = beat(f"c{peer}", *(consumer(group) for group in sorted(groups)))
+            notifications = registry.heartbeat(peer, data, now_ms)
+            dumb |= {(peer, group): now_ms for group in groups}
+        elif action == "unregister":
+            for group in sorted(groups):
+                notifications += registry.unregister(peer, consumer_group=group)
+                dumb.pop((peer, group), None)
+        elif action == "close":
+            notifications = registry.closed(peer)
+            dumb = {pair: seen for pair, seen in dumb.items() if pair[0] != peer}
+        else:
+            before = {pair[0] for pair in dumb}
+            dead, notifications = registry.expire(now_ms)
+            dumb = {pair: seen for pair, seen in dumb.items() if now_ms - seen <= 120_000}
+            assert set(dead) == before - {pair[0] for pair in dumb}
+        for group in ("g", "h", "i"):
+            assert set(registry.consumer_ids(group)) == {f"c{p}" for p, g in dumb if g == group}
+        assert registry.client_count == len({pair[0] for pair in dumb})
+        assert all((n.peer, n.group) in dumb for n in notifications)
