@@ -1,0 +1,172 @@
+"""`ropewalk bench produce|pull`: parse, run, print.
+
+Exit status 0 means that the printed rate counts; 1 that it is void, or that the load could not run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ropewalk.client.addresses import Address, parse_address
+from ropewalk.errors import RopewalkError
+from tools.bench import prepare, report, runner, server
+from tools.bench.link import LoadFailed
+from tools.bench.spec import Outcome, ProduceSpec, PullSpec, Serialization, Spec
+
+DEFAULT_TOPIC = "ropewalk-bench"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure a broker, Ropewalk or Apache RocketMQ, with a raw sender in a process of its own.",
+)
+
+NameServer = Annotated[
+    str, typer.Option("--name-server", "-n", help="HOST:PORT[;HOST:PORT] to learn the broker from.")
+]
+Broker = Annotated[
+    str | None, typer.Option(help="HOST:PORT of the broker itself; no name server is asked then.")
+]
+Topic = Annotated[str, typer.Option(help="Made by its first message if it does not exist.")]
+Queues = Annotated[int, typer.Option(min=1, help="Queues to spread the messages over.")]
+Connections = Annotated[int, typer.Option("--connections", "-c", min=1, help="TCP connections.")]
+BodySize = Annotated[int, typer.Option(min=1, help="Bytes of a message body.")]
+Binary = Annotated[bool, typer.Option("--binary", help="Headers in RocketMQ's binary form instead of JSON.")]
+WarmUp = Annotated[float, typer.Option(min=0, help="Seconds of load before measuring starts.")]
+Duration = Annotated[float, typer.Option(min=0.1, help="Seconds to measure.")]
+ReplyTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds of silence that end the load.")]
+ServerPid = Annotated[
+    int | None,
+    typer.Option(help="Process to take CPU and memory from; found by its port when on this machine."),
+]
+Label = Annotated[str, typer.Option(help="Printed with the result: the class of promise (A0 to A3), a name.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def produce(
+    name_server: NameServer = "127.0.0.1:9876",
+    broker: Broker = None,
+    topic: Topic = DEFAULT_TOPIC,
+    queues: Queues = 4,
+    connections: Connections = 4,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", "-f", min=1, help="Unanswered requests per connection.")
+    ] = 32,
+    body_size: BodySize = 1024,
+    batch: Annotated[int, typer.Option(min=1, help="Messages per request; above 1 as code 320.")] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Fixed messages per second; latency counts from when each was due."),
+    ] = None,
+    binary: Binary = False,
+    warm_up: WarmUp = 2.0,
+    duration: Duration = 10.0,
+    reply_timeout: ReplyTimeout = 10.0,
+    server_pid: ServerPid = None,
+    label: Label = "",
+    as_json: Json = False,
+) -> None:
+    """Send messages as fast as the broker answers, or at a fixed --rate.
+
+    Every reply's code and opaque is checked. One reply that is not status 0, or that never comes, voids
+    the rate: the row says so, and the exit status is 1.
+    """
+    try:
+        address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
+        prepare.create_topic(address, topic, queues)
+        spec = ProduceSpec(
+            host=address.host,
+            port=address.port,
+            topic=topic,
+            queues=queues,
+            connections=connections,
+            in_flight=in_flight,
+            body_size=body_size,
+            batch=batch,
+            serialization=_serialization(binary),
+            warm_up_s=warm_up,
+            duration_s=duration,
+            rate=rate,
+            reply_timeout_s=reply_timeout,
+            server_pid=_server_pid(address, server_pid),
+        )
+        outcome = runner.run_load(spec)
+    except (RopewalkError, LoadFailed, ValueError) as exc:
+        raise _failed(exc, as_json=as_json) from exc
+    _show(spec, outcome, label, as_json=as_json)
+
+
+@app.command()
+def pull(
+    name_server: NameServer = "127.0.0.1:9876",
+    broker: Broker = None,
+    topic: Topic = DEFAULT_TOPIC,
+    queues: Queues = 4,
+    connections: Connections = 4,
+    max_messages: Annotated[int, typer.Option(min=1, help="Messages to ask for in one pull.")] = 32,
+    backlog: Annotated[
+        int, typer.Option(min=1, help="Messages the topic must hold; what is missing is stored first.")
+    ] = 200_000,
+    body_size: BodySize = 1024,
+    binary: Binary = False,
+    warm_up: WarmUp = 2.0,
+    duration: Duration = 10.0,
+    reply_timeout: ReplyTimeout = 10.0,
+    server_pid: ServerPid = None,
+    label: Label = "",
+    as_json: Json = False,
+) -> None:
+    """Pull a warm backlog over and over, without ever waiting for new messages.
+
+    Records are counted by walking their sizes, and offsets must go on where the last reply ended.
+    """
+    try:
+        address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
+        begin, end = prepare.ensure_backlog(address, topic, queues, backlog, body_size)
+        spec = PullSpec(
+            host=address.host,
+            port=address.port,
+            topic=topic,
+            begin=begin,
+            end=end,
+            connections=connections,
+            max_messages=max_messages,
+            serialization=_serialization(binary),
+            warm_up_s=warm_up,
+            duration_s=duration,
+            reply_timeout_s=reply_timeout,
+            server_pid=_server_pid(address, server_pid),
+        )
+        outcome = runner.run_load(spec)
+    except (RopewalkError, LoadFailed, ValueError) as exc:
+        raise _failed(exc, as_json=as_json) from exc
+    _show(spec, outcome, label, as_json=as_json)
+
+
+def _serialization(binary: bool) -> Serialization:
+    return "binary" if binary else "json"
+
+
+def _server_pid(address: Address, given: int | None) -> int | None:
+    return given if given is not None else server.find_listener(address.host, address.port)
+
+
+def _failed(exc: Exception, *, as_json: bool) -> typer.Exit:
+    if as_json:
+        typer.echo(json.dumps({"valid": False, "void": str(exc)}))
+    else:
+        typer.echo(f"bench: {exc}", err=True)
+    return typer.Exit(1)
+
+
+def _show(spec: Spec, outcome: Outcome, label: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report.as_document(spec, outcome, label)))
+    else:
+        Console().print(report.as_table(spec, outcome, label))
+    if not outcome.is_valid:
+        raise typer.Exit(1)

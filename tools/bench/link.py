@@ -1,0 +1,303 @@
+"""What both loads stand on: connections under one epoll, replies out of raw bytes, the measured window.
+
+The rule of this module is that nothing is done once a message that can be done once a read. Replies are
+parsed by two regular expressions over everything that arrived: in JSON a quote inside a string is always
+escaped, so `"opaque":123` can only be the frame's own field, and the walk over the length fields says how
+often it must be found. What does not fit that pattern goes to `ropewalk.format.remoting`, slowly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from ropewalk.errors import RopewalkError
+from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_frame
+from tools.bench import server
+from tools.bench.report import summarize
+from tools.bench.spec import Outcome, Spec
+
+CONNECT_TIMEOUT_S = 3.0
+READ_SIZE = 128 * 1024
+POLL_S = 0.05
+
+_LENGTH: Callable[[bytes, int], tuple[int]] = struct.Struct(">i").unpack_from
+_BINARY: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = struct.Struct(">iIhbhi").unpack_from
+_CODE = re.compile(rb'"code":(-?\d+)').findall
+_OPAQUE = re.compile(rb'"opaque":(-?\d+)').findall
+_LATENCY_BUFFER = 1 << 16
+
+Refusal = tuple[int, int, str]
+"""Opaque, response code (not 0) and remark of a reply."""
+
+
+class LoadFailed(Exception):
+    """The load cannot go on, and no figure of it means anything; the text says what happened."""
+
+
+def now_us() -> int:
+    return time.perf_counter_ns() // 1000
+
+
+def whole_frames(data: bytes) -> tuple[int, int]:
+    """Where the last complete frame of `data` ends, and how many there are."""
+    end = count = 0
+    size = len(data)
+    while end + 4 <= size:
+        (length,) = _LENGTH(data, end)
+        if not 4 <= length <= FRAME_SIZE_MAX - 4:
+            raise LoadFailed(f"the server sent a frame length of {length}")
+        following = end + 4 + length
+        if following > size:
+            break
+        end = following
+        count += 1
+    return end, count
+
+
+def parse_replies(data: bytes, count: int) -> tuple[Sequence[int], Sequence[Refusal]]:
+    """The opaques of `count` complete frames, in their order, and every refusal among them."""
+    if data[4] == 0:
+        codes, opaques = _CODE(data), _OPAQUE(data)
+        if len(opaques) == count and len(codes) == count == codes.count(b"0"):
+            return list(map(int, opaques)), ()
+    elif data[4] == 1:
+        numbers = []
+        position = 0
+        for _ in range(count):
+            length, word, code, _language, _version, opaque = _BINARY(data, position)
+            if code or word >> 24 != 1:
+                break
+            numbers.append(opaque)
+            position += 4 + length
+        else:
+            return numbers, ()
+    return _parse_slowly(data)
+
+
+def _parse_slowly(data: bytes) -> tuple[Sequence[int], Sequence[Refusal]]:
+    opaques: list[int] = []
+    refusals: list[Refusal] = []
+    position = 0
+    while position < len(data):
+        (length,) = _LENGTH(data, position)
+        try:
+            command = decode_frame(data[position + 4 : position + 4 + length])
+        except RopewalkError as exc:
+            raise LoadFailed(f"the server sent a frame that cannot be read: {exc}") from exc
+        position += 4 + length
+        if not command.is_response:
+            continue
+        opaques.append(command.opaque)
+        if command.code:
+            refusals.append((command.opaque, command.code, command.remark or ""))
+    return opaques, refusals
+
+
+class Link:
+    """One connection: what was sent and not answered, bytes that wait to leave, bytes of half a frame.
+
+    Invariant: `sent_at` holds the opaque of every request without a reply, with the microsecond at which
+    it was sent or was due.
+    """
+
+    __slots__ = ("_waiting", "fd", "index", "sent_at", "sock", "tail")
+
+    def __init__(self, sock: socket.socket, index: int) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.index = index
+        self.sent_at: dict[int, int] = {}
+        self.tail = b""
+        self._waiting = b""
+
+    def receive(self) -> tuple[bytes, int]:
+        """Complete frames that have arrived, and their count; what is left over is kept for the next read."""
+        try:
+            data = self.sock.recv(READ_SIZE)
+        except BlockingIOError:
+            return b"", 0
+        except OSError as exc:
+            raise LoadFailed(f"connection {self.index} broke: {exc}") from exc
+        if not data:
+            raise LoadFailed(
+                f"the server closed connection {self.index} with {len(self.sent_at)} requests unanswered"
+            )
+        if self.tail:
+            data = self.tail + data
+        end, count = whole_frames(data)
+        if end == len(data):
+            self.tail = b""
+            return data, count
+        self.tail = data[end:]
+        return data[:end], count
+
+    def send(self, data: bytes) -> bool:
+        """Hand bytes to the socket, all or as many as it takes. True when some must wait for it."""
+        if self._waiting:
+            self._waiting += data
+            return True
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as exc:
+            raise LoadFailed(f"connection {self.index} broke: {exc}") from exc
+        if sent == len(data):
+            return False
+        self._waiting = data[sent:]
+        return True
+
+    def send_waiting(self) -> bool:
+        """Try again what had to wait. True when some still must."""
+        data, self._waiting = self._waiting, b""
+        return bool(data) and self.send(data)
+
+    def answered(self, opaques: Sequence[int]) -> list[int]:
+        """Take requests off the table; returns when each was sent. Fails on an opaque that is not on it."""
+        try:
+            return list(map(self.sent_at.pop, opaques))
+        except KeyError as exc:
+            raise LoadFailed(
+                f"connection {self.index} received a reply with opaque {exc.args[0]}, "
+                "which is of no request in flight (a wrong opaque, or a second reply)"
+            ) from None
+
+
+class Links:
+    """All connections of a load, under one epoll."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._epoll = select.epoll()
+        self.all: list[Link] = []
+        self._by_fd: dict[int, Link] = {}
+        self._events_max = spec.connections
+        for index in range(spec.connections):
+            try:
+                sock = socket.create_connection((spec.host, spec.port), CONNECT_TIMEOUT_S)
+            except OSError as exc:
+                self.close()
+                raise LoadFailed(f"{spec.host}:{spec.port} does not accept connections: {exc}") from exc
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(False)
+            link = Link(sock, index)
+            self.all.append(link)
+            self._by_fd[link.fd] = link
+            self._epoll.register(link.fd, select.EPOLLIN)
+
+    @property
+    def outstanding(self) -> int:
+        return sum(len(link.sent_at) for link in self.all)
+
+    def ready(self, timeout_s: float) -> Iterator[Link]:
+        """Links that have something to read, waiting for the first one; writes that stalled go on here."""
+        for fd, events in self._epoll.poll(timeout_s, self._events_max):
+            link = self._by_fd[fd]
+            if events & select.EPOLLOUT and not link.send_waiting():
+                self._epoll.modify(fd, select.EPOLLIN)
+            if events & ~select.EPOLLOUT:
+                yield link
+
+    def ready_within(self, timeout_s: float) -> Iterator[Link]:
+        """`ready` with a timeout of finer grain: epoll's own is rounded up to whole milliseconds."""
+        with contextlib.suppress(InterruptedError):
+            select.select((self._epoll,), (), (), max(0.0, timeout_s))
+        return self.ready(0)
+
+    def send(self, link: Link, data: bytes) -> None:
+        if link.send(data):
+            self._epoll.modify(link.fd, select.EPOLLIN | select.EPOLLOUT)
+
+    def close(self) -> None:
+        for link in self.all:
+            link.sock.close()
+        self._epoll.close()
+
+
+class Tally:
+    """What has been counted, and the marks at which the measured window begins and ends."""
+
+    def __init__(self, server_pid: int | None) -> None:
+        self._server_pid = server_pid
+        self._latencies: list[int] = []
+        self._histogram: Counter[int] = Counter()
+        self._refused: Counter[int] = Counter()
+        self._remarks: dict[int, str] = {}
+        self._refused_in_warm_up = 0
+        self.messages = 0
+        self.replies = 0
+        self.body_bytes = 0
+        self._began: tuple[int, float, float | None] | None = None
+        self._measured: tuple[float, float, float | None] = (0.0, 0.0, None)
+
+    def refused(self, refusals: Sequence[Refusal]) -> None:
+        for _, code, remark in refusals:
+            self.replies += 1
+            self._refused[code] += 1
+            if remark:
+                self._remarks.setdefault(code, remark[:200])
+
+    def accepted(self, latencies: list[int], messages: int, body_bytes: int) -> None:
+        """Count replies of status 0, each of which answers for so many messages and body bytes."""
+        count = len(latencies)
+        self.replies += count
+        self.messages += count * messages
+        self.body_bytes += count * body_bytes
+        self._latencies += latencies
+        if len(self._latencies) > _LATENCY_BUFFER:
+            self._fold()
+
+    def begin(self) -> None:
+        """The warm-up is over: forget what it counted, remember the clocks."""
+        self._refused_in_warm_up = self._refused.total()
+        self._refused.clear()
+        self._remarks.clear()
+        self._latencies.clear()
+        self._histogram.clear()
+        self.messages = self.replies = self.body_bytes = 0
+        self._began = (now_us(), time.process_time(), self._server_cpu())
+
+    def end(self) -> None:
+        """The measured time is over; replies that are still to come count for no rate."""
+        assert self._began is not None, "a window ends after it began"
+        began_us, load_cpu, server_cpu = self._began
+        server_now = self._server_cpu()
+        self._measured = (
+            (now_us() - began_us) / 1e6,
+            time.process_time() - load_cpu,
+            None if server_now is None or server_cpu is None else server_now - server_cpu,
+        )
+
+    def outcome(self, missing: int, error: str | None = None) -> Outcome:
+        self._fold()
+        seconds, load_cpu, server_cpu = self._measured
+        memory = server.memory(self._server_pid) if self._server_pid else None
+        return Outcome(
+            messages=self.messages,
+            replies=self.replies,
+            seconds=seconds,
+            body_bytes=self.body_bytes,
+            refused={str(code): count for code, count in self._refused.items()},
+            remarks={str(code): remark for code, remark in self._remarks.items()},
+            refused_in_warm_up=self._refused_in_warm_up,
+            missing=missing,
+            latency=summarize(self._histogram),
+            load_cpu_s=load_cpu,
+            server_cpu_s=server_cpu,
+            rss_anon=memory[0] if memory else None,
+            rss_file=memory[1] if memory else None,
+            error=error,
+        )
+
+    def _fold(self) -> None:
+        self._histogram.update(self._latencies)
+        self._latencies.clear()
+
+    def _server_cpu(self) -> float | None:
+        return server.cpu_seconds(self._server_pid) if self._server_pid else None

@@ -1,0 +1,145 @@
+"""What the bench asks of its load process, and what the load answers: one JSON document each way.
+
+The load runs in an interpreter of its own, so these two records are all that the processes share. Times
+are seconds in the question and microseconds in the answer; sizes are bytes; memory is bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Serialization = Literal["json", "binary"]
+
+
+class ProduceSpec(msgspec.Struct, frozen=True, kw_only=True, tag="produce"):
+    """A load of sends. `rate` (messages per second) makes it open-loop; else `in_flight` is the limit."""
+
+    host: str
+    port: int
+    topic: str
+    queues: int = 4
+    connections: int = 4
+    in_flight: int = 32
+    body_size: int = 1024
+    batch: int = 1
+    serialization: Serialization = "json"
+    warm_up_s: float = 2.0
+    duration_s: float = 10.0
+    rate: float | None = None
+    reply_timeout_s: float = 10.0
+    server_pid: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("queues", "connections", "in_flight", "batch", "port"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.body_size < 1:
+            raise ValueError("body_size must be at least 1: an empty message is refused by brokers")
+        if self.rate is not None and self.rate <= 0:
+            raise ValueError("rate must be above 0")
+        if self.duration_s <= 0 or self.warm_up_s < 0:
+            raise ValueError("duration_s must be above 0, and warm_up_s not below it")
+
+
+class PullSpec(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
+    """A load of pulls over a backlog that is already there; one pull in flight per connection.
+
+    `begin` and `end` are the queue offsets between which each queue is read, over and over.
+    """
+
+    host: str
+    port: int
+    topic: str
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    connections: int = 4
+    max_messages: int = 32
+    serialization: Serialization = "json"
+    warm_up_s: float = 2.0
+    duration_s: float = 10.0
+    reply_timeout_s: float = 10.0
+    server_pid: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.connections < 1 or self.max_messages < 1:
+            raise ValueError("connections and max_messages must be at least 1")
+        if not self.begin or len(self.begin) != len(self.end):
+            raise ValueError("begin and end must name the same queues, at least one")
+        if any(begin >= end for begin, end in zip(self.begin, self.end, strict=True)):
+            raise ValueError("a queue without messages cannot be pulled")
+
+
+Spec = ProduceSpec | PullSpec
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Microseconds from the send (open loop: from the moment it was due) to the reply."""
+
+    p50: int
+    p99: int
+    p999: int
+    max: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one load measured. Counts are of the measured window, warm-up excluded, unless said otherwise.
+
+    `refused` maps response codes other than 0 to how many replies carried them, `remarks` keeps one text
+    for each. `missing` replies never came. `error` is set when the load could not go on at all.
+    """
+
+    messages: int = 0
+    replies: int = 0
+    seconds: float = 0.0
+    body_bytes: int = 0
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
+    remarks: dict[str, str] = msgspec.field(default_factory=dict)
+    refused_in_warm_up: int = 0
+    missing: int = 0
+    latency: Latency | None = None
+    load_cpu_s: float = 0.0
+    server_cpu_s: float | None = None
+    rss_anon: int | None = None
+    rss_file: int | None = None
+    error: str | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the rate means anything: everything was answered, and answered with status 0."""
+        return self.error is None and not self.refused and not self.missing and self.messages > 0
+
+    @property
+    def rate(self) -> float:
+        """Acknowledged messages per second."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def megabytes_per_s(self) -> float:
+        """Message bodies, in units of 10^6 bytes per second."""
+        return self.body_bytes / self.seconds / 1e6 if self.seconds else 0.0
+
+    @property
+    def server_cpu_s_per_million(self) -> float | None:
+        if self.server_cpu_s is None or not self.messages:
+            return None
+        return self.server_cpu_s / self.messages * 1e6
+
+    @property
+    def load_cpu_s_per_million(self) -> float | None:
+        return self.load_cpu_s / self.messages * 1e6 if self.messages else None
+
+    def why_void(self) -> str | None:
+        """Why the rate must not be quoted, in one line; None when it may be."""
+        if self.error is not None:
+            return self.error
+        reasons = [
+            f"{count} replies with code {code}" + (f" ({self.remarks[code]})" if code in self.remarks else "")
+            for code, count in sorted(self.refused.items())
+        ]
+        if self.missing:
+            reasons.append(f"{self.missing} replies never came")
+        if not reasons and not self.messages:
+            reasons.append("nothing was acknowledged in the measured time")
+        return "; ".join(reasons) or None
