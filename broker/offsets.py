@@ -22,6 +22,8 @@ __all__ = ["OffsetTable"]
 
 QUEUE_ID_MAX = 65_535
 """Larger than any queue a topic may have here; bounds what one client can make us remember."""
+PAIRS_MAX = 200_000
+"""Of (topic, group). Existing topics times existing groups can be far more than any honest use of them."""
 SEPARATOR = "@"  # in no topic or group name
 
 _NONE = -(1 << 63)
@@ -46,12 +48,16 @@ class OffsetTable:
 
         An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
         Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
-        that no topic can have.
+        that no topic can have, and for one more pair of topic and group than are kept.
         """
         if not 0 <= queue_id <= QUEUE_ID_MAX:
             raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
         queues = self._offsets.get((topic, group))
         if queues is None:
+            if len(self._offsets) >= PAIRS_MAX:
+                raise ValueError(
+                    f"offsets of {PAIRS_MAX} pairs of topic and group are the most that are kept"
+                )
             queues = self._offsets[topic, group] = {}
         before = queues.get(queue_id)
         if before != offset:

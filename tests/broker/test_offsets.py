@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import offsets
 from broker.offsets import QUEUE_ID_MAX, OffsetTable
 from ropewalk.format import fastjson
 
@@ -52,6 +53,17 @@ def test_a_queue_that_cannot_exist_is_refused(queue_id: int) -> None:
     with pytest.raises(ValueError, match="cannot exist"):
         table.commit("g", "T", queue_id, 1)
     assert table.changed == 0 and len(table) == 0
+
+
+def test_strangers_cannot_pair_topics_with_groups_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "PAIRS_MAX", 10)
+    table = OffsetTable()
+    for n in range(10):
+        table.commit("g", f"T{n}", 0, 1)
+    with pytest.raises(ValueError, match="are the most"):
+        table.commit("g", "T10", 0, 1)
+    table.commit("g", "T3", 1, 2)
+    assert len(table) == 10
 
 
 def test_only_a_change_counts_as_one() -> None:

@@ -59,6 +59,11 @@ def test_an_expression_of_absurd_length_is_refused() -> None:
         SubscriptionData.parse("T", "a||" * 100_000)
 
 
+def test_a_heartbeat_may_carry_a_long_expression_that_a_pull_may_not() -> None:
+    long = "||".join(f"tag{n}" for n in range(20_000))
+    assert len(SubscriptionData.from_json({"subString": long}, "T").codes) == 20_000
+
+
 def test_sql_is_carried_as_it_came_and_filters_nothing_here() -> None:
     wish = SubscriptionData.parse("T", "a > 1 || b", expression_type="SQL92")
     assert (wish.expression, wish.tags, wish.wants_all) == ("a > 1 || b", (), True)
