@@ -1,0 +1,150 @@
+"""Segments in a row: the one stream of bytes in which every message of every topic stands.
+
+Owns the order of segments, the place of the next record, and the spare segment that a helper thread allocates and
+fills ahead. A position in the stream is an *offset*; a segment's file is named by the offset of its first byte,
+twenty digits. Nothing here knows what a queue is.
+
+Three offsets, always `min_offset <= flushed_offset <= end_offset`: where the log begins (retention moves it), up to
+where it survives power loss (the flusher moves it), and behind the last record (append moves it).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from ropewalk.errors import RopewalkError
+from store.disk import Disk, MappedFile
+from store.segment import FILLER_HEADER_SIZE, Segment
+
+NAME_DIGITS = 20
+
+
+class StoreDamaged(RopewalkError):
+    """What is on disk contradicts what was promised; a person has to decide. Names file, offset and command."""
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+class CommitLog:
+    def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
+        self.directory = directory
+        self.segment_size = segment_size
+        self.segments: list[Segment] = []
+        self.spare: Segment | None = None
+        self.flushed_offset = 0
+        self._disk = disk
+        self._bases: list[int] = []
+
+    # -- open ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Map every segment found. Blocks. Raises `StoreDamaged` for a file that cannot belong to this log."""
+        names = self._disk.names(self.directory)
+        if names and self._disk.size_of(self.directory / names[-1]) == 0:
+            self._disk.remove(self.directory / names.pop())  # a crash between creating and allocating it
+        for name in names:
+            path = self.directory / name
+            if len(name) != NAME_DIGITS or not name.isdigit():
+                raise StoreDamaged(f"{path} is not a commit-log segment: move it out of {self.directory}")
+            size = self._disk.size_of(path)
+            if size != self.segment_size:
+                raise StoreDamaged(
+                    f"{path} has {size} bytes, but mappedFileSizeCommitLog is {self.segment_size}: start with the "
+                    f"size the store was written with, or look at it with `ropewalk store dump`"
+                )
+            base = int(name)
+            if self.segments and base != self.segments[-1].end_offset:
+                raise StoreDamaged(
+                    f"the segment at offset {self.segments[-1].end_offset} is missing in {self.directory} "
+                    f"(the next file is {name}): restore it, or copy what is left with `ropewalk store dump`"
+                )
+            self._add(Segment(base, self._disk.open_mapped(path)))
+
+    def _add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    # -- append --------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def end_offset(self) -> int:
+        if not self.segments:
+            return 0
+        last = self.segments[-1]
+        return last.base_offset + last.write_position
+
+    def fits(self, size: int) -> bool:
+        """Whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
+        return size + FILLER_HEADER_SIZE <= self.segment_size
+
+    def segment_for(self, size: int) -> Segment:
+        """The segment in which the next `size` bytes go, rolled over if they need a new one.
+
+        Raises `DiskFull` if there is no spare and none can be allocated; nothing has changed then.
+        """
+        if self.segments:
+            last = self.segments[-1]
+            if last.has_room_for(size):
+                return last
+            following = self.take_spare(last.end_offset)
+            if last.write_position < last.size:  # recovery can leave a last segment that is full already
+                last.seal()
+        else:
+            following = self.take_spare(0)
+        self._add(following)
+        return following
+
+    def take_spare(self, base_offset: int) -> Segment:
+        spare, self.spare = self.spare, None
+        if spare is not None:
+            assert spare.base_offset == base_offset, (spare.base_offset, base_offset)
+            return spare
+        # The helper thread is late or was refused. Allocation is milliseconds; the alternative is to refuse.
+        return self.allocate(base_offset)
+
+    def allocate(self, base_offset: int) -> Segment:
+        """Create one segment. Called by the helper thread ahead of time. Blocks; raises `DiskFull`."""
+        path = self.directory / segment_name(base_offset)
+        file: MappedFile = self._disk.allocate(path, self.segment_size)
+        return Segment(base_offset, file)
+
+    def drop_last(self) -> None:
+        """Remove the last segment and its file. Blocks; for recovery, which knows that it is empty."""
+        segment = self.segments.pop()
+        self._bases.pop()
+        segment.file.close()
+        self._disk.remove(segment.file.path)
+
+    # -- read ----------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that contains `offset`, or None if it is before the log or behind its last file."""
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0 or offset >= self.segments[index].end_offset:
+            return None
+        return self.segments[index]
+
+    # -- flush and close -----------------------------------------------------------------------------
+
+    def unflushed(self, target: int) -> list[MappedFile]:
+        """The files with bytes in [flushed_offset, target), oldest first: what one flush has to sync."""
+        index = max(0, bisect_right(self._bases, self.flushed_offset) - 1)
+        return [s.file for s in self.segments[index:] if s.base_offset < target]
+
+    def close(self, *, keep_spare: bool = False) -> None:
+        if self.spare is not None:
+            self.spare.file.close()
+            if not keep_spare:
+                self._disk.remove(self.spare.file.path)
+            self.spare = None
+        for segment in self.segments:
+            segment.file.close()
+        self.segments.clear()
+        self._bases.clear()

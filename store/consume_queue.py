@@ -1,0 +1,230 @@
+"""The index of one queue: entry `n` tells where in the commit log the queue's message `n` stands.
+
+    files of 20-byte entries (phy offset, record size, tag code), named by the *byte* offset of their first entry
+    |  min_offset ...  written | readable | next_offset
+                tail_base ^~~~~ in memory ~~~~~~~~~~~^
+
+An entry is born in memory when its record is appended. It becomes readable when the store says that no producer's
+answer about it is open any more, and goes to its file some time later: never before, so that a queue file never
+points at a record that a crash could still take back.
+
+Invariants: `tail_base <= written <= readable <= next_offset`, and the tail holds [tail_base, next_offset).
+The loop owns everything here; a helper thread gets copies to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
+from store.commitlog import segment_name
+from store.disk import Disk, PagedFile
+
+PRE_BLANK_SIZE = 0x7FFFFFFF
+_TAIL_KEEP = (
+    1024  # entries kept in memory behind `written`, so that consumers at the tail never read the file
+)
+_TAIL_TRIM = 4096
+
+_pack_entry = ENTRY.pack
+
+
+class ConsumeQueue:
+    __slots__ = (
+        "_disk",
+        "_files",
+        "dirty",
+        "directory",
+        "file_size",
+        "held",
+        "max_physical",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "readable",
+        "tail",
+        "tail_base",
+        "topic",
+        "topic_bytes",
+        "written",
+    )
+
+    def __init__(self, topic: str, queue_id: int, directory: Path, file_size: int, disk: Disk) -> None:
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.directory = directory
+        self.file_size = file_size - file_size % ENTRY_SIZE
+        self.min_offset = 0
+        self.next_offset = 0
+        self.readable = 0
+        self.written = 0
+        self.tail_base = 0
+        self.tail = bytearray()
+        self.max_physical = 0
+        self.dirty = False
+        self.held: Any = None
+        """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
+        self._disk = disk
+        self._files: set[int] = set()
+
+    # -- append --------------------------------------------------------------------------------------
+
+    def add(self, offset: int, size: int, tags_code: int) -> None:
+        """Index the record just appended at `offset`; it is not readable yet. HOT."""
+        self.tail += _pack_entry(offset, size, tags_code)
+        self.next_offset += 1
+        self.max_physical = offset + size
+
+    def start_at(self, queue_offset: int) -> None:
+        """Begin an empty queue at a later number: its earlier messages are gone with their log segments."""
+        assert self.next_offset == 0, (self.topic, self.queue_id, self.next_offset)
+        self.min_offset = self.next_offset = self.readable = queue_offset
+        # RocketMQ fills the head of such a file with entries that are no messages.
+        first = queue_offset - queue_offset % (self.file_size // ENTRY_SIZE)
+        self.tail_base = self.written = first
+        self.tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
+
+    # -- read ----------------------------------------------------------------------------------------
+
+    def entries_nowait(self, queue_offset: int, count: int) -> bytes | None:
+        """Up to `count` raw entries from `queue_offset`, within one file; None if that needs the disk."""
+        if queue_offset >= self.tail_base:
+            start = (queue_offset - self.tail_base) * ENTRY_SIZE
+            return bytes(self.tail[start : start + count * ENTRY_SIZE])
+        file, position, size = self.place(queue_offset, count)
+        return file.read_at_nowait(position, size)
+
+    def place(self, queue_offset: int, count: int) -> tuple[PagedFile, int, int]:
+        """Where up to `count` written entries stand: file, position, bytes; cut at the end of the file."""
+        count = min(count, self.written - queue_offset)
+        logical = queue_offset * ENTRY_SIZE
+        position = logical % self.file_size
+        size = min(count * ENTRY_SIZE, self.file_size - position)
+        return self._disk.open_paged(self._path(logical - position)), position, size
+
+    def _path(self, file_base: int) -> Path:
+        return self.directory / segment_name(file_base)
+
+    def frozen(self) -> FrozenQueue:
+        """What a reader thread may use while the loop goes on: the readable entries as they are now."""
+        count = self.readable - self.tail_base
+        return FrozenQueue(self, bytes(self.tail[: count * ENTRY_SIZE]))
+
+    # -- write back ----------------------------------------------------------------------------------
+
+    def take_writes(self) -> list[tuple[Path, int, int, bytes]]:
+        """What a helper thread has to write now, as (path, file size, position, bytes) in order."""
+        writes: list[tuple[Path, int, int, bytes]] = []
+        at = self.written
+        while at < self.readable:
+            logical = at * ENTRY_SIZE
+            position = logical % self.file_size
+            count = min(self.readable - at, (self.file_size - position) // ENTRY_SIZE)
+            start = (at - self.tail_base) * ENTRY_SIZE
+            data = bytes(self.tail[start : start + count * ENTRY_SIZE])
+            writes.append((self._path(logical - position), self.file_size, position, data))
+            at += count
+        return writes
+
+    def note_written(self, through: int) -> None:
+        """Entries below `through` are in their files; the tail may let go of the older ones."""
+        self.written = max(self.written, through)
+        keep_from = self.written - _TAIL_KEEP
+        if keep_from - self.tail_base > _TAIL_TRIM:
+            del self.tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
+            self.tail_base = keep_from
+
+    # -- open ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the last written entry. Blocks. Whether the entries tell the truth is recovery's question."""
+        bases = [int(n) for n in self._disk.names(self.directory) if n.isdigit()]
+        if not bases:
+            return
+        end = 0
+        for base in reversed(bases):
+            count = self._first(base, lambda offset, size: offset < 0 or size <= 0)
+            if count or base == bases[0]:
+                end = base // ENTRY_SIZE + count
+                break
+        blanks = self._first(bases[0], lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
+        self.min_offset = bases[0] // ENTRY_SIZE + blanks
+        self._set_end(max(end, self.min_offset))
+
+    def _first(self, base: int, past: Callable[[int, int], bool]) -> int:
+        """How many entries of a file come before the first that is `past`; the file is ordered that way."""
+        file = self._disk.open_paged(self._path(base))
+        low, high = 0, self._disk.size_of(file.path) // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _tags = ENTRY.unpack(file.read_at(middle * ENTRY_SIZE, ENTRY_SIZE))
+            if past(offset, size):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _set_end(self, end: int) -> None:
+        self.next_offset = self.readable = self.written = self.tail_base = end
+        self.tail.clear()
+        self.max_physical = 0
+        if end > self.min_offset:
+            offset, size, _tags = self.read(end - 1)
+            self.max_physical = offset + size
+
+    def read(self, queue_offset: int) -> tuple[int, int, int]:
+        """One entry as (offset, size, tag code). Blocks; for recovery and look-ups off the loop."""
+        if queue_offset >= self.tail_base:
+            offset, size, tags = ENTRY.unpack_from(self.tail, (queue_offset - self.tail_base) * ENTRY_SIZE)
+        else:
+            file, position, _size = self.place(queue_offset, 1)
+            offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
+        return offset, size, tags
+
+    def cut(self, end: int) -> None:
+        """Forget every entry from `end` on, in the files too: a stale entry would come back to life. Blocks."""
+        for base in [int(n) for n in self._disk.names(self.directory) if n.isdigit()]:
+            keep = min(max(end * ENTRY_SIZE - base, 0), self.file_size)
+            if keep == 0 and base > 0:
+                self._disk.remove(self._path(base))
+            elif keep < self.file_size:
+                file = self._disk.open_paged(self._path(base))
+                rest = file.read_at(keep, self.file_size - keep)
+                if rest.count(0) != len(rest):
+                    file.write_at(keep, bytes(self.file_size - keep))
+        self.min_offset = min(self.min_offset, end)
+        self._set_end(end)
+
+    def raise_min(self, log_min_offset: int) -> None:
+        """Skip entries whose records went with a deleted segment. Blocks."""
+        low, high = self.min_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(middle)[0] < log_min_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+
+class FrozenQueue:
+    """The readable entries of a queue at one moment, for look-ups on a reader thread. Its reads block."""
+
+    def __init__(self, queue: ConsumeQueue, tail: bytes) -> None:
+        self.min_offset = queue.min_offset
+        self.readable = queue.readable
+        self._queue = queue
+        self._tail_base = queue.tail_base
+        self._tail = tail
+
+    def read(self, queue_offset: int) -> tuple[int, int, int]:
+        """One entry as (offset, size, tag code)."""
+        if queue_offset >= self._tail_base:
+            offset, size, tags = ENTRY.unpack_from(self._tail, (queue_offset - self._tail_base) * ENTRY_SIZE)
+        else:
+            file, position, _size = self._queue.place(queue_offset, 1)
+            offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
+        return offset, size, tags

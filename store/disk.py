@@ -1,0 +1,334 @@
+"""The only module that opens files: what the store asks of a disk, and the real one.
+
+Everything above it sees two kinds of file. A `MappedFile` is a commit-log segment: allocated in full before its
+first byte is written (so that a full disk is an error here and never a SIGBUS in the loop), written through its
+map, flushed with `fdatasync`. A `PagedFile` holds queue entries, the checkpoint and other small things: written
+with `pwrite`, read with `pread`, never mapped.
+
+Which thread may call what: slices of `MappedFile.map` inside the warm window, and the `_nowait` reads, belong to
+the loop. Everything else can block and belongs to a helper thread, or to the time before the loop starts. A
+simulated disk implements the same three classes over memory and forgets what was not synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from ropewalk.errors import RopewalkError
+
+PAGE_SIZE = 4096
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; through ctypes because mmap.madvise() keeps the interpreter lock
+_PREFAULT_STEP = 4 << 20
+_OPEN_PAGED_FILES_MAX = 512
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.restype = ctypes.c_int
+
+
+class StoreLocked(RopewalkError):
+    """Another process, ours or RocketMQ's, has this store open."""
+
+
+class DiskFull(RopewalkError):
+    """The file could not be allocated: free space, then the store resumes by itself."""
+
+
+class MappedFile:
+    """One fixed-size file under a shared map; see the module docstring for who may touch it when."""
+
+    def __init__(self, path: Path, fd: int, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.map = mmap.mmap(fd, size)
+        self._fd = fd
+        anchor = ctypes.c_char.from_buffer(self.map)
+        self._address = ctypes.addressof(anchor)
+        del anchor  # an exported buffer would forbid closing the map
+
+    def sync(self) -> None:
+        """Make every byte written so far survive power loss. Blocks; any OSError here is final."""
+        os.fdatasync(self._fd)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read by system call, so that a cold page stops this thread and not the interpreter. Blocks."""
+        return os.pread(self._fd, size, position)
+
+    def read_at_nowait(self, position: int, size: int) -> bytes | None:
+        """The bytes if all of them are in the page cache, else None; never waits for the disk."""
+        return _pread_nowait(self._fd, position, size)
+
+    def prefault(self, position: int, size: int) -> None:
+        """Make pages present and writable ahead of the writer. Blocks, with the interpreter lock released."""
+        start = position - position % PAGE_SIZE
+        end = min(self.size, position + size)
+        while start < end:
+            step = min(_PREFAULT_STEP, end - start)
+            if _libc.madvise(self._address + start, step, _MADV_POPULATE_WRITE) != 0:
+                return  # an older kernel: the first write to each page pays instead
+            start += step
+
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
+        while position < self.size:
+            try:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as exc:
+                if exc.errno == errno.ENXIO:
+                    return
+                raise
+            position = min(os.lseek(self._fd, start, os.SEEK_HOLE), self.size)
+            yield start, position
+
+    def close(self) -> None:
+        with contextlib.suppress(BufferError):  # a reader still exports a view; the map goes with it
+            self.map.close()
+        os.close(self._fd)
+
+
+class PagedFile:
+    """An ordinary file read and written by position; its descriptor comes from a bounded pool."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.path = path
+        self._disk = disk
+
+    def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        with self._disk.descriptor(self.path) as fd:
+            done = os.pwrite(fd, data, position)
+            if done != len(data):  # pwrite is short only when the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def read_at(self, position: int, size: int) -> bytes:
+        with self._disk.descriptor(self.path) as fd:
+            return os.pread(fd, size, position)
+
+    def read_at_nowait(self, position: int, size: int) -> bytes | None:
+        with self._disk.descriptor(self.path) as fd:
+            return _pread_nowait(fd, position, size)
+
+    def sync(self) -> None:
+        with self._disk.descriptor(self.path) as fd:
+            os.fdatasync(fd)
+
+
+class Disk:
+    """The real disk. Paths are absolute or relative to the working directory; errors are OSError."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, list[int]] = OrderedDict()  # path -> [fd, users]
+        self._lock = threading.Lock()
+
+    # -- segments ------------------------------------------------------------------------------------
+
+    def allocate(self, path: Path, size: int) -> MappedFile:
+        """Create a zero-filled file whose every block is reserved, and map it. Blocks; raises `DiskFull`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+            self.sync_directory(path.parent)
+            return MappedFile(path, fd, size)
+        except OSError as exc:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise DiskFull(f"cannot allocate {size} bytes for {path}: {exc.strerror}") from exc
+            raise
+
+    def open_mapped(self, path: Path) -> MappedFile:
+        """Map an existing file. A sparse one (RocketMQ's are) first gets all its blocks. Blocks."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            if os.fstat(fd).st_blocks * 512 < size:
+                os.posix_fallocate(fd, 0, size)
+            return MappedFile(path, fd, size)
+        except OSError as exc:
+            os.close(fd)
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no room for the missing blocks of the sparse file {path}") from exc
+            raise
+
+    # -- paged files ---------------------------------------------------------------------------------
+
+    def create_paged(self, path: Path, size: int) -> PagedFile:
+        """Create (or keep) a file of exactly `size` bytes; new bytes read as zero."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size != size:
+                os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+        return PagedFile(self, path)
+
+    def open_paged(self, path: Path) -> PagedFile:
+        return PagedFile(self, path)
+
+    @contextlib.contextmanager
+    def descriptor(self, path: Path) -> Iterator[int]:
+        """A descriptor of `path`, pooled: thousands of queues must not mean thousands of open files."""
+        with self._lock:
+            entry = self._descriptors.get(path)
+            if entry is None:
+                entry = self._descriptors[path] = [os.open(path, os.O_RDWR | os.O_CLOEXEC), 0]
+                if len(self._descriptors) > _OPEN_PAGED_FILES_MAX:
+                    self._close_idle()
+            self._descriptors.move_to_end(path)
+            entry[1] += 1
+        try:
+            yield entry[0]
+        finally:
+            with self._lock:
+                entry[1] -= 1
+
+    def _close_idle(self) -> None:
+        for path in list(self._descriptors)[: _OPEN_PAGED_FILES_MAX // 4]:
+            fd, users = self._descriptors[path]
+            if users == 0:
+                del self._descriptors[path]
+                os.close(fd)
+
+    def forget(self, path: Path) -> None:
+        """Close the pooled descriptor of a file that is about to be removed."""
+        with self._lock:
+            entry = self._descriptors.pop(path, None)
+            if entry is not None:
+                os.close(entry[0])
+
+    def close(self) -> None:
+        with self._lock:
+            for fd, _users in self._descriptors.values():
+                os.close(fd)
+            self._descriptors.clear()
+
+    # -- names and whole small files -----------------------------------------------------------------
+
+    def names(self, directory: Path) -> list[str]:
+        """The plain files of a directory, sorted; empty if it does not exist."""
+        try:
+            with os.scandir(directory) as entries:
+                return sorted(e.name for e in entries if e.is_file())
+        except FileNotFoundError:
+            return []
+
+    def directories(self, directory: Path) -> list[str]:
+        try:
+            with os.scandir(directory) as entries:
+                return sorted(e.name for e in entries if e.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def size_of(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: Path) -> None:
+        self.forget(path)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def read_file(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Write in place without durability: for hints whose loss or tear is harmless. Blocks a little."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def append_file(self, path: Path, data: bytes) -> None:
+        """Add to the end of a file, durably. Blocks."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        """Durably replace a small file: temporary name, fsync, rename, directory fsync. Blocks."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        self.sync_directory(path.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_tree(self, root: Path) -> None:
+        """Make every file below `root` durable; at a clean stop. Blocks."""
+        for directory, _directories, names in os.walk(root):
+            for name in names:
+                fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(fd)
+                finally:
+                    os.close(fd)
+            self.sync_directory(Path(directory))
+
+    # -- the process lock ----------------------------------------------------------------------------
+
+    def lock(self, path: Path) -> int:
+        """Take RocketMQ's process lock on a store: a POSIX record lock on the first byte of `lock`.
+
+        It must be held before anything else in the directory is touched: RocketMQ takes it only after recovery,
+        and a second process can by then have truncated the files of a live store. Returns the descriptor that
+        holds the lock; `flock` would not exclude a Java process.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as exc:
+            os.close(fd)
+            raise StoreLocked(
+                f"the store {path.parent} is in use by another process (lock file {path}); "
+                "stop that broker, or give this one its own storePathRootDir"
+            ) from exc
+        os.pwrite(fd, b"lock", 0)
+        return fd
+
+    def unlock(self, fd: int) -> None:
+        os.close(fd)
+
+
+def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
+    buffer = bytearray(size)
+    try:
+        done = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+    except OSError as exc:
+        if exc.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS):
+            return None
+        raise
+    return bytes(buffer) if done == size else None

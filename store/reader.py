@@ -1,0 +1,300 @@
+"""The read path: which records a consumer gets, and from where their bytes come without stopping the loop.
+
+A read is planned on the loop from queue entries, then carried out in the cheapest way that cannot block it: slices
+of the warm map, else `preadv` with RWF_NOWAIT (which answers only from the page cache), else a reader thread. The
+same plan serves all three, so a test that makes every read cold exercises the same code.
+
+Limits of one read follow the original: 32 messages or 256 KiB near the end of the log, 8 or 64 KiB far behind it,
+one queue file, 16000 bytes of entries scanned when a filter lets little through; the first message always comes.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
+from store.commitlog import CommitLog
+from store.consume_queue import ConsumeQueue, FrozenQueue
+from store.segment import Segment
+from store.workers import Completions, Worker
+
+_SCAN_BYTES_MAX = 16_000
+_IDENTITY = struct.Struct(">i24xq")  # size at 0, log offset at 28
+_iter_entries = ENTRY.iter_unpack
+
+
+class GetStatus(enum.Enum):
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Of one pull, near the end of the log ("memory") and far behind it ("disk")."""
+
+    memory_count: int = 32
+    memory_bytes: int = 262_144
+    disk_count: int = 8
+    disk_bytes: int = 65_536
+    memory_window: int = 8 << 30
+    """How far behind the end of the log still counts as memory: an estimate, 40 % of RAM by default."""
+    warm_window: int = 256 << 20
+    """How far behind the end of the log the map may be touched by the loop."""
+
+
+@dataclass(slots=True)
+class GetResult:
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[bytes] = field(default_factory=list)
+    last_physical: int = 0
+    """Log offset of the last entry looked at: how far behind the end this consumer is."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One run of adjacent records in one segment."""
+
+    segment: Segment
+    position: int
+    size: int
+    sizes: list[int]
+
+
+class Reader:
+    """Carries out reads over one log. `threads` reader threads, at most `in_flight_max` cold reads queued."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        limits: ReadLimits,
+        completions: Completions,
+        *,
+        threads: int = 2,
+        in_flight_max: int = 256,
+    ) -> None:
+        self.limits = limits
+        self._log = log
+        self._workers = [Worker(f"ropewalk-reader-{n}", completions) for n in range(threads)]
+        self._in_flight_max = in_flight_max
+
+    def get(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        matches: Callable[[int], bool] | None,
+        done: Callable[[GetResult | None], None],
+    ) -> None:
+        """Read from `queue` at `offset`; `done(result)` is called now if no disk is needed, else later.
+
+        `matches(tags_code)` filters by the queue entry alone; None takes all. `done(None)` says that too many cold
+        reads are waiting already: answer "busy".
+        """
+        if queue is None or queue.readable == 0:
+            missing = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
+            done(GetResult(missing, 0, 0, 0))
+            return
+        low, high = queue.min_offset, queue.readable
+        if offset < low:
+            done(GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high))
+        elif offset == high:
+            done(GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high))
+        elif offset > high:
+            done(GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high))
+        else:
+            scan = min(high - offset, max(_SCAN_BYTES_MAX // ENTRY_SIZE, max_count))
+            # A batch rarely needs more entries than messages; a filter may have to look at all of them.
+            first = scan if matches is not None else min(scan, max_count, self.limits.memory_count)
+            entries = queue.entries_nowait(offset, first)
+            if entries is not None:
+                self._read(queue, offset, entries, max_count, max_bytes, matches, done)
+                return
+            file, position, size = queue.place(offset, first)
+            self._submit(
+                lambda: file.read_at(position, size),
+                lambda data: self._read(queue, offset, data, max_count, max_bytes, matches, done),
+                done,
+            )
+
+    def _submit(
+        self, job: Callable[[], object], then: Callable[..., None], done: Callable[[None], None]
+    ) -> None:
+        worker = min(self._workers, key=lambda w: w.pending)
+        if worker.pending >= self._in_flight_max // len(self._workers):
+            done(None)
+            return
+        worker.submit(job, then)
+
+    def _read(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: bytes,
+        max_count: int,
+        max_bytes: int,
+        matches: Callable[[int], bool] | None,
+        done: Callable[[GetResult | None], None],
+    ) -> None:
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.readable)
+        if not entries:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            result.next_offset = (
+                offset + (queue.file_size - offset * ENTRY_SIZE % queue.file_size) // ENTRY_SIZE
+            )
+            done(result)
+            return
+        pieces = self._plan(result, entries, max_count, max_bytes, matches)
+        records = self._carry_out_nowait(pieces)
+        if records is not None:
+            self._finish(result, pieces, records)
+            done(result)
+            return
+
+        def then(data: list[bytes]) -> None:
+            self._finish(result, pieces, data)
+            done(result)
+
+        self._submit(lambda: [p.segment.file.read_at(p.position, p.size) for p in pieces], then, done)
+
+    def _plan(
+        self,
+        result: GetResult,
+        entries: bytes,
+        max_count: int,
+        max_bytes: int,
+        matches: Callable[[int], bool] | None,
+    ) -> list[_Piece]:
+        limits, log = self.limits, self._log
+        end, low = log.end_offset, log.min_offset
+        memory_from = end - limits.memory_window
+        pieces: list[_Piece] = []
+        expected, total, count = -1, 0, 0
+        segment: Segment | None = None
+        for physical, size, tags_code in _iter_entries(entries):
+            if physical >= memory_from:
+                full = count >= limits.memory_count or total + size > limits.memory_bytes
+            else:
+                full = count >= limits.disk_count or total + size > limits.disk_bytes
+            if count and (full or count >= max_count or total + size > max_bytes):
+                break
+            result.next_offset += 1
+            result.last_physical = physical
+            if matches is not None and not matches(tags_code):
+                continue
+            if physical < low:
+                if not count:
+                    result.status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            if segment is None or not segment.base_offset <= physical < segment.end_offset:
+                segment = log.find(physical)
+                expected = -1
+                if segment is None:
+                    continue
+            if physical == expected:
+                piece = pieces[-1]
+                piece.size += size
+                piece.sizes.append(size)
+            else:
+                pieces.append(_Piece(segment, physical - segment.base_offset, size, [size]))
+            expected = physical + size
+            total += size
+            count += 1
+        return pieces
+
+    def _carry_out_nowait(self, pieces: list[_Piece]) -> list[bytes] | None:
+        warm_from = self._log.end_offset - self.limits.warm_window
+        data: list[bytes] = []
+        for piece in pieces:
+            if piece.segment.base_offset + piece.position >= warm_from:
+                data.append(piece.segment.map[piece.position : piece.position + piece.size])
+                continue
+            read = piece.segment.file.read_at_nowait(piece.position, piece.size)
+            if read is None:
+                return None
+            data.append(read)
+        return data
+
+    def _finish(self, result: GetResult, pieces: list[_Piece], data: list[bytes]) -> None:
+        """Check that each record is the one its entry spoke of: a stale entry must not serve a foreign message."""
+        for piece, read in zip(pieces, data, strict=True):
+            at, offset = 0, piece.segment.base_offset + piece.position
+            for size in piece.sizes:
+                if len(read) < at + size or _IDENTITY.unpack_from(read, at) != (size, offset + at):
+                    read = read[:at]
+                    break
+                at += size
+            if read:
+                result.records.append(read)
+        if result.records:
+            result.status = GetStatus.FOUND
+
+    def look_up(self, offset: int, done: Callable[[bytes | None], None]) -> None:
+        """The record that begins at log offset `offset`, or None if there is none; may call `done` later."""
+        segment = self._log.find(offset)
+        if segment is None or offset + 36 > self._log.end_offset:
+            done(None)
+            return
+        position = offset - segment.base_offset
+
+        def read() -> bytes | None:
+            head = segment.file.read_at(position, 36)
+            if len(head) < 36:
+                return None
+            size, stands_at = _IDENTITY.unpack_from(head, 0)
+            if stands_at != offset or not 91 <= size <= segment.size - position:
+                return None
+            return segment.file.read_at(position, size)
+
+        self._submit(read, done, done)
+
+    def run(self, job: Callable[[], object], then: Callable[..., None], done: Callable[[None], None]) -> None:
+        """Run any blocking look-up on a reader thread (offset by time, earliest store time)."""
+        self._submit(job, then, done)
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:
+    """The queue offset to start from for a time in ms. Blocks; for a reader thread.
+
+    LOWER: the first message stored at or after `timestamp`, or the end. `upper`: the last one stored at or before it.
+    """
+    low, high = queue.min_offset, queue.readable
+    first, last = low, high
+    while low < high:
+        middle = (low + high) // 2
+        stored = store_time(queue, log, middle)
+        if stored < timestamp or (upper and stored == timestamp):
+            low = middle + 1
+        else:
+            high = middle
+    if upper:
+        return max(first, low - 1) if first < last else first
+    return low
+
+
+def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
+    """When message `queue_offset` was stored, ms; -1 if its record is gone. Blocks."""
+    physical, _size, _tags = queue.read(queue_offset)
+    segment = log.find(physical)
+    if segment is None:
+        return -1
+    head = segment.file.read_at(physical - segment.base_offset, 80)
+    at = 48 + (20 if struct.unpack_from(">i", head, 36)[0] & 0x10 else 8)
+    return int(struct.unpack_from(">q", head, at)[0])

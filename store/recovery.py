@@ -1,0 +1,312 @@
+"""What a crash left: read the log from a safe place on, and decide about every sighting that is not a record.
+
+The decision is the table `RULES`; nothing else in the store cuts bytes. Recovery first finds where to begin (the
+bound file, else the checkpoint as RocketMQ uses it, else the beginning), walks the records, lets queues catch up,
+and stops at the first sighting that is no record and no filler. Dead bytes behind the end are copied aside under
+`ropewalk/tails/` before they are zeroed: left in place they would come back to life when the log grows over them.
+
+What is damage (bytes that were promised to be durable) stops the start with a message that names file, offset and
+command. It is never repaired here: a person decides.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.format.properties import tags_code
+from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from store.bound import Bound
+from store.commitlog import CommitLog, StoreDamaged
+from store.consume_queue import ConsumeQueue
+from store.disk import Disk
+from store.segment import Segment
+
+_HEAD = struct.Struct(
+    ">iIIiiqqiq"
+)  # size, magic, crc, queue id, flag, queue offset, offset, sys flag, born time
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_I16 = struct.Struct(">h")
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+_TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
+_SIZE_MIN = 91
+_CHUNK = 1 << 20
+_MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
+
+
+@dataclass(frozen=True, slots=True)
+class Sighted:
+    """A whole, valid record as recovery and dispatch see it; times in ms."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    indexed: bool
+
+
+class Sight(enum.Enum):
+    FILLER = "the filler at the end of a segment"
+    BLANK = "zeros"
+    BAD = "bytes that are no valid record"
+
+
+def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None) -> Sighted | Sight:
+    """What stands at `position`. Trusts no length before it is checked; touches the map, so may block."""
+    data, size_left = segment.map, segment.size - position
+    if size_left < 8:
+        return Sight.BAD
+    size, magic = _I32.unpack_from(data, position)[0], struct.unpack_from(">I", data, position + 4)[0]
+    if magic == MAGIC_BLANK:
+        return Sight.FILLER
+    if size == 0 and magic == 0:
+        return Sight.BLANK
+    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
+        return Sight.BAD
+    _size, _magic, crc, queue_id, _flag, queue_offset, offset, sys_flag, _born = _HEAD.unpack_from(
+        data, position
+    )
+    if offset != segment.base_offset + position:
+        return Sight.BAD
+    at = position + 48 + (20 if sys_flag & _BORN_V6 else 8)
+    end = position + size
+    body_at = at + 8 + (20 if sys_flag & _STORE_V6 else 8) + 12
+    if body_at + 4 > end:
+        return Sight.BAD
+    (store_timestamp,) = _I64.unpack_from(data, at)
+    (body_size,) = _I32.unpack_from(data, body_at)
+    topic_at = body_at + 4 + body_size
+    if body_size < 0 or topic_at + 2 > end:
+        return Sight.BAD
+    if magic == MAGIC_V1:
+        topic_size, topic_at = data[topic_at], topic_at + 1
+    else:
+        (topic_size,), topic_at = _I16.unpack_from(data, topic_at), topic_at + 2
+    properties_at = topic_at + topic_size + 2
+    if topic_size <= 0 or properties_at > end:
+        return Sight.BAD
+    (properties_size,) = _I16.unpack_from(data, properties_at - 2)
+    if properties_size < 0 or properties_at + properties_size != end:
+        return Sight.BAD
+    body = data[body_at + 4 : body_at + 4 + body_size]
+    if body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return Sight.BAD
+    try:
+        topic = data[topic_at : topic_at + topic_size].decode()
+    except UnicodeDecodeError:
+        return Sight.BAD
+    text = data[properties_at:end]
+    code = 0
+    if b"TAGS\x01" in text:
+        code = _tags_code_of(text)
+    return Sighted(
+        offset, size, topic, queue_id, queue_offset, code, store_timestamp,
+        sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
+    )  # fmt: skip
+
+
+def _tags_code_of(properties: bytes) -> int:
+    tags = None
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(b"TAGS\x01"):
+            tags = piece[5:].decode(errors="replace")
+    return tags_code(tags)
+
+
+# -- the decision ------------------------------------------------------------------------------------
+
+
+class Verdict(enum.Enum):
+    KEEP = "a record"
+    NEXT_FILE = "carry on in the next segment"
+    LOG_ENDS = "the log ends here"
+    CUT = "cut here, after a copy"
+    REFUSE = "damage: a person decides"
+
+
+F, T, ANY = False, True, None
+RULES: tuple[
+    tuple[bool | None, bool | None, bool | None, bool | None, bool | None, bool | None, Verdict], ...
+] = (
+    # blank filler valid past_durable valid_follows sync_flush
+    (F, F, T, ANY, ANY, ANY, Verdict.KEEP),
+    (F, T, ANY, ANY, ANY, ANY, Verdict.NEXT_FILE),
+    (T, ANY, ANY, T, F, ANY, Verdict.LOG_ENDS),
+    (F, F, F, T, F, ANY, Verdict.CUT),  # torn at the tail: no one was told it was safe
+    (T, ANY, ANY, T, T, F, Verdict.CUT),  # pages reached the disk out of order
+    (F, F, F, T, T, F, Verdict.CUT),  # a cut is copied aside first, then zeroed
+    (T, ANY, ANY, T, T, T, Verdict.REFUSE),
+    (F, F, F, T, T, T, Verdict.REFUSE),
+    (T, ANY, ANY, F, ANY, ANY, Verdict.REFUSE),  # a hole before durable data
+    (F, F, F, F, ANY, ANY, Verdict.REFUSE),
+)
+
+
+def judge(
+    *, blank: bool, filler: bool, valid: bool, past_durable: bool, valid_follows: bool, sync_flush: bool
+) -> Verdict:
+    """The one verdict of RULES for a sighting."""
+    case = (blank, filler, valid, past_durable, valid_follows, sync_flush)
+    for *row, verdict in RULES:
+        if all(want is ANY or want == have for want, have in zip(row, case, strict=True)):
+            return verdict
+    raise AssertionError(f"no rule for {case}")
+
+
+# -- the walk ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found: where the log ends now, and what it did about it, in words for the log."""
+
+    end: int
+    scanned_from: int
+    records: int = 0
+    findings: tuple[str, ...] = ()
+    last_store_timestamp: int = 0
+
+
+class QueueGap(Exception):
+    """A queue file lacks entries from before the place where the walk began: begin at the beginning."""
+
+
+def walk(
+    log: CommitLog, start: int, durable: int, sync_flush: bool
+) -> Iterator[Sighted | tuple[Verdict, int]]:
+    """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended."""
+    offset = start
+    while (segment := log.find(offset)) is not None:
+        seen = look(segment, offset - segment.base_offset)
+        if isinstance(seen, Sighted):
+            yield seen
+            offset += seen.size
+            continue
+        if seen is Sight.FILLER:
+            offset = segment.end_offset
+            continue
+        past = offset >= durable
+        verdict = judge(
+            blank=seen is Sight.BLANK,
+            filler=False,
+            valid=False,
+            past_durable=past,
+            valid_follows=past and next_valid(log, offset) is not None,
+            sync_flush=sync_flush,
+        )
+        yield verdict, offset
+        return
+    yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
+
+
+def next_valid(log: CommitLog, offset: int) -> int | None:
+    """The offset of the first valid record behind a bad place, if there is one."""
+    index = next(i for i, s in enumerate(log.segments) if s.end_offset > offset)
+    for segment in log.segments[index:]:
+        position = max(offset - segment.base_offset, 0)
+        for start, end in segment.file.data_ranges(position):
+            for magic in _MAGIC_BYTES:
+                found = segment.map.find(magic, start, end)
+                while found >= 0:
+                    if found - 4 > position and isinstance(look(segment, found - 4), Sighted):
+                        return segment.base_offset + found - 4
+                    if (
+                        found - 4 == 0
+                        and segment.base_offset > offset
+                        and isinstance(look(segment, 0), Sighted)
+                    ):
+                        return segment.base_offset
+                    found = segment.map.find(magic, found + 1, end)
+    return None
+
+
+def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
+    segment = log.find(offset)
+    place = f"{segment.file.path} at byte {offset - segment.base_offset}" if segment else str(log.directory)
+    return StoreDamaged(
+        f"damaged record in {place} (log offset {offset}); bytes up to {durable} were promised to be durable. "
+        f"Nothing was changed. Look at it with `ropewalk store dump {log.directory.parent}`, and restore the "
+        f"file from a replica or a backup"
+    )
+
+
+def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
+    """Make the log end at `end`: dead bytes go to `tails`, then to zero; empty later segments are removed."""
+    findings: list[str] = []
+    while log.segments and log.segments[-1].base_offset >= max(end, 1):
+        segment = log.segments[-1]
+        findings += _copy_aside(segment, 0, tails, disk)
+        log.drop_last()
+    if log.segments and log.segments[-1].base_offset <= end:
+        segment = log.segments[-1]
+        position = end - segment.base_offset
+        findings += _copy_aside(segment, position, tails, disk)
+        segment.write_position = segment.prefaulted_position = position
+        for earlier in log.segments[:-1]:
+            earlier.write_position = earlier.prefaulted_position = earlier.size
+    return findings
+
+
+def _copy_aside(segment: Segment, position: int, tails: Path, disk: Disk) -> list[str]:
+    """Save what is not zero behind `position`, and zero it. Returns a finding if there was anything."""
+    saved = 0
+    target = tails / f"{segment.base_offset + position:020d}"
+    for start, end in segment.file.data_ranges(position):
+        for at in range(start, end, _CHUNK):
+            data = segment.map[at : min(at + _CHUNK, end)]
+            if data.count(0) == len(data):
+                continue
+            disk.append_file(target, data)
+            saved += len(data)
+            segment.map[at : at + len(data)] = bytes(len(data))
+    if not saved:
+        return []
+    segment.file.sync()
+    return [
+        f"dead bytes behind log offset {segment.base_offset + position} were moved to {target} ({saved} bytes)"
+    ]
+
+
+def start_of_walk(log: CommitLog, bound: Bound | None, boot: bytes, checkpoint_ms: int) -> int:
+    """The nearest log offset from which walking misses no record that a queue file might lack.
+
+    `checkpoint_ms` is RocketMQ's rule: records stored before it are in the log and in the queue files.
+    """
+    if not log.segments:
+        return 0
+    if bound is not None and log.min_offset <= bound.queues <= log.segments[-1].end_offset:
+        if bound.clean or bound.boot == boot:
+            return bound.queues
+    for segment in reversed(log.segments):
+        first = look(segment, 0)
+        if isinstance(first, Sighted) and first.store_timestamp <= checkpoint_ms:
+            return segment.base_offset
+    return log.min_offset
+
+
+def confirm_queue(queue: ConsumeQueue, log: CommitLog, end: int) -> int:
+    """How many entries of a queue file can be believed: the last one must name its own record, below `end`."""
+    count = queue.next_offset
+    while count > queue.min_offset:
+        offset, size, _tags = queue.read(count - 1)
+        if offset < log.min_offset:
+            break  # its segment is gone; the numbers still count
+        segment = log.find(offset)
+        if segment is not None and offset + size <= end:
+            seen = look(segment, offset - segment.base_offset)
+            if (
+                isinstance(seen, Sighted)
+                and (seen.size, seen.topic, seen.queue_id, seen.queue_offset)
+                == (size, queue.topic, queue.queue_id, count - 1)
+            ):  # fmt: skip
+                break
+        count -= 1
+    return count

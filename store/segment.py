@@ -1,0 +1,47 @@
+"""One file of the commit log: a fixed run of bytes, filled from the front, sealed by a filler.
+
+    base_offset                     write_position                  size
+    |  record | record | ... | record |  filler header (8 bytes) ....  |
+
+Invariants: records never span segments; a full segment ends with a filler of 8 bytes or more, which is how a
+reader tells "carry on in the next file" from "this is where the log ends". What lies behind `write_position` is
+zero, or dead bytes that recovery has judged.
+
+A segment places bytes. Which bytes, when they may be seen, and when they are durable is the commit log's and the
+flusher's business.
+"""
+
+from __future__ import annotations
+
+from ropewalk.format.record import encode_blank
+from store.disk import MappedFile
+
+FILLER_HEADER_SIZE = 8
+
+
+class Segment:
+    __slots__ = ("base_offset", "file", "map", "prefaulted_position", "size", "write_position")
+
+    def __init__(self, base_offset: int, file: MappedFile, write_position: int = 0) -> None:
+        self.base_offset = base_offset
+        self.file = file
+        self.map = file.map
+        self.size = file.size
+        self.write_position = write_position
+        self.prefaulted_position = write_position
+
+    @property
+    def end_offset(self) -> int:
+        """The log offset behind the last byte this segment can hold."""
+        return self.base_offset + self.size
+
+    def has_room_for(self, record_size: int) -> bool:
+        # The last eight bytes belong to the filler that `seal` writes.
+        return self.write_position + record_size + FILLER_HEADER_SIZE <= self.size
+
+    def seal(self) -> None:
+        """Write the filler and count this segment as full."""
+        remaining = self.size - self.write_position
+        assert remaining >= FILLER_HEADER_SIZE, (self.base_offset, self.write_position, self.size)
+        self.map[self.write_position : self.write_position + FILLER_HEADER_SIZE] = encode_blank(remaining)
+        self.write_position = self.size

@@ -1,0 +1,145 @@
+"""Helper threads: work that can block, done away from the loop, with its results brought back to it.
+
+Three shapes. The `Flusher` turns "everything up to here, please" into fdatasync calls, one at a time, so that one
+call answers for every record that arrived while the previous one ran. A `Worker` runs jobs in order. `Completions`
+is the way back: a thread leaves a callback there and wakes the loop, which alone touches the store's state.
+
+A job's failure is carried to the loop and raised there: what cannot be written must not be passed over in silence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from ropewalk.errors import RopewalkError
+from store.disk import MappedFile
+
+
+class FlushFailed(RopewalkError):
+    """An fsync failed. The page cache may now lie about what is on disk: the process has to stop."""
+
+
+class Completions:
+    """Callbacks that helper threads owe the loop, in the order in which they became due."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._due: deque[Callable[[], None]] = deque()
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """From any thread: have the loop call this soon."""
+        self._due.append(callback)
+        self._wake()
+
+    def run(self) -> None:
+        """On the loop: call what has become due."""
+        while self._due:
+            self._due.popleft()()
+
+
+class Worker:
+    """One daemon thread that runs jobs in order; `pending` bounds what callers may queue up."""
+
+    def __init__(self, name: str, completions: Completions) -> None:
+        self.pending = 0
+        self._completions = completions
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run `job` on the thread, then `done(result)` on the loop; an exception is raised on the loop."""
+        self.pending += 1
+        self._jobs.put((job, done))
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            try:
+                result = job()
+            except BaseException as exc:
+                self._completions.post(partial(self._fail, exc))
+            else:
+                self._completions.post(partial(self._finish, done, result))
+
+    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
+        self.pending -= 1
+        done(result)
+
+    def _fail(self, exc: BaseException) -> None:
+        self.pending -= 1
+        raise exc
+
+    def stop(self) -> None:
+        """Finish the queued jobs, then end. Blocks until then."""
+        self._jobs.put(None)
+        self._thread.join()
+
+
+class Flusher:
+    """The one thread that calls fdatasync on the commit log."""
+
+    def __init__(self, completions: Completions, on_flushed: Callable[[int], None]) -> None:
+        self._completions = completions
+        self._on_flushed = on_flushed
+        self._lock = threading.Lock()
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._idle = True
+        self._stopping = False
+        self._target: tuple[int, Sequence[MappedFile]] = (0, ())
+        self._thread = threading.Thread(target=self._run, name="ropewalk-flusher", daemon=True)
+        self._thread.start()
+
+    def request(self, target: int, files: Sequence[MappedFile]) -> None:
+        """Flush `files`, which hold everything not yet flushed below `target`; never blocks.
+
+        `files` may reach further back than needed, never less far: a request replaces one not yet begun.
+        """
+        with self._lock:
+            self._target = (target, files)
+            if self._idle:
+                self._idle = False
+                self._wake.release()
+
+    def _run(self) -> None:
+        flushed = 0
+        while True:
+            with self._lock:
+                target, files = self._target
+                work = target > flushed
+                if not work:
+                    if self._stopping:
+                        return
+                    self._idle = True
+            if not work:
+                self._wake.acquire()
+                continue
+            try:
+                for file in files:
+                    file.sync()
+            except OSError as exc:
+                failure = FlushFailed(f"flushing the commit log failed ({exc}); nothing more is acknowledged")
+                failure.__cause__ = exc
+                self._completions.post(partial(_raise, failure))
+                return
+            flushed = target
+            self._completions.post(partial(self._on_flushed, target))
+
+    def stop(self) -> None:
+        """Carry out what was requested, then end. Blocks until then."""
+        with self._lock:
+            self._stopping = True
+            if self._idle:
+                self._idle = False
+                self._wake.release()
+        self._thread.join()
+
+
+def _raise(exc: BaseException) -> None:
+    raise exc
