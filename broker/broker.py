@@ -1,0 +1,290 @@
+"""The broker as one object: its state, who handles what, and what happens in each turn. No sockets, no tasks.
+
+`process` gives it a shell, a clock and a disk. A turn goes: `begin_turn`, any number of `Session.receive`,
+`end_turn`. In `end_turn` everything moves that the turn made possible: the store publishes, pulls that waited for
+what is now readable are answered, producers whose bytes are now flushed are answered. Nothing in it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from broker import json_file
+from broker.acks import AckQueue
+from broker.clients import ClientRegistry
+from broker.config import BrokerConfig
+from broker.groups import GroupTable
+from broker.namesrv import NameServer
+from broker.offsets import OffsetTable
+from broker.pull import PullProcessor, PullRules
+from broker.pull_hold import PullHold
+from broker.requests import Requests
+from broker.send import SendProcessor, SendRules
+from broker.serve import Connection
+from broker.session import PULL_FAMILY, Handlers, Session
+from broker.topics import TopicConfig, TopicRules, TopicTable
+from ropewalk.client.ids import UniqueKeys
+from ropewalk.codes import Permission, RequestCode, ResponseCode
+from ropewalk.format.record import encode_host
+from ropewalk.format.remoting import Command
+from store.disk import Disk
+from store.message_store import MessageStore, StoreConfig
+from store.reader import Reader, ReadLimits
+
+log = structlog.get_logger("broker")
+
+ACKS_WAITING_MAX = 100_000
+"""Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
+
+
+class Broker:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        address: tuple[str, int],
+        disk: Disk,
+        now_ms: Callable[[], int],
+        chance: random.Random,
+        wake: Callable[[], None],
+    ) -> None:
+        """`address` is what clients are told to connect to; `wake` has the loop call `wakened` soon."""
+        self.config = config
+        self.address = address
+        self.now_ms = now_ms
+        self.stopping = False
+        host = encode_host(*address)
+        self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
+        self.topics = TopicTable(
+            TopicRules(
+                cluster=config.broker_cluster_name,
+                broker=config.broker_name,
+                auto_create_topic_enable=config.auto_create_topic_enable,
+                default_topic_queue_nums=config.default_topic_queue_nums,
+                cluster_topic_enable=config.cluster_topic_enable,
+                broker_topic_enable=config.broker_topic_enable,
+                trace_topic_enable=config.trace_topic_enable,
+                msg_trace_topic_name=config.msg_trace_topic_name,
+            )
+        )
+        self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
+        self.offsets = OffsetTable()
+        self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
+        self.hold = PullHold()
+        self.acks = AckQueue()
+        self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        self.on_topics_changed: Callable[[], None] = lambda: None
+        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
+        writable = bool(config.broker_permission & Permission.WRITE)
+        sends = SendProcessor(
+            SendRules(
+                config.broker_cluster_name,
+                config.region_id,
+                config.trace_on,
+                config.max_message_size,
+                writable,
+            ),
+            self.store,
+            self.topics,
+            self.groups,
+            chance=chance,
+            make_unique_key=keys.next,
+            refusal=self._refusal,
+            topic_created=self.topics_changed,
+        )
+        pulls = PullProcessor(
+            PullRules(
+                bool(config.broker_permission & Permission.READ),
+                config.long_polling_enable,
+                config.short_polling_time_mills,
+            ),
+            self.store,
+            self.reader,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.hold,
+            now_ms=now_ms,
+        )
+        self.requests = Requests(self)
+        self.handlers = Handlers()
+        self.handlers.hot = {
+            RequestCode.SEND_MESSAGE: sends.send,
+            RequestCode.SEND_MESSAGE_V2: sends.send,
+            RequestCode.SEND_BATCH_MESSAGE: sends.send,
+            RequestCode.PULL_MESSAGE: pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: pulls.pull,
+        }
+        self.requests.register(self.handlers)
+        self.fast_handlers = self.handlers.without(PULL_FAMILY)
+        self._published_generation = -1
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store and load the tables. Blocks."""
+        recovered = self.store.open()
+        for finding in recovered.findings:
+            log.warning("recovery", finding=finding)
+        directory = self.config.store_path_root_dir / "config"
+        now = self.now_ms()
+        for name, load in (
+            ("topics.json", self.topics.load),
+            ("subscriptionGroup.json", self.groups.load),
+            ("consumerOffset.json", self.offsets.load),
+        ):
+            value, findings = json_file.load(directory / name)
+            findings = list(findings)
+            if value is not None:
+                findings += load(value)
+            for finding in findings:
+                log.warning("config file", file=name, finding=finding)
+        self.topics.create_system_topics(now)
+        self.groups.create_built_in(now)
+        self._adopt_orphans(now)
+
+    def _adopt_orphans(self, now: int) -> None:
+        """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
+        for name, queues in self.store.queues.items():
+            if name not in self.topics and any(queue.next_offset for queue in queues.values()):
+                count = max(queues) + 1
+                self.topics.update(TopicConfig(name, count, count), now)
+                log.warning(
+                    "topic found in the log but in no config file; it is served again",
+                    topic=name,
+                    queues=count,
+                )
+
+    def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
+        """The config files: path -> (a number that changes with the content, how to make the text)."""
+        directory = self.config.store_path_root_dir / "config"
+        return {
+            directory / "topics.json": (self.topics.generation, self.topics.dump),
+            directory / "subscriptionGroup.json": (self.groups.generation, self.groups.dump),
+            directory / "consumerOffset.json": (
+                self.offsets.changed,
+                lambda: self.offsets.dump(self.now_ms()),
+            ),
+        }
+
+    def close(self) -> None:
+        """Flush and close the store. Blocks; sessions must be gone or refused by then."""
+        self.reader.stop()
+        self.store.run_completions()
+        self.store.close()
+
+    # -- sessions ------------------------------------------------------------------------------------
+
+    def new_session(self, link: Connection) -> Session:
+        return self._session(link, self.handlers)
+
+    def new_fast_session(self, link: Connection) -> Session:
+        """A session of the port at P-2: the same codes without the pull family."""
+        return self._session(link, self.fast_handlers)
+
+    def _session(self, link: Connection, handlers: Handlers) -> Session:
+        session = Session(link, handlers, self._session_closed)
+        session.wait_for = self._wait_for
+        return session
+
+    def _wait_for(self, session: Session) -> None:
+        answers, session.waiting = session.waiting, []
+        deadline = self.store.now + self.config.sync_flush_timeout
+        self.acks.add(session, answers, self.store.log.end_offset, deadline)
+
+    def _session_closed(self, session: Session) -> None:
+        self.hold.release(session)
+        self.requests.notify(self.clients.closed(session))
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """Why no message is taken at the moment."""
+        if self.stopping:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
+        if len(self.acks) >= ACKS_WAITING_MAX:
+            return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
+        return None
+
+    def topics_changed(self) -> None:
+        """Have the name servers and the config file catch up, if anything is different."""
+        if self._published_generation != self.topics.generation:
+            self._published_generation = self.topics.generation
+            self.on_topics_changed()
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        self.store.begin_turn()
+
+    def wakened(self) -> None:
+        self.store.run_completions()
+
+    def end_turn(self) -> None:
+        store = self.store
+        store.publish()
+        while store.woken:
+            woken, store.woken = store.woken, []
+            for queue in woken:
+                if queue.held is not None:
+                    self.hold.arrived(queue)
+        if len(self.acks):
+            self.acks.complete(store.flushed_offset)
+
+    def tick(self) -> None:
+        """The work of time, several times a second: flush, expire, look ahead."""
+        self.begin_turn()
+        now = self.now_ms()
+        self.store.tick()
+        self.hold.expire(now)
+        self.acks.expire(now)
+        self.end_turn()
+
+    def expire_clients(self) -> None:
+        """Drop clients without a heartbeat; every ten seconds."""
+        dead, notifications = self.clients.expire(self.now_ms())
+        for peer in dead:
+            assert isinstance(peer, Session)
+            peer.link.close()
+        self.requests.notify(notifications)
+        for finding in self.clients.take_findings():
+            log.warning("clients", finding=finding)
+
+
+def name_server_handlers(name_server: NameServer) -> Handlers:
+    """The name server's codes as a session's table."""
+    handlers = Handlers()
+
+    def handle(request: Command, session: Session) -> Command | None:
+        return name_server.handle(request, session)
+
+    handlers.cold = dict.fromkeys(name_server.codes, handle)
+    return handlers
+
+
+def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        store_host=host,
+        segment_size=config.mapped_file_size_commit_log,
+        queue_file_size=config.mapped_file_size_consume_queue,
+        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        flush_interval_ms=config.flush_interval_commit_log,
+        warm_window=config.warm_window_bytes,
+    )
+
+
+def _read_limits(config: BrokerConfig) -> ReadLimits:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ReadLimits(
+        memory_count=config.max_transfer_count_on_message_in_memory,
+        memory_bytes=config.max_transfer_bytes_on_message_in_memory,
+        disk_count=config.max_transfer_count_on_message_in_disk,
+        disk_bytes=config.max_transfer_bytes_on_message_in_disk,
+        memory_window=memory * config.access_message_in_memory_max_ratio // 100,
+        warm_window=config.warm_window_bytes,
+    )

@@ -1,0 +1,414 @@
+"""The processes `ropewalk broker` and `ropewalk namesrv`: configuration in, tasks running, and a graceful end.
+
+Starting goes in an order in which nothing is promised too early: lock and recover the store, bind the ports, tell
+the embedded name server, print the ready line. Stopping goes backwards: unregister, refuse new messages, answer what
+waits for the disk, write the tables, close the store. A second signal cuts that short, which is no worse than a
+crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import trio
+
+import ropewalk
+from broker import json_file
+from broker.broker import Broker, name_server_handlers
+from broker.config import BrokerConfig, ConfigError, load_config
+from broker.namesrv import NameServer
+from broker.options import BrokerOptions, NamesrvOptions
+from broker.registrar import Registrar
+from broker.serve import Connection, Shell
+from broker.session import Session
+from ropewalk.errors import RopewalkError
+from store.disk import Disk
+
+log = structlog.get_logger("broker.process")
+
+_TICK_S = 0.05
+_STOP_FLUSH_S = 5.0
+
+
+class StartFailed(RopewalkError):
+    """The process cannot start; the text says what to do about it."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def configure_logs() -> None:
+    """key=value on a terminal, JSON otherwise; always on standard error, so that the ready line stands alone."""
+    terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer() if terminal else structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _refuse_unfit_interpreter() -> None:
+    if sys.platform != "linux":
+        raise StartFailed(
+            f"the server runs on Linux only, this is {sys.platform}; the client works everywhere"
+        )
+    if not __debug__:
+        raise StartFailed(
+            "started with -O, which strips the checks that keep the log honest: start without it"
+        )
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# -- the broker --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Ports:
+    broker: int
+    fast: int | None
+    namesrv: int | None
+
+
+class BrokerProcess:
+    """One broker, its shell and its tasks."""
+
+    def __init__(self, config: BrokerConfig, options: BrokerOptions) -> None:
+        self.config = config
+        self.options = options
+        self.shell = Shell(
+            self,
+            out_max=config.outgoing_bytes_max,
+            idle_s=config.server_channel_max_idle_time_seconds,
+        )
+        self.name_server = None if config.namesrv_addr else NameServer(now_ms)
+        self.broker: Broker
+        self._saved: dict[Path, int] = {}
+        self._save_soon = trio.Event()
+        self._registrar: Registrar
+
+    # -- turns: the shell asks, the broker answers -----------------------------------------------------
+
+    def begin_turn(self) -> None:
+        self.broker.begin_turn()
+
+    def end_turn(self) -> None:
+        self.broker.end_turn()
+
+    def wakened(self) -> None:
+        self.broker.wakened()
+
+    # -- start -----------------------------------------------------------------------------------------
+
+    def start(self) -> _Ports:
+        """Bind, recover, register. Blocks. Raises RopewalkError or OSError with a text for the user."""
+        config = self.config
+        port, fast = self._bind()
+        namesrv_port = self._bind_name_server() if self.name_server is not None else None
+        self.broker = Broker(
+            config,
+            address=(config.broker_ip1, port),
+            disk=Disk(),
+            now_ms=now_ms,
+            chance=random.Random(),
+            wake=self.shell.wake,
+        )
+        self.broker.open()
+        ha_port = config.ha_listen_port or port + 1
+        self._registrar = Registrar(
+            {
+                "brokerName": config.broker_name,
+                "brokerAddr": f"{config.broker_ip1}:{port}",
+                "clusterName": config.broker_cluster_name,
+                "haServerAddr": f"{config.broker_ip2}:{ha_port}",
+                "brokerId": str(config.broker_id),
+                "heartbeatTimeoutMillis": "120000",
+            },
+            lambda: self.broker.topics.register_body(config.broker_permission),
+            period_s=config.register_name_server_period / 1000,
+            local=self.name_server,
+            remote=config.namesrv_addr,
+        )
+        self.broker.on_topics_changed = self._topics_changed
+        self.broker.topics_changed()
+        return _Ports(port, fast, namesrv_port)
+
+    # The ports are bound before there is a broker: its records carry the port that it got.
+
+    def _new_session(self, link: Connection) -> Session:
+        return self.broker.new_session(link)
+
+    def _new_fast_session(self, link: Connection) -> Session:
+        return self.broker.new_fast_session(link)
+
+    def _bind(self) -> tuple[int, int | None]:
+        config = self.config
+        port = self._listen("listenPort", config.listen_port, self._new_session)
+        if config.listen_port == 0 or config.listen_port <= 2:
+            # Any free port was asked for: the one at P-2 is served if it happens to be free.
+            try:
+                return port, self.shell.listen(config.bind_address, port - 2, self._new_fast_session)
+            except OSError:
+                return port, None
+        fast = self._listen(
+            "the fast port (listenPort - 2)",
+            config.listen_port - 2,
+            self._new_fast_session,
+        )
+        return port, fast
+
+    def _bind_name_server(self) -> int:
+        assert self.name_server is not None
+        name_server = self.name_server
+        handlers = name_server_handlers(name_server)
+        port = self.config.namesrv_port
+        return self._listen(
+            "namesrvPort",
+            port,
+            lambda link: Session(link, handlers, name_server.closed),
+        )
+
+    def _listen(self, what: str, port: int, make: Callable[[Connection], Session]) -> int:
+        try:
+            return self.shell.listen(self.config.bind_address, port, make)
+        except OSError as exc:
+            raise StartFailed(
+                f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. "
+                "Stop what uses it, or choose another port with --set (0 means any free one)"
+            ) from exc
+
+    def _topics_changed(self) -> None:
+        self._registrar.changed()
+        self._save_soon.set()
+
+    # -- run and stop ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until a signal comes, then stop in good order."""
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.shell.run)
+                nursery.start_soon(self._tick)
+                nursery.start_soon(self._sweep)
+                nursery.start_soon(self._save)
+                nursery.start_soon(self._registrar.run)
+                async for _signal in signals:
+                    break
+                nursery.start_soon(self._second_signal, signals)
+                await self._stop()
+                nursery.cancel_scope.cancel()
+
+    async def _second_signal(self, signals: AsyncIterator[int]) -> None:
+        async for _signal in signals:
+            os._exit(130)
+
+    async def _tick(self) -> None:
+        while True:
+            self.broker.tick()
+            self.shell.flush()
+            await trio.sleep(_TICK_S)
+
+    async def _sweep(self) -> None:
+        seconds = 0
+        while True:
+            await trio.sleep(1)
+            seconds += 1
+            self.shell.sweep()
+            if seconds % 5 == 0 and self.name_server is not None:
+                self.name_server.expire()
+            if seconds % 10 == 0:
+                self.broker.expire_clients()
+            self.shell.flush()
+
+    async def _save(self) -> None:
+        """Write the tables: topics at once when they change, the rest every few seconds."""
+        while True:
+            with trio.move_on_after(self.config.flush_consumer_offset_interval / 1000):
+                await self._save_soon.wait()
+            self._save_soon = trio.Event()
+            await self._save_changed()
+
+    async def _save_changed(self) -> None:
+        for path, (version, dump) in self.broker.dumps().items():
+            if self._saved.get(path) != version:
+                data = dump()
+                await trio.to_thread.run_sync(json_file.save, path, data)
+                self._saved[path] = version
+
+    async def _stop(self) -> None:
+        log.info("stopping")
+        await self._registrar.unregister()
+        self.broker.stopping = True
+        self.shell.stop_accepting()
+        self.broker.store.request_flush()
+        with trio.move_on_after(_STOP_FLUSH_S):
+            await self._drain()
+        self.shell.flush()
+        await self._save_changed()
+
+    async def _drain(self) -> None:
+        """Until nobody waits for a flush any more: the shell's turns answer them."""
+        while len(self.broker.acks):  # noqa: ASYNC110 - acks are completed in turns, which know nothing of trio
+            await trio.sleep(0.01)
+
+    def close(self) -> None:
+        self.broker.close()  # its helper threads wake the shell until the end
+        self.shell.close()
+
+    # -- what the user sees ----------------------------------------------------------------------------
+
+    def ready_line(self, ports: _Ports, took_s: float) -> str:
+        config = self.config
+        sync = config.flush_disk_type == "SYNC_FLUSH"
+        mode = f"{config.broker_role} + {config.flush_disk_type}"
+        promise = (
+            "fsynced on this machine"
+            if sync
+            else "in this machine's page cache: survives kill -9, not power loss"
+        )
+        bound = config.bind_address
+        host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
+        namesrv = ";".join(config.namesrv_addr) if ports.namesrv is None else f"{host}:{ports.namesrv}"
+        ready = {
+            "version": ropewalk.__version__,
+            "broker": f"{config.broker_ip1}:{ports.broker}",
+            "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
+            "namesrv": namesrv,
+            "ha": None,
+            "dataDir": str(config.store_path_root_dir.absolute()),
+            "mode": mode,
+            "sendOk": promise,
+            "startMs": round(took_s * 1000),
+        }
+        if self.options.json:
+            return json.dumps(ready)
+        embedded = " (embedded)" if ports.namesrv is not None else ""
+        return (
+            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}, name server {namesrv}{embedded}, "
+            f"data {ready['dataDir']}, {mode}, SEND_OK means {promise}"
+        )
+
+
+def run_broker(options: BrokerOptions) -> None:
+    """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
+    started = time.monotonic()
+    configure_logs()
+    _refuse_unfit_interpreter()
+    named = {}
+    if options.name_server is not None:
+        named["namesrvAddr"] = options.name_server
+    if options.namesrv_port is not None:
+        named["namesrvPort"] = str(options.namesrv_port)
+    temporary = tempfile.mkdtemp(prefix="ropewalk-") if options.ephemeral else None
+    if temporary is not None:
+        named["storePathRootDir"] = temporary
+    try:
+        config = load_config(
+            config_file=options.config_file, settings=options.settings, named=named, environ=os.environ
+        )
+        for warning in config.warnings:
+            log.warning("configuration", finding=warning)
+        _raise_file_limit()
+        process = BrokerProcess(config, options)
+        ports = process.start()
+        print(process.ready_line(ports, time.monotonic() - started), flush=True)
+        try:
+            trio.run(process.run)
+        finally:
+            process.close()
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+# -- the name server ---------------------------------------------------------------------------------
+
+
+class NamesrvProcess:
+    """A name server on its own."""
+
+    def __init__(self) -> None:
+        self.shell = Shell(self)
+        self.name_server = NameServer(now_ms)
+
+    def begin_turn(self) -> None:
+        pass
+
+    def end_turn(self) -> None:
+        pass
+
+    def wakened(self) -> None:
+        pass
+
+    def start(self, options: NamesrvOptions) -> int:
+        handlers = name_server_handlers(self.name_server)
+        try:
+            return self.shell.listen(
+                options.host, options.port, lambda link: Session(link, handlers, self.name_server.closed)
+            )
+        except OSError as exc:
+            raise StartFailed(
+                f"cannot listen on {options.host}:{options.port}: {exc.strerror}. "
+                "Stop what uses it, or choose another port with --port (0 means any free one)"
+            ) from exc
+
+    async def run(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.shell.run)
+                nursery.start_soon(self._sweep)
+                async for _signal in signals:
+                    break
+                nursery.cancel_scope.cancel()
+
+    async def _sweep(self) -> None:
+        seconds = 0
+        while True:
+            await trio.sleep(1)
+            seconds += 1
+            self.shell.sweep()
+            if seconds % 5 == 0:
+                self.name_server.expire()
+
+
+def run_namesrv(options: NamesrvOptions) -> None:
+    """Run a name server in the foreground."""
+    configure_logs()
+    _refuse_unfit_interpreter()
+    _raise_file_limit()
+    process = NamesrvProcess()
+    port = process.start(options)
+    if options.json:
+        line = json.dumps({"version": ropewalk.__version__, "namesrv": f"{options.host}:{port}"})
+    else:
+        line = f"ropewalk {ropewalk.__version__} name server ready: {options.host}:{port}"
+    print(line, flush=True)
+    try:
+        trio.run(process.run)
+    finally:
+        process.shell.close()
+
+
+__all__ = ["BrokerProcess", "ConfigError", "NamesrvProcess", "run_broker", "run_namesrv"]

@@ -1,0 +1,290 @@
+"""Codes 11 and 361: a consumer's pull, judged, read, held or answered.
+
+The checks come in the original's order. Reading is the store's (`store.reader`), waiting is `pull_hold`; this file
+knows which answer a read status becomes. Every answer, whatever its code, carries the four numbers without which a
+Java client fails with a null pointer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.clients import BROADCASTING, ClientRegistry
+from broker.groups import GroupTable
+from broker.offsets import OffsetTable
+from broker.pull_hold import HeldPull, PullHold
+from broker.session import Request, Session
+from broker.subscription import SubscriptionData, SubscriptionParseError
+from broker.topics import TopicTable
+from ropewalk.codes import FrameFlag, PullSysFlag, ResponseCode
+from ropewalk.format.headers import PullMessageHeader, json_decoder
+from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, Command, encode_frame
+from store.message_store import MessageStore
+from store.reader import GetResult, GetStatus, Reader
+
+_decode = json_decoder(PullMessageHeader).decode
+_PREFIX = struct.Struct(">II")
+_FOUND = (
+    b'{"code":0,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"},'
+    b'"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":479}'
+)
+_BODY_MAX = FRAME_SIZE_MAX - 64 * 1024
+SUSPEND_MS_MAX = 120_000
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def code_of(status: GetStatus, asked: int) -> int:
+    """The response code of a read; an empty or missing queue depends on what was asked for."""
+    if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+@dataclass(frozen=True, slots=True)
+class PullRules:
+    broker_readable: bool = True
+    long_polling: bool = True
+    short_polling_ms: int = 1000
+
+
+class PullProcessor:
+    def __init__(
+        self,
+        rules: PullRules,
+        store: MessageStore,
+        reader: Reader,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientRegistry,
+        offsets: OffsetTable,
+        hold: PullHold,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._rules = rules
+        self._store = store
+        self._reader = reader
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._hold = hold
+        self._now_ms = now_ms
+
+    def pull(self, session: Session, request: Request) -> None:
+        """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
+        header = request.header(PullMessageHeader, _decode)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if not self._rules.broker_readable:
+            self._refuse(session, request, ResponseCode.NO_PERMISSION, "the broker is not readable")
+            return
+        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
+        if config is None:
+            reason = self._groups.creation_refusal(group)
+            self._refuse(
+                session,
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, {reason}",
+            )
+            return
+        if not config.consume_enable:
+            self._refuse(
+                session, request, ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2
+            )
+            return
+        topic_config = self._topics.get(topic)
+        if topic_config is None:
+            self._refuse(
+                session,
+                request,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please!",
+            )
+            return
+        if not topic_config.readable:
+            self._refuse(session, request, ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
+            return
+        if not 0 <= queue_id < topic_config.read_queues:
+            self._refuse(
+                session,
+                request,
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
+            )
+            return
+        try:
+            wish = self._wish(group, topic, header, config.consume_broadcast_enable)
+        except _Refused as exc:
+            self._refuse(session, request, exc.code, str(exc))
+            return
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        # A queue that was never written is made here, so that a pull can wait for its first message.
+        queue = self._store.queue(topic, queue_id)
+        max_bytes = (
+            _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
+        )
+        held = HeldPull(
+            session,
+            request,
+            queue,
+            header.queue_offset,
+            max(1, header.max_msg_nums),
+            max_bytes,
+            None if wish.wants_all else wish.matches,
+            0,
+            self._read_again,
+        )
+        suspend = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
+        if suspend:
+            wait_ms = (
+                header.suspend_timeout_millis if self._rules.long_polling else self._rules.short_polling_ms
+            )
+            held.deadline_ms = self._now_ms() + min(wait_ms, SUSPEND_MS_MAX)
+        self._read(held, may_hold=bool(suspend))
+
+    def _wish(
+        self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
+    ) -> SubscriptionData:
+        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `_Refused`."""
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                wish = SubscriptionData.parse(
+                    topic,
+                    header.subscription,
+                    version=header.sub_version or 0,
+                    expression_type=header.expression_type,
+                )
+            except SubscriptionParseError as exc:
+                raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
+        else:
+            info = self._clients.consumer_group(group)
+            if info is None:
+                raise _Refused(
+                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                    f"the consumer group {group} is not online on this broker",
+                )
+            if info.message_model == BROADCASTING and not broadcast_allowed:
+                raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting")
+            known = info.subscriptions.get(topic)
+            if known is None:
+                raise _Refused(
+                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                    f"the consumer group {group} does not subscribe to {topic}",
+                )
+            if known.version < (header.sub_version or 0):
+                raise _Refused(
+                    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                    f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
+                )
+            wish = known
+        if wish.expression_type != "TAG":
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {wish.expression_type} "
+                "(enablePropertyFilter is false)",
+            )
+        return wish
+
+    # -- reading and waiting -------------------------------------------------------------------------
+
+    def _read(self, held: HeldPull, *, may_hold: bool) -> None:
+        def done(result: GetResult | None) -> None:
+            if result is None:
+                self._answer_now(
+                    held,
+                    held.request.reply(
+                        ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"
+                    ),
+                )
+                return
+            if may_hold and self._hold_instead(held, result):
+                return
+            self._answer(held, result)
+
+        offset = max(held.offset, held.scanned)
+        self._reader.get(held.queue, offset, held.max_count, held.max_bytes, held.matches, done)
+
+    def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
+        """Let the pull wait if there is nothing for it yet; whether it does."""
+        if not held.session.is_open or self._hold.is_full:
+            return False
+        if result.status is GetStatus.NO_MATCHED_MESSAGE:
+            # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
+            # the client, so that its offset moves on.
+            if held not in held.session.holds or held.queue.readable > result.next_offset:
+                return False
+            held.scanned = result.next_offset
+        elif code_of(result.status, held.offset) != ResponseCode.PULL_NOT_FOUND:
+            return False
+        elif held.queue.readable > held.offset:
+            # It became longer while a reader thread was looking.
+            self._read(held, may_hold=True)
+            return True
+        self._hold.park(held)
+        return True
+
+    def _read_again(self, held: HeldPull, last: bool) -> None:
+        if not held.session.is_open:
+            return
+        if last:
+            held.scanned = 0
+        self._read(held, may_hold=not last)
+
+    def _answer(self, held: HeldPull, result: GetResult) -> None:
+        request = held.request
+        if result.status is GetStatus.FOUND and request.serialize_type == JSON:
+            size = sum(map(len, result.records))
+            header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, 0, request.opaque)
+            head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
+            self._answer_now(held, head, result.records)
+            return
+        answer = Command(
+            code=code_of(result.status, held.offset),
+            ext={
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            },
+            body=b"".join(result.records),
+            opaque=request.opaque,
+            flag=FrameFlag.RESPONSE,
+            remark=result.status.value,
+            serialize_type=request.serialize_type,
+        )
+        self._answer_now(held, encode_frame(answer))
+
+    def _answer_now(self, held: HeldPull, head: bytes, records: list[bytes] | None = None) -> None:
+        session = held.session
+        session.holds.discard(held)
+        if not session.is_open or held.request.is_oneway:
+            return
+        session.link.send(head)
+        for record in records or ():
+            session.link.send(record)
+
+    def _refuse(
+        self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None
+    ) -> None:
+        session.answer(
+            request, code, remark, {"forbiddenType": str(forbidden_type)} if forbidden_type else None
+        )
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code

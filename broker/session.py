@@ -1,0 +1,264 @@
+"""One client's conversation: bytes in, effects out, no socket and no clock of its own.
+
+`receive` cuts what arrived into frames, hands each to the handler of its code, and owes all immediate answers in one
+piece. An answer that must wait (for a flush, for a message) is handed to whoever knows when: `broker.acks` or
+`broker.pull_hold`. Handlers come in two kinds. A *hot* one takes the request with its typed fields still unread and
+owes its answers itself; a *cold* one takes a whole `Command` and returns the answer, or None.
+
+What a peer can do wrong ends in one of two ways. Bytes that are no frame raise `RemoteProtocolError`: there is no
+next frame to find, the shell hangs up. Everything else is answered, in the protocol's codes, and the connection
+lives on. A oneway request is never answered, not even with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+import structlog
+from msgspec import MsgspecError, Raw, Struct
+
+from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.headers import HeaderError, decode_header
+from ropewalk.format.remoting import (
+    FRAME_SIZE_MAX,
+    JSON,
+    ROCKETMQ,
+    Command,
+    FrameBuffer,
+    JsonHeader,
+    decode_ext,
+    decode_frame,
+    decode_json_header,
+    encode_frame,
+    split_payload,
+)
+
+if TYPE_CHECKING:
+    from broker.pull_hold import HeldPull
+
+log = structlog.get_logger("broker.session")
+
+_H = TypeVar("_H", bound=Struct)
+_TLS_HELLO = 0x16
+
+_Hot: TypeAlias = "Callable[[Session, Request], None]"
+
+
+class Link(Protocol):
+    """The connection as a session sees it."""
+
+    peer: tuple[str, int]
+
+    def send(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Request:
+    """One request whose `extFields` are still as they came: JSON text or a table of strings."""
+
+    __slots__ = ("body", "code", "ext", "flag", "json", "language", "opaque", "serialize_type", "version")
+
+    def __init__(self, header: JsonHeader | Command, body: bytes) -> None:
+        self.code = header.code
+        self.opaque = header.opaque
+        self.flag = header.flag
+        self.version = header.version
+        self.language = header.language
+        self.body = body
+        if isinstance(header, JsonHeader):
+            self.serialize_type = JSON
+            self.json = header.extFields
+            self.ext: dict[str, str] | None = None
+        else:
+            self.serialize_type = ROCKETMQ
+            self.ext = header.ext
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & FrameFlag.ONEWAY != 0
+
+    def header(self, kind: type[_H], decode: Callable[[Raw], _H]) -> _H:
+        """The typed header; `decode` is its JSON decoder. Raises `HeaderError`, naming the field. HOT."""
+        if self.ext is None:
+            try:
+                return decode(self.json)
+            except MsgspecError:
+                pass  # values that are no strings, or a field missing: the tolerant way also names it
+        return decode_header(kind, self.fields())
+
+    def fields(self) -> dict[str, str]:
+        """All extFields as strings."""
+        return decode_ext(self.json) if self.ext is None else self.ext
+
+    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None) -> bytes:
+        """The frame of an answer without a body."""
+        return encode_frame(
+            Command(
+                code=code,
+                ext=ext or {},
+                opaque=self.opaque,
+                flag=FrameFlag.RESPONSE,
+                remark=remark,
+                serialize_type=self.serialize_type,
+            )
+        )
+
+
+class Handlers:
+    """Which code is answered by whom."""
+
+    def __init__(self) -> None:
+        self.hot: dict[int, _Hot] = {}
+        self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
+
+    def without(self, codes: frozenset[int]) -> Handlers:
+        """The same table less some codes: what the port at P-2 serves."""
+        rest = Handlers()
+        rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
+        rest.cold = {code: handler for code, handler in self.cold.items() if code not in codes}
+        return rest
+
+
+PULL_FAMILY = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+
+
+class Session:
+    """The state of one connection."""
+
+    __slots__ = (
+        "_first",
+        "_frames",
+        "_handlers",
+        "_on_closed",
+        "_opaque",
+        "holds",
+        "is_open",
+        "link",
+        "ready",
+        "wait_for",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        handlers: Handlers,
+        on_closed: Callable[[Session], None],
+        *,
+        frame_size_max: int = FRAME_SIZE_MAX,
+    ) -> None:
+        self.link = link
+        self.is_open = True
+        self.ready: list[bytes] = []
+        """Answers of this read that can leave now."""
+        self.waiting: list[bytes] = []
+        """Answers of this read that leave when the log is flushed and replicated through `wait_for`."""
+        self.wait_for: Callable[[Session], None] | None = None
+        self.holds: set[HeldPull] = set()
+        self._handlers = handlers
+        self._on_closed = on_closed
+        self._frames = FrameBuffer(frame_size_max)
+        self._opaque = 0
+        self._first = True
+
+    # -- in ------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Handle what arrived, and owe the answers. Raises `RemoteProtocolError`."""
+        if self._first and data:
+            self._first = False
+            if data[0] == _TLS_HELLO:
+                raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
+        try:
+            for payload in self._frames.feed(data):
+                self._handle(payload)
+        finally:
+            if self.ready:
+                ready = self.ready
+                self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
+                self.ready = []
+            if self.waiting and self.wait_for is not None:
+                self.wait_for(self)
+
+    def _handle(self, payload: bytes) -> None:
+        serialize_type, header_bytes, body = split_payload(payload)
+        header: JsonHeader | Command
+        if serialize_type == JSON:
+            header = decode_json_header(header_bytes)
+        elif serialize_type == ROCKETMQ:
+            header = decode_frame(payload)
+        else:
+            raise RemoteProtocolError(f"serialize type {serialize_type} is unknown")
+        if header.flag & FrameFlag.RESPONSE:
+            return  # the broker asks its clients nothing yet that is answered
+        request = Request(header, body)
+        try:
+            hot = self._handlers.hot.get(header.code)
+            if hot is not None:
+                hot(self, request)
+                return
+            cold = self._handlers.cold.get(header.code)
+            if cold is None:
+                self.answer(
+                    request,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {header.code} not supported",
+                )
+                return
+            answer = cold(self._command(request), self)
+            if answer is not None and not request.is_oneway:
+                self.ready.append(encode_frame(answer))
+        except HeaderError as exc:
+            self.answer(request, ResponseCode.SYSTEM_ERROR, str(exc))
+        except RemoteProtocolError:
+            raise
+        except OSError:
+            raise  # the disk, not the request: the process decides
+        except Exception as exc:
+            log.exception("a request handler failed", code=header.code, peer=self.link.peer)
+            self.answer(request, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+
+    def _command(self, request: Request) -> Command:
+        return Command(
+            code=request.code,
+            ext=request.fields(),
+            body=request.body,
+            opaque=request.opaque,
+            flag=request.flag,
+            language=request.language if isinstance(request.language, str) else "OTHER",
+            version=request.version,
+            serialize_type=request.serialize_type,
+        )
+
+    # -- out -----------------------------------------------------------------------------------------
+
+    def answer(
+        self, request: Request, code: int, remark: str | None = None, ext: dict[str, str] | None = None
+    ) -> None:
+        """Owe an answer without a body, unless the sender reads none."""
+        if not request.flag & FrameFlag.ONEWAY:
+            self.ready.append(request.reply(code, remark, ext))
+
+    def push(self, code: int, ext: Mapping[str, str]) -> None:
+        """Send the client a oneway request of the broker's own."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        self.link.send(
+            encode_frame(Command(code=code, ext=dict(ext), opaque=self._opaque, flag=FrameFlag.ONEWAY))
+        )
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        self.is_open = False
+        self._on_closed(self)
