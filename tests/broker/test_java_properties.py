@@ -35,7 +35,7 @@ def read(text: str) -> dict[str, str]:
         ("a=b\\\n#c", {"a": "b#c"}),
         ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
         ("a=b\\", {"a": "b"}),
-        ("\\\n#a=b\n\\\n\nc=d\n\\", {"c": "d"}),
+        ("\\\n#a=b\n\\\n\nc=d\n", {"c": "d"}),
         ("a\\ b\\=c\\:d=e", {"a b=c:d": "e"}),
         ("a=\\t\\n\\r\\f\\q", {"a": "\t\n\r\fq"}),
         ("a=\\u0041\\u00e9", {"a": "Aé"}),

@@ -1,0 +1,56 @@
+"""Pairs of text by name space: what administrators leave at a name server for brokers and clients to find.
+
+RocketMQ's own use is the name space ORDER_TOPIC_CONFIG, which says on how many queues of which brokers an
+ordered topic lies. The whole is bounded, because anybody who reaches the port can write to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+KV_SIZE_MAX = 4 << 20
+"""Characters of all name spaces, keys and values together."""
+
+
+class KvConfig:
+    """The pairs, and how much room they take."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, str]] = {}
+        # Always the sum of `_pair_size` over all pairs.
+        self._size = 0
+
+    def put(self, namespace: str, key: str, value: str) -> bool:
+        """Store one pair; False, and nothing is changed, when there is no room for it."""
+        old = self.get(namespace, key)
+        size = self._size - (0 if old is None else _pair_size(namespace, key, old))
+        size += _pair_size(namespace, key, value)
+        if size > KV_SIZE_MAX:
+            return False
+        self._tables.setdefault(namespace, {})[key] = value
+        self._size = size
+        return True
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._tables.get(namespace, {}).get(key)
+
+    def table(self, namespace: str) -> Mapping[str, str]:
+        """All pairs of one name space; empty if there are none."""
+        return self._tables.get(namespace, {})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget one pair, if it is there."""
+        old = self.get(namespace, key)
+        if old is None:
+            return
+        self._size -= _pair_size(namespace, key, old)
+        del self._tables[namespace][key]
+        if not self._tables[namespace]:
+            del self._tables[namespace]
+        assert self._size >= 0, self._size
+
+
+def _pair_size(namespace: str, key: str, value: str) -> int:
+    # The name space counts with every pair: a million name spaces of one pair each must not be free.
+    return len(namespace) + len(key) + len(value)
