@@ -21,8 +21,9 @@ _REPLY_HEADER = (
     b'"flag":1,"language":"JAVA","opaque":##########,"serializeTypeCurrentRPC":"JSON","version":479}'
 )
 _REPLY = (struct.pack(">ii", len(_REPLY_HEADER) + 4, len(_REPLY_HEADER)) + _REPLY_HEADER).replace(b"%", b"%%")
-REPLY = _REPLY.replace(b"##########", b"%b")
-_OPAQUE = re.compile(rb'"opaque":(\d{10})').findall
+# JSON has room for blanks before a number, so that the length is right for shorter opaques as well.
+REPLY = _REPLY.replace(b"##########", b"%10b")
+_OPAQUE = re.compile(rb'"opaque":(\d+)').findall
 
 
 def answer(data: bytes) -> tuple[bytes, bytes]:

@@ -1,0 +1,305 @@
+"""Ropewalk and Apache RocketMQ under the same load, on the same machine, in one alternating run.
+
+A round starts one server on an empty store, measures it and throws it away; rounds alternate (original,
+ropewalk, original, ropewalk ...), so that a machine that gets slower in the course of the run gets slower
+for both. Only one server runs at a time. Absolute figures are this machine's; the ratio is the result.
+
+    start     until the first acknowledged message; the original needs its name server first
+    idle      resident memory (RssAnon + RssFile) of the broker a moment later
+    warm      the same load for both, long enough for the original's compiler
+    rows      tests/bench/peers/rocketmq/rows.py
+
+`make bench-rocketmq` runs it with the defaults, `--quick` gives a first impression in two minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ropewalk.client.addresses import Address, parse_address
+from ropewalk.errors import RopewalkError
+from tests.bench.flush_probe import flush_ms
+from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
+from tests.bench.peers.rocketmq.original import VERSION, Original, OriginalFailed
+from tests.bench.peers.rocketmq.rows import ORIGINAL, ROPEWALK, SHAPES, Round, Row, Shape, build_rows
+from tests.processes import checkout_command, checkout_environment, running_broker
+from tools.bench import prepare, server
+from tools.bench.link import LoadFailed
+from tools.bench.runner import run_load
+from tools.bench.spec import ProduceSpec
+
+TOPIC = "bench"
+QUEUES = 4
+HEAP = "1g"
+WARM_SHAPE = SHAPES[3]
+IDLE_WAIT_S = 3.0
+CLASSES: Mapping[str, str] = {"ASYNC_FLUSH": "A0", "SYNC_FLUSH": "A2"}
+
+# The starter's defaults are small, for tests; here the original gets back what RocketMQ itself defaults to.
+ORIGINAL_SIZES: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": str(1 << 30),
+    "mappedFileSizeConsumeQueue": str(300_000 * 20),
+    "maxHashSlotNum": str(5_000_000),
+    "maxIndexNum": str(5_000_000 * 4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that takes messages at `broker`, and whose CPU and memory are those of `pid`."""
+
+    broker: Address
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long everything takes. Seconds."""
+
+    rounds: int
+    warm_s: float
+    row_warm_s: float
+    row_s: float
+    idle_wait_s: float = IDLE_WAIT_S
+
+
+THOROUGH = Plan(rounds=3, warm_s=20.0, row_warm_s=2.0, row_s=5.0)
+QUICK = Plan(rounds=1, warm_s=20.0, row_warm_s=1.0, row_s=3.0)
+
+Starter = Callable[[Path], AbstractContextManager[Running]]
+"""Starts a server whose data lie in the given empty folder."""
+
+
+def start_original(flush: str) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Running]:
+        with Original(folder, HEAP, {"flushDiskType": flush, **ORIGINAL_SIZES}) as original:
+            yield Running(parse_address(original.broker), original.broker_pid)
+
+    return start
+
+
+def start_ropewalk(flush: str, settings: Sequence[str] = ()) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Running]:
+        pairs = [f"storePathRootDir={folder / 'store'}", f"flushDiskType={flush}", *settings]
+        arguments = [word for pair in pairs for word in ("--set", pair)]
+        with running_broker(
+            checkout_command(), *arguments, cwd=folder, environment=checkout_environment()
+        ) as broker:
+            yield Running(parse_address(str(broker.ready["broker"])), broker.process.pid)
+
+    return start
+
+
+def measure(
+    start: Starter, parent: Path, plan: Plan, shapes: Sequence[Shape], say: Callable[[str], None]
+) -> Round:
+    """One round of one server, from an empty folder to no folder."""
+    done = Round(flush_before_ms=flush_ms(parent))
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+    try:
+        started = time.monotonic()
+        with start(folder) as running:
+            prepare.create_topic(running.broker, TOPIC, 1)
+            done.first_ack_s = time.monotonic() - started
+            say(f"first acknowledged message after {done.first_ack_s:.2f} s")
+            prepare.create_topic(running.broker, TOPIC + "-rows", QUEUES)
+            time.sleep(plan.idle_wait_s)
+            resident = server.memory(running.pid)
+            done.idle_mb = sum(resident) / 1e6 if resident else None
+            run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
+            for shape in shapes:
+                outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
+                done.outcomes[shape.name] = outcome
+                say(f"{shape.name}: {outcome.rate:,.0f} msg/s {outcome.why_void() or ''}".rstrip())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    done.flush_after_ms = flush_ms(parent)
+    return done
+
+
+def compare(
+    starters: Mapping[str, Starter],
+    parent: Path,
+    plan: Plan,
+    shapes: Sequence[Shape],
+    say: Callable[[str], None],
+) -> dict[str, list[Round]]:
+    """All rounds, alternating between the servers in the order given."""
+    rounds: dict[str, list[Round]] = {name: [] for name in starters}
+    for number in range(1, plan.rounds + 1):
+        for name, start in starters.items():
+            heading = f"{name}, round {number} of {plan.rounds}: "
+            done = measure(start, parent, plan, shapes, partial(_say_under, heading, say))
+            rounds[name].append(done)
+    return rounds
+
+
+def _say_under(heading: str, say: Callable[[str], None], text: str) -> None:
+    say(heading + text)
+
+
+def _spec(running: Running, shape: Shape, warm_up_s: float, duration_s: float) -> ProduceSpec:
+    return ProduceSpec(
+        host=running.broker.host,
+        port=running.broker.port,
+        topic=TOPIC + "-rows",
+        queues=QUEUES,
+        connections=shape.connections,
+        in_flight=shape.in_flight,
+        body_size=shape.body_size,
+        rate=shape.rate,
+        warm_up_s=warm_up_s,
+        duration_s=duration_s,
+        server_pid=running.pid,
+    )
+
+
+def as_table(rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], flush: str, plan: Plan) -> Table:
+    probes = [
+        f"{name} {one.flush_before_ms:.2f}/{one.flush_after_ms:.2f}"
+        for name, done in rounds.items()
+        for one in done
+    ]
+    table = Table(
+        title=f"class {CLASSES[flush]} ({flush}), JSON headers, raw sender, {os.cpu_count()} cores, "
+        f"median of {plan.rounds}",
+        caption=f"fdatasync of 4 KiB before/after each round, ms: {', '.join(probes)}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("connections x in flight, body")
+    table.add_column("unit")
+    table.add_column(f"RocketMQ {VERSION}", justify="right")
+    table.add_column("Ropewalk", justify="right")
+    table.add_column("ratio", justify="right")
+    table.add_column("target", justify="right")
+    table.add_column("met")
+    table.add_column("note", overflow="fold")
+    for row in rows:
+        met = {True: "yes", False: "NO", None: ""}[row.met]
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+        note = row.note.replace("[", "\\[")
+        table.add_row(
+            row.name,
+            row.unit,
+            _figure(row.original),
+            _figure(row.ropewalk),
+            ratio,
+            str(row.target),
+            met,
+            note,
+        )
+    return table
+
+
+def as_document(
+    rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], flush: str, plan: Plan
+) -> dict[str, Any]:
+    return {
+        "class": CLASSES[flush],
+        "flush": flush,
+        "cores": os.cpu_count(),
+        "plan": msgspec.to_builtins(plan),
+        "rows": [
+            {
+                "name": row.name,
+                "unit": row.unit,
+                "original": row.original,
+                "ropewalk": row.ropewalk,
+                "ratio": row.ratio,
+                "target": str(row.target),
+                "met": row.met,
+                "note": row.note,
+            }
+            for row in rows
+        ],
+        "rounds": {name: [msgspec.to_builtins(one) for one in done] for name, done in rounds.items()},
+    }
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _choose(names: str | None) -> list[Shape]:
+    """The shapes whose names hold one of the comma-separated words, blanks aside; all of them for None."""
+    if names is None:
+        return list(SHAPES)
+    words = [word.replace(" ", "") for word in names.split(",")]
+    return [shape for shape in SHAPES if any(word in shape.name.replace(" ", "") for word in words)]
+
+
+def main(
+    flush: Annotated[
+        str, typer.Option(help="ASYNC_FLUSH (class A0) or SYNC_FLUSH (class A2).")
+    ] = "ASYNC_FLUSH",
+    quick: Annotated[bool, typer.Option("--quick", help="One round with shorter rows.")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per server.")] = None,
+    rows: Annotated[str | None, typer.Option(help='Only these rows, as in "1x1,4x32,fixed".')] = None,
+    only: Annotated[str | None, typer.Option(help="original or ropewalk: leave the other one out.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the stores go: on the disk that is to be measured.")
+    ] = None,
+    ropewalk_set: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="More configuration for Ropewalk's broker.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
+    ] = False,
+) -> None:
+    """Compare Ropewalk with Apache RocketMQ. Exit status 1 when a target is missed."""
+    if flush not in CLASSES:
+        raise typer.BadParameter(f"{flush} is neither ASYNC_FLUSH nor SYNC_FLUSH")
+    if only not in (None, ORIGINAL, ROPEWALK):
+        raise typer.BadParameter(f"{only} is neither {ORIGINAL} nor {ROPEWALK}")
+    plan = QUICK if quick else THOROUGH
+    if rounds is not None:
+        plan = Plan(rounds, plan.warm_s, plan.row_warm_s, plan.row_s)
+    shapes = _choose(rows)
+    starters = {ORIGINAL: start_original(flush), ROPEWALK: start_ropewalk(flush, ropewalk_set or ())}
+    if only is not None:
+        starters = {only: starters[only]}
+    progress = Console(stderr=True, highlight=False)
+    if os.getloadavg()[0] > 0.5:
+        progress.print(f"this machine is already busy (load {os.getloadavg()[0]:.1f}): figures will be low")
+    with tempfile.TemporaryDirectory(prefix="bench-rocketmq-", dir=data_dir) as parent:
+        try:
+            measured = compare(
+                starters, Path(parent), plan, shapes, lambda text: progress.print(text, markup=False)
+            )
+        except (RopewalkError, LoadFailed, OriginalFailed, JavaUnavailable) as exc:
+            progress.print(f"bench-rocketmq: {exc}", markup=False)
+            raise typer.Exit(1) from exc
+    table = build_rows(measured, shapes, flush)
+    if as_json:
+        json.dump(as_document(table, measured, flush, plan), sys.stdout)
+        sys.stdout.write("\n")
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        console.print(as_table(table, measured, flush, plan))
+    if only is None and any(row.met is False for row in table):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,179 @@
+"""The rows of the comparison, what each has to reach, and how several rounds become one figure.
+
+Everything here is pure: `compare.py` measures, this page judges. The figure of a server in a row is the
+median of its valid rounds. A round in which a reply was refused or missing is void, and a row of
+which every round is void has no figure, only a reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tools.bench.spec import Outcome
+
+FLUSH_BOUND_SHARE = 0.6
+IDLE_MEMORY_MB = 80.0
+START_S = 1.0
+RATE_AT_4X32 = 100_000.0
+ORIGINAL = "original"
+ROPEWALK = "ropewalk"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One load: connections x in flight, or connections at a fixed rate (messages a second)."""
+
+    name: str
+    connections: int
+    in_flight: int
+    body_size: int
+    rate: float | None = None
+
+
+SHAPES = (
+    Shape("1 x 1, 128 B", 1, 1, 128),
+    Shape("1 x 64, 128 B", 1, 64, 128),
+    Shape("32 x 1, 1 KiB", 32, 1, 1024),
+    Shape("4 x 32, 1 KiB", 4, 32, 1024),
+    Shape("4 x 256, 128 B", 4, 256, 128),
+    Shape("fixed 10k/s, 1 KiB", 4, 1, 1024, 10_000.0),
+)
+
+
+@dataclass(slots=True)
+class Round:
+    """What one start of one server showed. Memory in MB (10^6 bytes), probes in milliseconds."""
+
+    first_ack_s: float | None = None
+    idle_mb: float | None = None
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    flush_before_ms: float = 0.0
+    flush_after_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on ropewalk/original, on Ropewalk's own figure, or both. None where nothing is asked."""
+
+    ratio: float | None = None
+    figure: float | None = None
+    more_is_better: bool = True
+
+    def is_met(self, ratio: float | None, figure: float | None) -> bool | None:
+        """None when nothing is asked; False as well when what is asked for could not be measured."""
+        bounds = [(self.ratio, ratio), (self.figure, figure)]
+        asked = [(bound, value) for bound, value in bounds if bound is not None]
+        if not asked:
+            return None
+        if self.more_is_better:
+            return all(value is not None and value >= bound for bound, value in asked)
+        return all(value is not None and value <= bound for bound, value in asked)
+
+    def __str__(self) -> str:
+        sign = ">=" if self.more_is_better else "<="
+        parts = []
+        if self.ratio is not None:
+            parts.append(f"{sign} {self.ratio:g}x")
+        if self.figure is not None:
+            parts.append(f"{sign} {self.figure:,.10g}")
+        return ", ".join(parts) or "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    unit: str
+    original: float | None
+    ropewalk: float | None
+    target: Target
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """ropewalk / original."""
+        return self.ropewalk / self.original if self.original and self.ropewalk is not None else None
+
+    @property
+    def met(self) -> bool | None:
+        return self.target.is_met(self.ratio, self.ropewalk)
+
+
+# What class A0 has to reach. The other classes are measured and not yet judged.
+TARGETS_A0: Mapping[str, Target] = {
+    "1 x 1, 128 B": Target(2.0),
+    "1 x 64, 128 B": Target(3.0),
+    "32 x 1, 1 KiB": Target(2.0),
+    "4 x 32, 1 KiB": Target(3.0, RATE_AT_4X32),
+    "4 x 256, 128 B": Target(3.0),
+    "fixed 10k/s, 1 KiB: p99": Target(0.25, more_is_better=False),
+    "start to first acknowledged": Target(figure=START_S, more_is_better=False),
+    "idle memory": Target(figure=IDLE_MEMORY_MB, more_is_better=False),
+}
+
+
+def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Shape], flush: str) -> list[Row]:
+    """The table of a run. `rounds` is by server name; a server that was left out has no figures."""
+    # One server alone is an orientation; there is nothing to meet before both were measured.
+    judged = flush == "ASYNC_FLUSH" and {ORIGINAL, ROPEWALK} <= set(rounds)
+    targets = TARGETS_A0 if judged else {}
+    rows = []
+
+    def add(name: str, unit: str, value: Callable[[Round], float | None], notes: Sequence[str] = ()) -> None:
+        figures = {server: _median(map(value, done)) for server, done in rounds.items()}
+        note = "; ".join(filter(None, notes))
+        target = targets.get(name, Target())
+        rows.append(Row(name, unit, figures.get(ORIGINAL), figures.get(ROPEWALK), target, note))
+
+    for shape in shapes:
+        notes = [_void_note(server, done, shape) for server, done in rounds.items()]
+        if flush == "SYNC_FLUSH":
+            notes += [_flush_note(server, done, shape) for server, done in rounds.items()]
+        if shape.rate is None:
+            add(shape.name, "msg/s", partial(_rate, shape), notes)
+            continue
+        for percentile in ("p50", "p99"):
+            add(f"{shape.name}: {percentile}", "ms", partial(_latency_ms, shape, percentile), notes)
+    add("start to first acknowledged", "s", lambda one: one.first_ack_s)
+    add("idle memory", "MB", lambda one: one.idle_mb)
+    return rows
+
+
+def _rate(shape: Shape, one: Round) -> float | None:
+    outcome = one.outcomes.get(shape.name)
+    return outcome.rate if outcome is not None and outcome.is_valid else None
+
+
+def _latency_ms(shape: Shape, name: str, one: Round) -> float | None:
+    outcome = one.outcomes.get(shape.name)
+    if outcome is None or not outcome.is_valid or outcome.latency is None:
+        return None
+    return float(getattr(outcome.latency, name)) / 1000
+
+
+def _void_note(server: str, done: Sequence[Round], shape: Shape) -> str:
+    reasons = [
+        reason
+        for one in done
+        if (outcome := one.outcomes.get(shape.name)) is not None
+        if (reason := outcome.why_void()) is not None
+    ]
+    return f"{server}: {len(reasons)} of {len(done)} void: {reasons[0]}" if reasons else ""
+
+
+def _flush_note(server: str, done: Sequence[Round], shape: Shape) -> str:
+    """Where most of the median latency is the disk's, a faster broker would change nothing."""
+    p50 = _median(_latency_ms(shape, "p50", one) for one in done)
+    probe = _median((one.flush_before_ms + one.flush_after_ms) / 2 for one in done)
+    if p50 is None or probe is None or probe <= FLUSH_BOUND_SHARE * p50:
+        return ""
+    return f"{server} flush-bound"
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None

@@ -1,0 +1,144 @@
+"""The comparison judges what it measured: medians, voided rounds, targets, and who waits for the disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ropewalk.client.addresses import Address
+from tests.bench import responder
+from tests.bench.flush_probe import flush_ms
+from tests.bench.peers.rocketmq.compare import Plan, Running, as_document, as_table, compare
+from tests.bench.peers.rocketmq.rows import SHAPES, Round, Row, Shape, Target, build_rows
+from tools.bench.spec import Latency, Outcome
+
+BULK = Shape("4 x 32, 1 KiB", 4, 32, 1024)
+FIXED = Shape("fixed 10k/s, 1 KiB", 4, 1, 1024, 10_000.0)
+ASYNC = "ASYNC_FLUSH"
+
+
+def outcome(rate: float = 1000.0, p99_us: int = 900, refused: int = 0) -> Outcome:
+    return Outcome(
+        messages=int(rate),
+        seconds=1.0,
+        refused={"2": refused} if refused else {},
+        latency=Latency(p50=p99_us // 3, p99=p99_us, p999=p99_us, max=p99_us),
+    )
+
+
+def rounds(*outcomes: Outcome, shape: Shape = BULK, probe_ms: float = 0.0) -> list[Round]:
+    return [
+        Round(0.5, 60.0, {shape.name: one}, flush_before_ms=probe_ms, flush_after_ms=probe_ms)
+        for one in outcomes
+    ]
+
+
+def named(rows: list[Row], name: str) -> Row:
+    return next(row for row in rows if row.name == name)
+
+
+def test_a_figure_is_the_median_of_its_valid_rounds() -> None:
+    measured = {
+        "original": rounds(outcome(30_000), outcome(90_000, refused=7), outcome(40_000)),
+        "ropewalk": rounds(outcome(150_000), outcome(110_000), outcome(120_000)),
+    }
+    row = named(build_rows(measured, [BULK], ASYNC), BULK.name)
+    assert (row.original, row.ropewalk) == (35_000, 120_000)
+    assert row.ratio == pytest.approx(120 / 35)
+    assert row.met is True
+    assert row.note == "original: 1 of 3 void: 7 replies with code 2"
+
+
+def test_a_row_of_void_rounds_has_no_figure_and_meets_nothing() -> None:
+    measured = {"original": rounds(outcome()), "ropewalk": rounds(outcome(900_000, refused=1))}
+    row = named(build_rows(measured, [BULK], ASYNC), BULK.name)
+    assert (row.ropewalk, row.ratio, row.met) == (None, None, False)
+
+
+def test_twice_the_rate_is_not_enough_without_the_figure() -> None:
+    measured = {"original": rounds(outcome(1_000)), "ropewalk": rounds(outcome(9_000))}
+    row = named(build_rows(measured, [BULK], ASYNC), BULK.name)
+    assert str(row.target) == ">= 3x, >= 100,000"
+    assert row.met is False
+
+
+def test_a_lower_latency_is_the_better_one() -> None:
+    measured = {
+        "original": rounds(outcome(p99_us=20_000), shape=FIXED),
+        "ropewalk": rounds(outcome(p99_us=5_000), shape=FIXED),
+    }
+    rows = build_rows(measured, [FIXED], ASYNC)
+    p99 = named(rows, "fixed 10k/s, 1 KiB: p99")
+    assert (p99.original, p99.ropewalk, p99.met) == (20.0, 5.0, True)
+    assert named(rows, "fixed 10k/s, 1 KiB: p50").met is None
+    assert named(rows, "start to first acknowledged").met is True
+    assert named(rows, "idle memory").met is True
+
+
+def test_an_unasked_target_is_neither_met_nor_missed() -> None:
+    assert Target().is_met(9.0, 9.0) is None
+    assert str(Target()) == "-"
+    assert Target(figure=1.0, more_is_better=False).is_met(None, None) is False
+
+
+def test_a_row_whose_median_is_mostly_the_disk_says_so_under_sync_flush_only() -> None:
+    slow_disk = {"ropewalk": rounds(outcome(p99_us=3000), probe_ms=0.7)}
+    assert named(build_rows(slow_disk, [BULK], "SYNC_FLUSH"), BULK.name).note == "ropewalk flush-bound"
+    assert named(build_rows(slow_disk, [BULK], ASYNC), BULK.name).note == ""
+    quick_disk = {"ropewalk": rounds(outcome(p99_us=3000), probe_ms=0.5)}
+    assert named(build_rows(quick_disk, [BULK], "SYNC_FLUSH"), BULK.name).note == ""
+
+
+def test_every_target_belongs_to_a_row() -> None:
+    rows = build_rows({"original": [], "ropewalk": []}, SHAPES, ASYNC)
+    assert len([row for row in rows if str(row.target) != "-"]) == 8
+
+
+def test_one_server_alone_is_not_judged() -> None:
+    rows = build_rows({"original": rounds(outcome())}, SHAPES, ASYNC)
+    assert {row.met for row in rows} == {None}
+
+
+@contextmanager
+def trivial_server(folder: Path) -> Iterator[Running]:
+    with subprocess.Popen(
+        [sys.executable, responder.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield Running(Address("127.0.0.1", int(process.stdout.readline())), process.pid)
+        process.stdin.close()
+
+
+def test_servers_take_turns_and_leave_nothing_behind(tmp_path: Path) -> None:
+    shapes = [Shape("1 x 1, 128 B", 1, 1, 128), Shape("fixed 10k/s, 1 KiB", 2, 1, 1024, 200.0)]
+    plan = Plan(rounds=2, warm_s=0.05, row_warm_s=0.05, row_s=0.1, idle_wait_s=0.0)
+    told: list[str] = []
+    starters = {"original": trivial_server, "ropewalk": trivial_server}
+    measured = compare(starters, tmp_path, plan, shapes, told.append)
+    assert [line.split(":")[0] for line in told if "first acknowledged" in line] == [
+        "original, round 1 of 2",
+        "ropewalk, round 1 of 2",
+        "original, round 2 of 2",
+        "ropewalk, round 2 of 2",
+    ]
+    rows = build_rows(measured, shapes, ASYNC)
+    assert all(row.original and row.ropewalk for row in rows)
+    assert not list(tmp_path.iterdir())
+    document = json.loads(json.dumps(as_document(rows, measured, ASYNC, plan)))
+    assert document["class"] == "A0"
+    assert len(document["rounds"]["ropewalk"]) == 2
+    console = Console(width=160)
+    with console.capture() as printed:
+        console.print(as_table(rows, measured, ASYNC, plan))
+    assert "start to first acknowledged" in printed.get()
+
+
+def test_the_flush_probe_takes_a_time(tmp_path: Path) -> None:
+    assert flush_ms(tmp_path, count=3) > 0
