@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.config_text import entry_text, table_text
 from broker.data_version import DataVersion, int_of
-from ropewalk.format import fastjson, names
+from ropewalk.format import names
 
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
 
@@ -130,6 +131,9 @@ class GroupTable:
         self._forbidden: dict[str, dict[str, int]] = {}
         self._foreign_groups: dict[str, Any] = {}
         self._foreign_fields: dict[str, Any] = {}
+        self._texts: dict[
+            str, tuple[SubscriptionGroupConfig, str]
+        ] = {}  # entries of the file as last written
 
     # -- looking ---------------------------------------------------------------------------------------
 
@@ -214,6 +218,7 @@ class GroupTable:
         if self._groups.pop(name, None) is None:
             return False
         self._forbidden.pop(name, None)
+        self._texts.pop(name, None)
         self._changed(now_ms)
         return True
 
@@ -239,9 +244,17 @@ class GroupTable:
 
     def dump(self) -> bytes:
         """The text of `subscriptionGroup.json`."""
-        wrapper = self.to_wrapper()
-        wrapper["subscriptionGroupTable"] |= self._foreign_groups
-        return fastjson.pretty({**self._foreign_fields, **wrapper})
+        for name, group in self._groups.items():
+            if self._texts.get(name, (None, ""))[0] is not group:
+                self._texts[name] = (group, entry_text(group.to_json()))
+        entries = [(name, self._texts[name][1]) for name in self._groups]
+        entries += [(name, entry_text(entry)) for name, entry in self._foreign_groups.items()]
+        fields = {
+            **self._foreign_fields,
+            "dataVersion": self.data_version.to_json(),
+            "forbiddenTable": self._forbidden,
+        }
+        return table_text(fields, {"subscriptionGroupTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Take over a loaded `subscriptionGroup.json`, and say in sentences what of it is not served."""

