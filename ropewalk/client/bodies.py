@@ -1,0 +1,41 @@
+"""Bodies as a reader wants them: clients compress, brokers never do, readers undo it.
+
+`sysFlag` bit 0 says that a body is compressed, bits 8 to 10 say how; none of them set means ZLIB,
+which is what old clients wrote. LZ4 and ZSTD need libraries we do not carry: such a body is
+handed back as it is, with a note for the person who looks at it.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ropewalk.codes import MessageSysFlag
+
+ZLIB_TYPES = (0, MessageSysFlag.COMPRESSION_ZLIB)
+OTHER_TYPES = {MessageSysFlag.COMPRESSION_LZ4: "LZ4", MessageSysFlag.COMPRESSION_ZSTD: "ZSTD"}
+
+BODY_SIZE_MAX = 64 * 1024 * 1024
+"""Bytes a body may grow to. A few kilobytes of ZLIB can unfold to gigabytes."""
+
+
+def readable_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -> tuple[bytes, str | None]:
+    """Undo the compression `sys_flag` names. Returns the body, and a note when it could not be undone."""
+    if not sys_flag & MessageSysFlag.COMPRESSED:
+        return body, None
+    kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
+    if kind in OTHER_TYPES:
+        return (
+            body,
+            f"the body is compressed with {OTHER_TYPES[kind]}, which is not supported: shown as stored",
+        )
+    if kind not in ZLIB_TYPES:
+        return body, f"the body is compressed in an unknown way (sysFlag {sys_flag:#x}): shown as stored"
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, size_max)
+    except zlib.error as exc:
+        return body, f"the body says it is compressed with ZLIB but does not unpack ({exc}): shown as stored"
+    if not unpacker.eof:
+        reason = f"unpacks to more than {size_max} bytes" if unpacker.unconsumed_tail else "is cut short"
+        return body, f"the ZLIB body {reason}: shown as stored"
+    return plain, None

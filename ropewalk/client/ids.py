@@ -1,0 +1,72 @@
+"""The id a producer gives a message before it knows where the message will lie (`UNIQ_KEY`).
+
+    IP 4 or 16 bytes | process id i16 | salt i32 | ms since the month began i32 | counter i16
+
+written as upper-case hex. Brokers index it and echo it; only its uniqueness matters. Where Java
+puts the hash of a class loader, so that two clients in one process differ, we put a random salt.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+_TAIL = struct.Struct(">HIIH")
+MONTH_MS_MAX = 31 * 86_400_000
+
+
+def month_start_ms(now_ms: int) -> int:
+    """The first instant of the local month that contains `now_ms`."""
+    moment = time.localtime(now_ms / 1000)
+    return int(time.mktime((moment.tm_year, moment.tm_mon, 1, 0, 0, 0, 0, 0, -1)) * 1000)
+
+
+class UniqueKeys:
+    """A source of message ids. Not shared between threads."""
+
+    def __init__(self, ip: bytes, pid: int, salt: int, now_ms: Callable[[], int]) -> None:
+        assert len(ip) in (4, 16), ip
+        self._prefix = ip.hex().upper()
+        self._pid = pid & 0xFFFF
+        self._salt = salt & 0xFFFF_FFFF
+        self._now_ms = now_ms
+        self._counter = 0
+        self._month_ms = month_start_ms(now_ms())
+
+    def next(self) -> str:
+        """An id that this source has not given before (65536 of them fit in a millisecond)."""
+        elapsed = self._now_ms() - self._month_ms
+        if not 0 <= elapsed < MONTH_MS_MAX:
+            # The month is looked up again only once it must have ended: a clock that stands near
+            # midnight does not make every message pay for calendar arithmetic.
+            self._month_ms = month_start_ms(self._now_ms())
+            elapsed = self._now_ms() - self._month_ms
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        tail = _TAIL.pack(self._pid, self._salt, elapsed & 0xFFFF_FFFF, counter)
+        return self._prefix + tail.hex().upper()
+
+
+def local_ip() -> bytes:
+    """The address of this machine that an ordinary route would use; loopback when there is none.
+
+    Connecting a datagram socket sends nothing: it only asks the kernel which address it would use.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            ip: str = probe.getsockname()[0]
+        except OSError:
+            return bytes((127, 0, 0, 1))
+    return socket.inet_aton(ip)
+
+
+def default_unique_keys() -> UniqueKeys:
+    """The source a client uses unless it is handed another one."""
+    return UniqueKeys(
+        local_ip(), os.getpid(), random.SystemRandom().getrandbits(32), lambda: time.time_ns() // 1_000_000
+    )

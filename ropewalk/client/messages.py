@@ -1,0 +1,173 @@
+"""What a client says and hears: the nouns, and the commands that carry them. Pure.
+
+A send goes out in the short form (310), several messages for one queue as a batch (320), as the
+official clients do it. Keys and tags are properties like any other on the wire; here they have names.
+A pull carries its own subscription, since a client without a group announces none.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ropewalk.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
+from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
+from ropewalk.format.batch import BatchItem, encode_batch
+from ropewalk.format.headers import PullMessageHeader, SendMessageHeaderV2, encode_header
+from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.record import Record
+from ropewalk.format.remoting import Command
+
+PRODUCER_GROUP = "ropewalk-client"
+READER_GROUP = "TOOLS_CONSUMER"
+"""A group every RocketMQ broker knows from birth; a pull must name one even if it commits nothing."""
+
+
+class SendStatus(enum.Enum):
+    """What the broker promises about a stored message. Only SEND_OK is an acknowledgement."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+class PullStatus(enum.Enum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+SEND_STATUSES = {status.value: status for status in SendStatus}
+PULL_STATUSES = {status.value: status for status in PullStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to send. `keys` are separated by blanks, `tags` is one tag in practice."""
+
+    body: bytes
+    keys: str | None = None
+    tags: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+    @property
+    def can_be_batched(self) -> bool:
+        """Brokers refuse batches that hold delayed messages."""
+        return P.DELAY not in self.properties
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message, or a batch of them, now lies."""
+
+    status: SendStatus
+    queue: Queue
+    queue_offset: int
+    """Of the first message; the others of a batch follow it without a gap."""
+    message_ids: tuple[str, ...]
+    """One for each message, from the place where it lies: what `view` takes."""
+    unique_keys: tuple[str, ...]
+    """One for each message, given before it was sent: what the official clients call msgId."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What one pull brought, and where to go on."""
+
+    status: PullStatus
+    records: list[Record]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    """The offset the queue's next message will get."""
+
+
+def route_request(topic: str) -> Command:
+    """Ask a name server where a topic lives, in JSON that is JSON."""
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+
+
+def send_request(topic: str, queue: Queue, message: Message, unique_key: str, now_ms: int) -> Command:
+    """One message in the short form (310), as the Java client sends it."""
+    header = _send_header(topic, queue, now_ms)
+    header.flag = message.flag
+    header.properties = _properties(message, unique_key).decode()
+    return command_of(RequestCode.SEND_MESSAGE_V2, header, message.body)
+
+
+def batch_request(
+    topic: str,
+    queue: Queue,
+    messages: Sequence[Message],
+    unique_keys: Sequence[str],
+    batch_key: str,
+    now_ms: int,
+) -> Command:
+    """Several messages for one queue in one request (320)."""
+    header = _send_header(topic, queue, now_ms)
+    header.batch = True
+    header.properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"}).decode()
+    items = [
+        BatchItem(message.flag, message.body, _properties(message, unique_key))
+        for message, unique_key in zip(messages, unique_keys, strict=True)
+    ]
+    return command_of(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(items))
+
+
+def pull_request(
+    topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
+) -> Command:
+    """A pull that carries its own subscription, since no heartbeat has announced one."""
+    header = PullMessageHeader(
+        consumer_group=READER_GROUP,
+        topic=topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_count,
+        sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if suspend_ms else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        sub_version=0,
+        subscription=subscription,
+        expression_type="TAG",
+    )
+    return command_of(RequestCode.PULL_MESSAGE, header)
+
+
+def _send_header(topic: str, queue: Queue, now_ms: int) -> SendMessageHeaderV2:
+    return SendMessageHeaderV2(
+        producer_group=PRODUCER_GROUP,
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_COUNT,
+        queue_id=queue.queue_id,
+        sys_flag=0,
+        born_timestamp=now_ms,
+        flag=0,
+        reconsume_times=0,
+        broker_name=queue.broker_name,
+    )
+
+
+def _properties(message: Message, unique_key: str) -> bytes:
+    properties = dict(message.properties)
+    if message.keys:
+        properties[P.KEYS] = message.keys
+    if message.tags:
+        properties[P.TAGS] = message.tags
+    properties.setdefault(P.WAIT, "true")
+    properties[P.UNIQ_KEY] = unique_key
+    return encode_properties(properties)
+
+
+def command_of(code: int, header: msgspec.Struct, body: bytes = b"") -> Command:
+    return Command(code, encode_header(header), body)
