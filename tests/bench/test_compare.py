@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -138,6 +138,20 @@ def test_servers_take_turns_and_leave_nothing_behind(tmp_path: Path) -> None:
     with console.capture() as printed:
         console.print(as_table(rows, measured, ASYNC, plan))
     assert "start to first acknowledged" in printed.get()
+
+
+def test_a_server_that_fails_costs_the_other_one_nothing(tmp_path: Path) -> None:
+    def broken_server(folder: Path) -> AbstractContextManager[Running]:
+        raise AssertionError("no ready line")
+
+    told: list[str] = []
+    plan = Plan(rounds=1, warm_s=0.05, row_warm_s=0.0, row_s=0.1, idle_wait_s=0.0)
+    starters = {"original": trivial_server, "ropewalk": broken_server}
+    measured = compare(starters, tmp_path, plan, [BULK], told.append)
+    assert measured["ropewalk"][0].failure == "no ready line"
+    row = named(build_rows(measured, [BULK], ASYNC), BULK.name)
+    assert row.original
+    assert (row.ropewalk, row.met) == (None, False)
 
 
 def test_the_flush_probe_takes_a_time(tmp_path: Path) -> None:

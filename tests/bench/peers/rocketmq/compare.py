@@ -45,6 +45,7 @@ from tools.bench.runner import run_load
 from tools.bench.spec import ProduceSpec
 
 TOPIC = "bench"
+ROWS_TOPIC = "bench-rows"
 QUEUES = 4
 HEAP = "1g"
 WARM_SHAPE = SHAPES[3]
@@ -82,6 +83,9 @@ class Plan:
 THOROUGH = Plan(rounds=3, warm_s=20.0, row_warm_s=2.0, row_s=5.0)
 QUICK = Plan(rounds=1, warm_s=20.0, row_warm_s=1.0, row_s=3.0)
 
+FAILURES = (RopewalkError, LoadFailed, OriginalFailed, JavaUnavailable, AssertionError)
+"""How a server says that it did not start, or would not do what was asked of it."""
+
 Starter = Callable[[Path], AbstractContextManager[Running]]
 """Starts a server whose data lie in the given empty folder."""
 
@@ -115,24 +119,34 @@ def measure(
     done = Round(flush_before_ms=flush_ms(parent))
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     try:
-        started = time.monotonic()
-        with start(folder) as running:
-            prepare.create_topic(running.broker, TOPIC, 1)
-            done.first_ack_s = time.monotonic() - started
-            say(f"first acknowledged message after {done.first_ack_s:.2f} s")
-            prepare.create_topic(running.broker, TOPIC + "-rows", QUEUES)
-            time.sleep(plan.idle_wait_s)
-            resident = server.memory(running.pid)
-            done.idle_mb = sum(resident) / 1e6 if resident else None
-            run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
-            for shape in shapes:
-                outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
-                done.outcomes[shape.name] = outcome
-                say(f"{shape.name}: {outcome.rate:,.0f} msg/s {outcome.why_void() or ''}".rstrip())
+        _fill(done, start, folder, plan, shapes, say)
+    except FAILURES as exc:
+        # A server that breaks has no figures from here on; those of the other one are still worth having.
+        done.failure = str(exc)
+        say(f"failed: {exc}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     done.flush_after_ms = flush_ms(parent)
     return done
+
+
+def _fill(
+    done: Round, start: Starter, folder: Path, plan: Plan, shapes: Sequence[Shape], say: Callable[[str], None]
+) -> None:
+    started = time.monotonic()
+    with start(folder) as running:
+        prepare.create_topic(running.broker, TOPIC, 1)
+        done.first_ack_s = time.monotonic() - started
+        say(f"first acknowledged message after {done.first_ack_s:.2f} s")
+        prepare.create_topic(running.broker, ROWS_TOPIC, QUEUES)
+        time.sleep(plan.idle_wait_s)
+        resident = server.memory(running.pid)
+        done.idle_mb = sum(resident) / 1e6 if resident else None
+        run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
+        for shape in shapes:
+            outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
+            done.outcomes[shape.name] = outcome
+            say(f"{shape.name}: {outcome.rate:,.0f} msg/s {outcome.why_void() or ''}".rstrip())
 
 
 def compare(
@@ -160,7 +174,7 @@ def _spec(running: Running, shape: Shape, warm_up_s: float, duration_s: float) -
     return ProduceSpec(
         host=running.broker.host,
         port=running.broker.port,
-        topic=TOPIC + "-rows",
+        topic=ROWS_TOPIC,
         queues=QUEUES,
         connections=shape.connections,
         in_flight=shape.in_flight,
@@ -267,7 +281,7 @@ def main(
         bool, typer.Option("--json", help="Print one JSON object instead of the table.")
     ] = False,
 ) -> None:
-    """Compare Ropewalk with Apache RocketMQ. Exit status 1 when a target is missed."""
+    """Compare Ropewalk with Apache RocketMQ. Exit status 1 when a target is missed or a server failed."""
     if flush not in CLASSES:
         raise typer.BadParameter(f"{flush} is neither ASYNC_FLUSH nor SYNC_FLUSH")
     if only not in (None, ORIGINAL, ROPEWALK):
@@ -283,13 +297,9 @@ def main(
     if os.getloadavg()[0] > 0.5:
         progress.print(f"this machine is already busy (load {os.getloadavg()[0]:.1f}): figures will be low")
     with tempfile.TemporaryDirectory(prefix="bench-rocketmq-", dir=data_dir) as parent:
-        try:
-            measured = compare(
-                starters, Path(parent), plan, shapes, lambda text: progress.print(text, markup=False)
-            )
-        except (RopewalkError, LoadFailed, OriginalFailed, JavaUnavailable) as exc:
-            progress.print(f"bench-rocketmq: {exc}", markup=False)
-            raise typer.Exit(1) from exc
+        measured = compare(
+            starters, Path(parent), plan, shapes, lambda text: progress.print(text, markup=False)
+        )
     table = build_rows(measured, shapes, flush)
     if as_json:
         json.dump(as_document(table, measured, flush, plan), sys.stdout)
@@ -297,7 +307,8 @@ def main(
     else:
         console = Console(width=None if sys.stdout.isatty() else 160)
         console.print(as_table(table, measured, flush, plan))
-    if only is None and any(row.met is False for row in table):
+    failed = any(one.failure for done in measured.values() for one in done)
+    if failed or any(row.met is False for row in table):
         raise typer.Exit(1)
 
 

@@ -45,13 +45,17 @@ SHAPES = (
 
 @dataclass(slots=True)
 class Round:
-    """What one start of one server showed. Memory in MB (10^6 bytes), probes in milliseconds."""
+    """What one start of one server showed. Memory in MB (10^6 bytes), probes in milliseconds.
+
+    `failure` says why the round ended early; what was measured until then stays.
+    """
 
     first_ack_s: float | None = None
     idle_mb: float | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     flush_before_ms: float = 0.0
     flush_after_ms: float = 0.0
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
