@@ -121,6 +121,7 @@ class Broker:
             RequestCode.PULL_MESSAGE: pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: pulls.pull,
         }
+        self.handlers.run = sends.send_run
         self.requests.register(self.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1

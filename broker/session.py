@@ -112,11 +112,14 @@ class Handlers:
 
     def __init__(self) -> None:
         self.hot: dict[int, _Hot] = {}
+        self.run: Callable[[Session, list[bytes], int], int] | None = None
+        """Takes the run of requests of one kind that begins at an index, and returns the index behind it."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
 
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
         rest = Handlers()
+        rest.run = self.run
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
         rest.cold = {code: handler for code, handler in self.cold.items() if code not in codes}
         return rest
@@ -182,8 +185,16 @@ class Session:
             if data[0] == _TLS_HELLO:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         try:
-            for payload in self._frames.feed(data):
-                self._handle(payload)
+            payloads = self._frames.feed(data)
+            run = self._handlers.run
+            index, count = 0, len(payloads)
+            while index < count:
+                if run is not None:
+                    index = run(self, payloads, index)
+                    if index == count:
+                        break
+                self._handle(payloads[index])
+                index += 1
         finally:
             if self.ready:
                 ready = self.ready

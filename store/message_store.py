@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.checkpoint import Checkpoint
@@ -29,7 +30,7 @@ from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
 from store.disk import Disk, DiskFull
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
-from store.segment import Segment
+from store.segment import FILLER_HEADER_SIZE, Segment
 from store.workers import Completions, Flusher, Worker
 
 _BOUND_INTERVAL_MS = 100
@@ -37,7 +38,10 @@ _CHECKPOINT_SLACK_MS = 3000
 _CHECKPOINT_INTERVAL_MS = 10_000
 _SPARE_WAIT_S = 5.0
 _FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
-_V1_TOPIC_MAX = 127
+
+Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
+"""One message to put: queue, body, properties, flag, sys flag, born time in ms, reconsume times, offset of the half
+message it commits (or 0), tag code. A plain tuple, because a run of messages makes one for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,75 +250,85 @@ class MessageStore:
             self.request_flush()  # a sealed segment counts as durable at the next start: make it so now
         return segment
 
-    def append(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int,
-        prepared_offset: int,
-        tags_code: int,
-    ) -> int:
-        """Append one message to the log and to `queue`; return its log offset. HOT: see `hotpath` figures.
+    def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
+        """Append messages in order; return (log offset, queue offset) of each. HOT.
 
-        The message's queue offset is `queue.next_offset` before the call. Raises `DiskFull` with nothing changed.
+        The result is shorter than the batch if the disk is full: the rest was not stored, and `full` says why. What
+        can never be stored raises LocalProtocolError before anything is written.
         """
         segments = self.log.segments
-        topic = queue.topic_bytes
-        size = (
-            _FIXED_SIZE
-            + len(topic)
-            + len(body)
-            + len(properties)
-            + len(born_host)
-            + len(self.config.store_host)
-            - 16
-        )
-        if len(topic) > _V1_TOPIC_MAX:
-            size += 1
-        if not segments or not segments[-1].has_room_for(size):
-            if not self.log.fits(size):
-                raise LocalProtocolError(
-                    f"a record of {size} bytes does not fit a segment of {self.log.segment_size}"
+        store_host = self.config.store_host
+        now = self.now
+        deferred = self.config.sync_flush
+        fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
+        results: list[tuple[int, int]] = []
+        segment = segments[-1] if segments else self.reserve(fixed)
+        position, base, room = segment.write_position, segment.base_offset, segment.size - FILLER_HEADER_SIZE
+        records: list[bytes] = []
+        try:
+            for (
+                queue,
+                body,
+                properties,
+                flag,
+                sys_flag,
+                born_timestamp,
+                reconsume_times,
+                prepared,
+                tags_code,
+            ) in batch:
+                topic = queue.topic_bytes
+                if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
+                    segment.write(records)
+                    records = []
+                    size = fixed + len(topic) + len(body) + len(properties) + 1
+                    if not self.log.fits(size):
+                        raise LocalProtocolError(
+                            f"a record of {size} bytes is larger than a commit-log segment"
+                        )
+                    try:
+                        segment = self.reserve(size)
+                    except DiskFull:
+                        return results
+                    position, base, room = (
+                        segment.write_position,
+                        segment.base_offset,
+                        segment.size - FILLER_HEADER_SIZE,
+                    )
+                offset, queue_offset = base + position, queue.next_offset
+                record = encode_record(
+                    topic,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    reconsume_times,
+                    prepared,
+                    body,
+                    properties,
                 )
-            self.reserve(size)
-        segment = segments[-1]
-        position = segment.write_position
-        offset = segment.base_offset + position
-        record = encode_record(
-            topic,
-            queue.queue_id,
-            flag,
-            queue.next_offset,
-            offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            self.now,
-            self.config.store_host,
-            reconsume_times,
-            prepared_offset,
-            body,
-            properties,
-        )
-        end = position + len(record)
-        segment.map[position:end] = record
-        segment.write_position = end
-        queue.add(offset, len(record), tags_code)
-        if self.config.sync_flush:
-            self._unreadable.append((segment.base_offset + end, queue))
-        else:
-            queue.readable = queue.next_offset
-            if queue.held is not None:
-                self.woken.append(queue)
-        if not queue.dirty:
-            queue.dirty = True
-            self._dirty.append(queue)
-        return offset
+                size = len(record)
+                records.append(record)
+                position += size
+                queue.add(offset, size, tags_code)
+                if deferred:
+                    self._unreadable.append((base + position, queue))
+                else:
+                    queue.readable = queue_offset + 1
+                    if queue.held is not None:
+                        self.woken.append(queue)
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+                results.append((offset, queue_offset))
+        finally:
+            segment.write(records)
+        return results
 
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""

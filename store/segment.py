@@ -13,6 +13,8 @@ flusher's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ropewalk.format.record import encode_blank
 from store.disk import MappedFile
 
@@ -38,6 +40,15 @@ class Segment:
     def has_room_for(self, record_size: int) -> bool:
         # The last eight bytes belong to the filler that `seal` writes.
         return self.write_position + record_size + FILLER_HEADER_SIZE <= self.size
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Place encoded records after the last one; the caller has asked `has_room_for`."""
+        data = b"".join(records)
+        position = self.write_position
+        end = position + len(data)
+        assert end + FILLER_HEADER_SIZE <= self.size or not data, (position, len(data), self.size)
+        self.map[position:end] = data
+        self.write_position = end
 
     def seal(self) -> None:
         """Write the filler and count this segment as full."""
