@@ -155,12 +155,16 @@ class Broker:
         for name, queues in self.store.queues.items():
             if name not in self.topics and any(queue.next_offset for queue in queues.values()):
                 count = max(queues) + 1
-                self.topics.update(TopicConfig(name, count, count), now)
-                log.warning(
-                    "topic found in the log but in no config file; it is served again",
-                    topic=name,
-                    queues=count,
-                )
+                try:
+                    self.topics.update(TopicConfig(name, count, count), now)
+                except ValueError as exc:
+                    log.warning(
+                        "queues under a name that no topic can have are not served",
+                        topic=name,
+                        reason=str(exc),
+                    )
+                    continue
+                log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""

@@ -8,6 +8,7 @@ crash.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -38,6 +39,7 @@ from store.disk import Disk
 
 log = structlog.get_logger("broker.process")
 
+_GC_THRESHOLD = 50_000
 _TICK_S = 0.05
 _STOP_FLUSH_S = 5.0
 
@@ -254,8 +256,13 @@ class BrokerProcess:
         for path, (version, dump) in self.broker.dumps().items():
             if self._saved.get(path) != version:
                 data = dump()
-                await trio.to_thread.run_sync(json_file.save, path, data)
-                self._saved[path] = version
+                try:
+                    await trio.to_thread.run_sync(json_file.save, path, data)
+                except OSError as exc:
+                    # The older generation is whole; what could not be written is tried again at the next round.
+                    log.error("cannot write a config file", path=str(path), reason=str(exc))
+                else:
+                    self._saved[path] = version
 
     async def _stop(self) -> None:
         log.info("stopping")
@@ -333,6 +340,10 @@ def run_broker(options: BrokerOptions) -> None:
         _raise_file_limit()
         process = BrokerProcess(config, options)
         ports = process.start()
+        # What exists now lives as long as the process: the collector need not look at it again, and a turn makes
+        # thousands of short-lived objects that reference counting alone takes care of.
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, 20, 20)
         print(process.ready_line(ports, time.monotonic() - started), flush=True)
         try:
             trio.run(process.run)

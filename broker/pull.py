@@ -130,7 +130,11 @@ class PullProcessor:
             self._refuse(session, request, exc.code, str(exc))
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self._offsets.commit(group, topic, queue_id, header.commit_offset)
+            try:
+                self._offsets.commit(group, topic, queue_id, header.commit_offset)
+            except ValueError as exc:
+                self._refuse(session, request, ResponseCode.SYSTEM_ERROR, str(exc))
+                return
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = (

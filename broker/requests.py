@@ -148,7 +148,7 @@ class Requests:
         header = decode_header(UpdateConsumerOffsetHeader, request.ext)
         broker = self._broker
         group, topic = header.consumer_group, header.topic
-        if group not in broker.groups and broker.groups.find_or_create(group, broker.now_ms()) is None:
+        if group not in broker.groups:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in broker.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
