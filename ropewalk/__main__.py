@@ -30,7 +30,7 @@ def refusal(arguments: list[str], *, optimized: bool, platform: str) -> str | No
     Only the servers are refused: clients and readers keep no promise that an assertion guards.
     """
     command = next((word for word in arguments if not word.startswith("-")), None)
-    if command not in SERVERS or "--help" in arguments:
+    if command not in SERVERS or {"-h", "--help"} & set(arguments):
         return None
     if optimized:
         return (

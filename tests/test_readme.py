@@ -98,12 +98,13 @@ def test_the_tour_does_what_it_shows(tmp_path: Path) -> None:
                 ["bash", "-o", "pipefail", "-c", command],
                 cwd=tmp_path,
                 env=environment,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,  # the README shows what a terminal shows
                 text=True,
                 timeout=60,
                 check=False,
             )
-            told = f"$ {command}\n{ended.stdout}{ended.stderr}"
+            told = f"$ {command}\n{ended.stdout}"
             assert ended.returncode == 0, told
             if expected:
                 assert shown(expected).fullmatch(ended.stdout), (
