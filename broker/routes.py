@@ -302,22 +302,21 @@ class RouteTable:
         if not by_broker or not sets:
             return None
         queues = [by_broker[name] for name in sorted(by_broker)]
+        act = self.acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
+        shown = [self._acted(s, by_broker) if act else s.as_data() for s in sets]
         if zone is not None:
             # A set without a master is shown to every zone: reading from afar beats not reading.
-            sets = [s for s in sets if not s.has_master or (s.zone or "").lower() == zone.lower()]
-            names = {s.name for s in sets}
-            queues = [q for q in queues if q.broker_name in names]
-        filters = {
-            address: list(live.filter_servers)
-            for (_, address), live in sorted(self._live.items())
-            if live.filter_servers and any(address in s.addresses.values() for s in sets)
-        }
-        act = self.acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
+            shown = [d for d in shown if str(MASTER_ID) not in d.broker_addrs or _is_in_zone(d, zone)]
+            names = {data.broker_name for data in shown}
+            queues = [queue for queue in queues if queue.broker_name in names]
         return RouteData(
-            broker_datas=[self._acted(s, by_broker) if act else s.as_data() for s in sets],
-            filter_server_table=filters,
-            queue_datas=queues,
+            broker_datas=shown, filter_server_table=self._filter_servers(shown), queue_datas=queues
         )
+
+    def _filter_servers(self, shown: Iterable[BrokerData]) -> dict[str, list[str]]:
+        keys = [(data.cluster, address) for data in shown for address in data.broker_addrs.values()]
+        found = ((key[1], self._live.get(key)) for key in keys)
+        return {address: list(live.filter_servers) for address, live in found if live and live.filter_servers}
 
     def _acted(self, broker_set: BrokerSet, by_broker: Mapping[str, QueueData]) -> BrokerData:
         """The set as shown, its lowest slave standing in for a missing master (for reading only)."""
@@ -378,11 +377,10 @@ class RouteTable:
         return len(mine)
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Place a topic on brokers by hand; up to the first broker that is not on record."""
-        for queue in queues:
-            if queue.broker_name not in self._sets:
-                return
-            self._queues.setdefault(topic, {})[queue.broker_name] = queue
+        """Place a topic on brokers by hand; on none of them if one is not on record."""
+        by_broker = {queue.broker_name: queue for queue in queues}
+        if by_broker and by_broker.keys() <= self._sets.keys():
+            self._queues.setdefault(topic, {}).update(by_broker)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; it returns with a broker's next new version."""
@@ -401,6 +399,10 @@ class RouteTable:
 
 def _by_id(addresses: Mapping[int, str]) -> dict[str, str]:
     return {str(broker_id): addresses[broker_id] for broker_id in sorted(addresses)}
+
+
+def _is_in_zone(data: BrokerData, zone: str) -> bool:
+    return isinstance(data.zone_name, str) and data.zone_name.lower() == zone.lower()
 
 
 def _flags_are(flags: int, unit: bool | None, subscribed: bool | None) -> bool:

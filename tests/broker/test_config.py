@@ -72,9 +72,9 @@ def test_the_table_covers_the_classes_of_the_original() -> None:
 
 def test_every_default_satisfies_its_own_rule() -> None:
     config = load_config()
-    for key in KEYS.values():
-        if key.default is not None and key.name in config.texts:
-            load_config(settings=[f"{key.name}={config.texts[key.name]}"])
+    settings = [f"{key.name}={config.texts[key.name]}" for key in KEYS.values() if key.default is not None]
+    again = load_config(settings=settings)
+    assert [row.value for row in again.describe()] == [config.texts[row.key] for row in again.describe()]
 
 
 # --- who wins ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import zlib
@@ -194,6 +195,18 @@ def test_a_route_shows_only_brokers_of_the_zone_that_is_asked_for(world: World) 
     assert len(both["brokerDatas"]) == 2
 
 
+def test_a_set_without_a_master_is_shown_to_every_zone(world: World) -> None:
+    world.register(A1, acting=False, __ZONE_NAME="east", peer="one")
+    world.register(A2, broker_id=1, acting=False, __ZONE_NAME="east")
+    route = world.route(__ZONE_MODE="true", __ZONE_NAME="west")
+    assert route is not None
+    assert route["brokerDatas"] == route["queueDatas"] == []
+    world.server.closed("one")
+    route = world.route(__ZONE_MODE="true", __ZONE_NAME="west")
+    assert route is not None
+    assert [data["brokerAddrs"] for data in route["brokerDatas"]] == [{"1": A2}]
+
+
 def test_no_routes_are_given_while_brokers_still_find_their_way_back() -> None:
     world = World(need_wait_for_service=True)
     world.register()
@@ -354,6 +367,25 @@ def test_a_compressed_body_is_read_whether_or_not_the_header_says_so(
     assert route["queueDatas"] == [
         {"brokerName": "broker-a", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 8}
     ]
+
+
+def test_a_body_that_the_original_compressed_is_read(world: World) -> None:
+    recorded = (
+        "eNpjYGCwqFZKzi/NK0ktUrIy1FEqLkksSQ1LLSrOzM9TsjLXUSrJzE0FCuYWAKXNLU2NLCwtTcyMLIxr"
+        "GRgYmIFYN0TBRMFCwUwh2NPP3cc1PsTRXaFaSRuoqTgxPVWvpLIgVclKyc8/yNfRRwmkyUQ1yDUkKFI1"
+        "nUR9RiFO4YYGRiTqYoqOBZIMAPXoPbA="
+    )
+    assert register_body(world, base64.b64decode(recorded)).code == ResponseCode.SUCCESS
+    assert parse(world.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)) == {
+        "topicList": ["%RETRY%g", "T", "TBW102"]
+    }
+    route = world.route("T")
+    assert route is not None
+    assert route["queueDatas"] == [
+        {"brokerName": "broker-a", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 8}
+    ]
+    version = world.ask(RequestCode.QUERY_DATA_VERSION, identity(A1)).body
+    assert version == b'{"counter":1,"stateVersion":7,"timestamp":1795289946283}'
 
 
 def test_a_compressed_body_may_carry_queue_mappings_behind(world: World) -> None:
@@ -672,15 +704,17 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(world: World) -> None:
     assert world.route() is None
 
 
-def test_a_topic_is_placed_by_hand_on_brokers_that_exist(world: World) -> None:
+@pytest.mark.parametrize("other", ["broker-b", "nobody"])
+def test_a_topic_is_placed_by_hand_on_all_the_brokers_named_or_on_none(world: World, other: str) -> None:
     world.register()
+    world.register(A2, name="broker-b")
     queue = {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}
-    body = {"brokerDatas": [], "queueDatas": [queue, queue | {"brokerName": "nobody"}]}
-    answer = world.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "M"}, json.dumps(body).encode())
+    queues = [queue, queue | {"brokerName": other}]
+    body = json.dumps({"brokerDatas": [], "queueDatas": queues}).encode()
+    answer = world.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "M"}, body)
     assert answer.code == ResponseCode.SUCCESS
     route = world.route("M")
-    assert route is not None
-    assert route["queueDatas"] == [queue]
+    assert (route and route["queueDatas"]) == (queues if other == "broker-b" else None)
 
 
 # --- KV configuration and settings ---------------------------------------------------------------------
