@@ -94,7 +94,9 @@ def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
     if void is not None:
         table.add_row("[red]VOID[/red]", f"[red]{_plain(void)}[/red]")
     table.add_row("messages / s", f"{outcome.rate:,.0f}")
-    table.add_row("MB / s", f"{outcome.megabytes_per_s:,.1f}")
+    # Of a pull one cannot tell bodies from records without decoding them, so it counts whole records.
+    measured = "records" if isinstance(spec, PullSpec) else "bodies"
+    table.add_row(f"MB / s of {measured}", f"{outcome.megabytes_per_s:,.1f}")
     if outcome.latency is not None:
         for name, value in zip(
             ("p50", "p99", "p99.9", "max"), msgspec.structs.astuple(outcome.latency), strict=True

@@ -87,7 +87,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one load measured. Counts are of the measured window, warm-up excluded, unless said otherwise.
 
     `refused` maps response codes other than 0 to how many replies carried them, `remarks` keeps one text
-    for each. `missing` replies never came. `error` is set when the load could not go on at all.
+    for each. `body_bytes` are message bodies, of a pull whole stored records. `missing` replies never
+    came. `error` is set when the load could not go on at all.
     """
 
     messages: int = 0
@@ -117,7 +118,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def megabytes_per_s(self) -> float:
-        """Message bodies, in units of 10^6 bytes per second."""
+        """`body_bytes`, in units of 10^6 bytes per second."""
         return self.body_bytes / self.seconds / 1e6 if self.seconds else 0.0
 
     @property

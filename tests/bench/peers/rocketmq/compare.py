@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -107,9 +108,20 @@ def start_ropewalk(flush: str, settings: Sequence[str] = ()) -> Starter:
         with running_broker(
             checkout_command(), *arguments, cwd=folder, environment=checkout_environment()
         ) as broker:
-            yield Running(parse_address(str(broker.ready["broker"])), broker.process.pid)
+            try:
+                yield Running(parse_address(str(broker.ready["broker"])), broker.process.pid)
+            except FAILURES as exc:
+                raise LoadFailed(f"{exc}{_last_words(broker.process, folder)}") from exc
 
     return start
+
+
+def _last_words(process: subprocess.Popen[bytes], folder: Path) -> str:
+    """How a broker ended that should still be there, before its folder goes too."""
+    if process.poll() is None:
+        return ""
+    written = (folder / "broker-stderr.txt").read_text(errors="replace")
+    return f"; the broker had ended with status {process.returncode}: {written[-2000:]}"
 
 
 def measure(
@@ -142,10 +154,14 @@ def _fill(
         time.sleep(plan.idle_wait_s)
         resident = server.memory(running.pid)
         done.idle_mb = sum(resident) / 1e6 if resident else None
-        run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
+        warm = run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
+        if warm.error:
+            raise LoadFailed(f"while it was warmed: {warm.error}")
         for shape in shapes:
             outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
             done.outcomes[shape.name] = outcome
+            if outcome.error:
+                raise LoadFailed(f"{shape.name}: {outcome.error}")
             say(f"{shape.name}: {outcome.rate:,.0f} msg/s {outcome.why_void() or ''}".rstrip())
 
 
