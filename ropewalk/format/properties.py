@@ -109,9 +109,10 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     separator would be read as something else and raises LocalProtocolError. The size is not judged here: what
     a broker has to add comes later.
     """
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if name and value])
+    entries = [f"{name}\x01{value}\x02" for name, value in properties.items() if name and value]
+    text = "".join(entries)
     # Almost always there are exactly as many separators as entries, and two counts show it at once.
-    if text.count("\x01") != text.count("\x02") or text.count("\x02") > len(properties):
+    if not text.count("\x01") == text.count("\x02") == len(entries):
         _check_separators(properties)
     try:
         return text.encode()
@@ -132,10 +133,7 @@ def append_property(raw: bytes, name: str, value: str) -> bytes:
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """One value of a raw property text without parsing the rest: 0.3 us instead of 1.5 us for six entries.
-
-    Gives what `parse_properties` would give.
-    """
+    """What `parse_properties` would give for one name, in a third of the time: for texts that are not parsed."""
     mark = name + b"\x01"
     end = len(raw)
     while (start := raw.rfind(mark, 0, end)) >= 0:
@@ -145,7 +143,7 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
             value = raw[value_start:] if value_end < 0 else raw[value_start:value_end]
             if value and name:
                 return value
-        end = start + len(mark) - 1
+        end = start
     return None
 
 

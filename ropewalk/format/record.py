@@ -272,7 +272,7 @@ def decode_record(
     sys_flag = int.from_bytes(data[36:40], "big", signed=True)
     head = _HEAD_BY_BITS[sys_flag & _V6_BITS]
     topic_field_size = 1 if magic == MAGIC_V1 else 2
-    if head.size + topic_field_size + 2 > size:
+    if head.size > size:
         raise CorruptRecord(f"position {position}: size {size} is too small for its hosts")
     fields = head.unpack_from(data)
     body_end = head.size + fields[14]
@@ -283,7 +283,7 @@ def decode_record(
     if topic_end < topic_start or topic_end + 2 > size:
         raise CorruptRecord(f"position {position}: the topic's length is out of bounds")
     properties_size = int.from_bytes(data[topic_end : topic_end + 2], "big", signed=True)
-    if properties_size < 0 or topic_end + 2 + properties_size != size:
+    if topic_end + 2 + properties_size != size:
         raise CorruptRecord(f"position {position}: its parts do not fill its size {size}")
     body = data[head.size : body_end]
     if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != fields[2]:

@@ -249,6 +249,28 @@ def test_references_cannot_blow_a_small_document_up() -> None:
         loads("{" + ",".join(steps) + "}")
 
 
+def test_references_cannot_make_a_flat_document_deep() -> None:
+    steps = ['"a0":[]', *(f'"a{index}":[{{"$ref":"$.a{index - 1}"}}]' for index in range(1, 300))]
+    with pytest.raises(FastjsonError, match="levels"):
+        loads("{" + ",".join(steps) + "}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":%s}', "{a:%s}", '{"a":%s,0:1}', '{"a":%s,"r":{"$ref":"$.a"}}'],
+    ids=["json", "dialect", "integer key", "reference"],
+)
+def test_depth_has_one_limit_whoever_reads(text: str) -> None:
+    assert loads(text.replace("%s", "[" * 199 + "]" * 199))
+    for depth in (201, 500, 980, 5000):
+        with pytest.raises(FastjsonError, match=r"levels|deep"):
+            loads(text.replace("%s", "[" * depth + "]" * depth))
+
+
+def test_many_containers_side_by_side_are_not_deep() -> None:
+    assert loads(b"[" + b"[]," * 10_000 + b"7]")[-1] == 7
+
+
 # What is not the dialect
 
 

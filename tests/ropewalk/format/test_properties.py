@@ -73,7 +73,7 @@ def test_entries_that_no_reader_would_see_are_not_written() -> None:
 
 @pytest.mark.parametrize(
     "properties",
-    [{"a\x01b": "c"}, {"a\x02": "c"}, {"a": "c\x02"}, {"a": "b\x02c\x01d"}, {"": "x", "a": "\x02"}],
+    [{"a\x01b": "c"}, {"a\x02": "c"}, {"a": "c\x02"}, {"a": "b\x02c\x01d"}, {"": "x", "a\x01z": "b\x02"}],
 )
 def test_a_separator_inside_an_entry_is_our_own_error(properties: dict[str, str]) -> None:
     with pytest.raises(LocalProtocolError, match="separator"):

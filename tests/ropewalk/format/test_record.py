@@ -306,6 +306,26 @@ def test_a_length_that_leaves_the_record_is_corrupt(position: int, value: bytes)
         decode_record(hostile + EXAMPLE_A, check_crc=False)
 
 
+@pytest.mark.parametrize(
+    ("size", "body_size", "tail"),
+    [
+        # Lengths that point backwards, at bytes which would add up if they were taken for the fields behind them.
+        (340, -6, bytes(252)),
+        (344, 1, b"\x00\xfe" + bytes(254)),
+    ],
+    ids=["body", "topic"],
+)
+def test_a_negative_length_is_corrupt_even_where_the_sum_would_be_right(
+    size: int, body_size: int, tail: bytes
+) -> None:
+    hostile = bytearray(simple(body=b"", topic=b"", properties=b"")[:88] + tail)
+    assert len(hostile) == size
+    hostile[0:4] = size.to_bytes(4, "big")
+    hostile[84:88] = body_size.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptRecord, match=r"body of -6|topic's length"):
+        decode_record(bytes(hostile), check_crc=False)
+
+
 def test_reading_needs_eight_bytes_to_tell_what_is_there() -> None:
     assert read_frame(EXAMPLE_A) == (115, MAGIC_V1)
     for position in (-1, len(EXAMPLE_A) - 7, 10**6):

@@ -207,6 +207,14 @@ def test_text_that_looks_like_json_raises_nothing_but_a_protocol_error(text: str
         decode_frame(json_frame(text.encode()))
 
 
+@pytest.mark.parametrize("depth", [100, 300, 600, 990, 995, 5000])
+@pytest.mark.parametrize("front", [b"", b'"code":null,', b"code:1,"])
+def test_deep_nesting_raises_nothing_but_a_protocol_error(depth: int, front: bytes) -> None:
+    header = b"{" + front + b'"extFields":{"a":' + b"[" * depth + b"]" * depth + b"}}"
+    with contextlib.suppress(RemoteProtocolError):
+        decode_frame(json_frame(header))
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -236,6 +244,7 @@ def binary_header(*, remark: bytes = b"\0\0\0\0", ext: bytes = b"\0\0\0\0") -> b
         binary_header()[:-1],
         binary_header(remark=b"\xff\xff\xff\xff"),
         binary_header(remark=b"\x7f\xff\xff\xff"),
+        binary_header(remark=b"\xff\xff\xff\xf8"),  # points back at the flag, which would do as a length of 0
         binary_header(remark=b"\0\0\0\1\xff"),
         binary_header(ext=b"\xff\xff\xff\xff"),
         binary_header(ext=b"\0\0\0\1"),
