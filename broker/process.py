@@ -40,6 +40,7 @@ from store.disk import Disk
 log = structlog.get_logger("broker.process")
 
 _GC_THRESHOLD = 50_000
+_EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
 _STOP_FLUSH_S = 5.0
 
@@ -347,8 +348,13 @@ def run_broker(options: BrokerOptions) -> None:
         print(process.ready_line(ports, time.monotonic() - started), flush=True)
         try:
             trio.run(process.run)
-        finally:
-            process.close()
+        except BaseException:
+            # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
+            # is for the next start's recovery to judge, like any other crash.
+            log.critical("the broker failed", exc_info=True)
+            sys.stderr.flush()
+            os._exit(_EXIT_FAILED)
+        process.close()
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
