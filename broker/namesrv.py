@@ -27,8 +27,8 @@ from broker.data_version import DataVersion
 from broker.java_properties import read_properties, write_properties
 from broker.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from broker.namesrv_settings import LockedSetting, NamesrvSettings, as_dict, changed
-from broker.registration import NAME_SIZE_MAX, BadRegistration, decode_registration
-from broker.routes import QueueData, Registration, RouteTable, SingleTopicRefused
+from broker.registration import BadRegistration, decode_registration
+from broker.routes import NAME_SIZE_MAX, QueueData, Registration, RouteTable, SingleTopicRefused
 from ropewalk.codes import RequestCode, ResponseCode, request_name
 from ropewalk.format.fastjson import FastjsonError, loads
 from ropewalk.format.headers import (

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,18 +37,23 @@ from ropewalk.codes import Permission, UnitSysFlag
 from ropewalk.format.names import SYNC_BROKER_MEMBER_PREFIX
 
 MASTER_ID = 0
+NAME_SIZE_MAX = 255
+"""Characters of a topic, broker or cluster name."""
 BROKER_EXPIRY_MS = 120_000
 """How long a broker may be silent when its registration names no time of its own."""
+
+I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""What Java's and Go's readers of a route take for a count or for flags."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     """One topic as a broker registers it: the fields that matter to a route."""
 
-    topic_name: str
-    perm: int = Permission.READ | Permission.WRITE
-    read_queue_nums: int = 16
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 16
+    topic_name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_SIZE_MAX)]
+    perm: I31 = Permission.READ | Permission.WRITE
+    read_queue_nums: I31 = 16
+    topic_sys_flag: I31 = 0
+    write_queue_nums: I31 = 16
 
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel"):

@@ -411,6 +411,21 @@ def test_fastjsons_unquoted_keys_in_the_body_are_read(world: World) -> None:
     assert register_body(world, body).code == ResponseCode.SUCCESS
 
 
+def test_numbers_written_as_text_and_nulls_are_read_as_java_reads_them(world: World) -> None:
+    body = (
+        b'{"filterServerList":null,"topicConfigSerializeWrapper":{"dataVersion":{"counter":"3","timestamp":null},'
+        b'"topicConfigTable":{"T1":{"perm":"4","readQueueNums":null,"writeQueueNums":"2"},"T2":{}}}}'
+    )
+    assert register_body(world, body).code == ResponseCode.SUCCESS
+    route = world.route()
+    assert route is not None
+    assert route["queueDatas"] == [
+        {"brokerName": "broker-a", "perm": 4, "readQueueNums": 16, "topicSysFlag": 0, "writeQueueNums": 2}
+    ]
+    version = world.ask(RequestCode.QUERY_DATA_VERSION, identity(A1)).body
+    assert version == b'{"counter":3,"stateVersion":0,"timestamp":0}'
+
+
 def test_a_body_that_was_damaged_on_its_way_is_refused(world: World) -> None:
     body = registration_json(TWO)
     crc = zlib.crc32(body) & 0x7FFFFFFF
