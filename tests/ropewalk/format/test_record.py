@@ -326,6 +326,14 @@ def test_a_negative_length_is_corrupt_even_where_the_sum_would_be_right(
         decode_record(bytes(hostile), check_crc=False)
 
 
+@pytest.mark.parametrize("bits", [0x10, 0x20, 0x30])
+def test_a_record_too_small_for_the_hosts_it_claims_is_corrupt(bits: int) -> None:
+    hostile = bytearray(simple(body=b"", topic=b"", properties=b""))
+    hostile[39] = bits
+    with pytest.raises(CorruptRecord, match="too small for its hosts"):
+        decode_record(hostile + EXAMPLE_A)
+
+
 def test_reading_needs_eight_bytes_to_tell_what_is_there() -> None:
     assert read_frame(EXAMPLE_A) == (115, MAGIC_V1)
     for position in (-1, len(EXAMPLE_A) - 7, 10**6):
