@@ -1,0 +1,387 @@
+"""The `ropewalk` command: every sub-command parses, calls one plain function and prints what it returned.
+
+It starts fast because nothing heavy is imported before it is needed: the server, the load generator
+and the store are imported by the command that uses them, and `--help` imports none of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from ropewalk import __version__
+from ropewalk.client.simple import DEFAULT_NAME_SERVER, Client
+from tools.interrupts import Interrupts
+from tools.output import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    ProgressLine,
+    UsageError,
+    counted,
+    expected_errors,
+    note,
+    parse_pairs,
+    print_json,
+    print_table,
+    report_error,
+)
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="ropewalk",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings=CONTEXT,
+    help="A commitlog message broker that speaks Apache RocketMQ's protocol, and the tools around it.",
+    epilog="Start with `ropewalk broker`, and in another shell `ropewalk produce demo hello`.",
+)
+
+NameServers = Annotated[
+    str,
+    typer.Option(
+        "--name-server",
+        "-n",
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT[;HOST:PORT]",
+        help="The name servers to ask; any one that answers will do.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ropewalk {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """A commitlog message broker that speaks Apache RocketMQ's protocol, and the tools around it."""
+
+
+@app.command()
+def broker(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A configuration file, key=value as RocketMQ's."),
+    ] = None,
+    name_server: Annotated[
+        str | None,
+        typer.Option(
+            "--name-server",
+            "-n",
+            metavar="HOST:PORT[;HOST:PORT]",
+            help="Register with these name servers. Without it the broker brings its own.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override one configuration key; may be repeated."),
+    ] = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep data in a temporary directory that is removed at exit.")
+    ] = False,
+    namesrv_port: Annotated[
+        int | None,
+        typer.Option(
+            "--namesrv-port",
+            min=0,
+            max=65535,
+            help="Port of the broker's own name server; 0 is any free one.",
+        ),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every configuration value and its origin, and exit.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a broker in the foreground; Ctrl-C stops it cleanly.
+
+    Without options it listens on this machine only, brings its own name server (port 9876) and keeps
+    its data in ./ropewalk-data.
+    """
+    from broker.config import ConfigError
+    from broker.options import BrokerOptions
+    from broker.process import run_broker
+
+    with expected_errors(as_json=as_json):
+        parse_pairs(settings or (), "--set")
+        options = BrokerOptions(
+            config, name_server or None, tuple(settings or ()), ephemeral, namesrv_port, print_config, as_json
+        )
+        try:
+            run_broker(options)
+        except ConfigError as exc:
+            raise UsageError(str(exc)) from exc
+
+
+@app.command()
+def namesrv(
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 is any free one.")
+    ] = 9876,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network of this machine.")
+    ] = "127.0.0.1",
+    as_json: Json = False,
+) -> None:
+    """Start a name server in the foreground: it tells clients which broker serves which topic."""
+    from broker.options import NamesrvOptions
+    from broker.process import run_namesrv
+
+    with expected_errors(as_json=as_json):
+        run_namesrv(NamesrvOptions(port, host, as_json))
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Created by its first message if need be.")],
+    messages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MESSAGE", help="Messages to send. Without any: --file or standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Send each line of a file as a message; - is standard input."
+        ),
+    ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--json-lines",
+            help='Every line (or MESSAGE) is a JSON object with "body" and, if wanted, "keys", "tags" and '
+            '"properties". What `ropewalk consume --format json` prints can be sent again.',
+        ),
+    ] = False,
+    keys: Annotated[
+        str | None, typer.Option("--keys", "-k", help="Keys to find the message by, separated by blanks.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", "-t", help="A tag consumers can filter by.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
+    ] = None,
+    broker_name: Annotated[
+        str | None, typer.Option("--broker", help="Only queues of the broker of this name.")
+    ] = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Send messages to a topic: from the arguments, a file, or standard input, one for each line.
+
+    Each message is counted by what the broker answered. Exit codes: 0 every message was acknowledged,
+    1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
+
+    Examples:
+
+        ropewalk produce demo "hello" "world"
+
+        ropewalk produce demo --file orders.txt --tags new
+
+        tail -f app.log | ropewalk produce logs
+    """
+    from tools.message_input import LineSource, Stamp, check_properties, parser, read_arguments
+    from tools.produce import Report, Sender, choose_queues, result_rows, summary
+    from tools.produce import produce as send_all
+
+    with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
+        if messages and file is not None:
+            raise UsageError("give messages or --file, not both")
+        stamp = Stamp(keys, tags, check_properties(parse_pairs(properties or (), "--property")))
+        parse = parser(stamp, json_lines=json_lines)
+        given = read_arguments(messages, parse) if messages else []
+        lines = None if given else LineSource(_open_input(file, opened), parse, interrupts)
+        progress = opened.enter_context(ProgressLine(f"to {topic}", lines.size if lines else None))
+        client = opened.enter_context(Client(name_server, timeout=timeout))
+
+        def on_progress(so_far: Report) -> None:
+            progress.update(lines.bytes_read if lines else 0, counted(so_far.acknowledged))
+
+        queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
+        report = Report(topic, results=None if lines else [])
+        send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+    for text, number in report.problems.items():
+        report_error(f"{counted(number)}: {text}", as_json=as_json)
+    if as_json:
+        print_json(report.as_json() | {"skipped": lines.skipped if lines else 0})
+    else:
+        for row in (row for result in report.results or () for row in result_rows(result)):
+            print("{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row))
+        if lines is not None or report.interrupted or not report.complete:
+            note(summary(report))
+        if lines is not None and lines.skipped:
+            note(f"{counted(lines.skipped, 'empty line')} skipped: RocketMQ has no empty messages")
+    raise typer.Exit(INTERRUPTED if report.interrupted else OK if report.complete else FAILED)
+
+
+def _open_input(file: Path | None, opened: ExitStack) -> BinaryIO:
+    if file is None or str(file) == "-":
+        if sys.stdin.isatty():
+            note("reading messages from the terminal, one for each line; Ctrl-D ends")
+        return sys.stdin.buffer
+    try:
+        return opened.enter_context(file.open("rb"))
+    except OSError as exc:
+        raise UsageError(f"cannot read {file}: {exc.strerror or exc}") from exc
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, offset:N, a time (2026-01-31T12:00:00), or milliseconds since 1970. "
+            "Without it: earliest, and latest with --follow.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=0, help="Stop after so many messages.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Do not stop at the end of the topic; wait for more.")
+    ] = False,
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="text|json|hex", help="How to print a message, one for each line."),
+    ] = "text",
+    tags: Annotated[
+        str,
+        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+    ] = "*",
+    queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")] = None,
+    broker_name: Annotated[
+        str | None, typer.Option("--broker", help="Only queues of the broker of this name.")
+    ] = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = 3.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Print the messages of a topic, oldest first, and end at its end (unless --follow).
+
+    Belongs to no consumer group: nothing is committed, and other consumers notice nothing. Exit codes:
+    0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+    """
+    from tools.consume import Reading, format_message, parse_start
+    from tools.consume import consume as read_all
+    from tools.produce import choose_queues
+
+    with expected_errors(as_json=as_json), Interrupts() as interrupts:
+        form = "json" if as_json else form
+        if form not in ("text", "json", "hex"):
+            raise UsageError(f"--format {form!r} is none of: text, json, hex")
+        begin = parse_start(start or ("latest" if follow else "earliest"))
+        out = sys.stdout.buffer
+        to_terminal = sys.stdout.isatty()
+        with Client(name_server, timeout=timeout) as client:
+            queues = choose_queues(client.read_queues(topic), topic, queue, broker_name)
+            reading = Reading(topic, queues, begin, tags, follow, count)
+
+            def handle(where: Any, record: Any) -> None:
+                out.write(format_message(form, where, record, to_terminal=to_terminal))
+                if follow:
+                    out.flush()
+
+            handled = read_all(client, reading, handle, interrupts)
+        out.flush()
+        stopped = "stopped: " if interrupts.requested else ""
+        if interrupts.requested or sys.stderr.isatty():
+            note(f"{stopped}{counted(handled)} from {topic}")
+    raise typer.Exit(INTERRUPTED if interrupts.requested else OK)
+
+
+@app.command()
+def pull(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    queue: Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue to read.")] = 0,
+    offset: Annotated[int, typer.Option("--offset", "-o", min=0, help="The first message wanted.")] = 0,
+    count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many messages.")] = 32,
+    tags: Annotated[
+        str,
+        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+    ] = "*",
+    broker_name: Annotated[
+        str | None, typer.Option("--broker", help="The broker's name, if several have this queue.")
+    ] = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Read one queue once, and show what the broker answered: status, offsets and messages."""
+    from tools.consume import PULL_COLUMNS, pull_json, pull_rows
+    from tools.produce import choose_queues
+
+    with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
+        chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
+        if len(chosen) > 1:
+            names = ", ".join(sorted(each.broker_name for each in chosen))
+            raise UsageError(
+                f"several brokers have queue {queue} of {topic}: choose one with --broker ({names})"
+            )
+        result = client.pull(topic, chosen[0], offset, count, subscription=tags)
+        if as_json:
+            print_json(pull_json(chosen[0], result))
+            return
+        held = (
+            f"holds {result.min_offset} to {result.max_offset - 1}"
+            if result.max_offset > result.min_offset
+            else "is empty"
+        )
+        print(
+            f"{result.status.name}: {counted(len(result.records))}, next offset {result.next_offset}; "
+            f"{chosen[0].broker_name} queue {queue} {held}"
+        )
+        if result.records:
+            print_table(PULL_COLUMNS, pull_rows(result))
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def bench(context: typer.Context) -> None:
+    """Measure a broker, Ropewalk or Apache RocketMQ: `ropewalk bench produce`, `ropewalk bench pull`."""
+    from tools.bench.cli import app as bench_app
+
+    _hand_over(bench_app, context)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def store(context: typer.Context) -> None:
+    """Look into a store's files, also while no broker runs: `ropewalk store dump`."""
+    from tools.store_commands import app as store_app
+
+    _hand_over(store_app, context)
+
+
+def _hand_over(sub_app: typer.Typer, context: typer.Context) -> None:
+    """Run a command family that was imported only now, under our name and with the arguments left."""
+    command = typer.main.get_group(sub_app)
+    command.context_settings.setdefault("help_option_names", CONTEXT["help_option_names"])
+    command.main(args=list(context.args), prog_name=f"ropewalk {context.info_name}")

@@ -1,0 +1,323 @@
+"""`ropewalk consume` and `ropewalk pull`: read a topic without belonging to a group.
+
+Nothing is committed and nobody else's share changes: the reader assigns itself every queue (or the
+chosen ones) and walks them. There are two walks:
+
+  * to the end: each queue is read up to the offset it had when we began, and the queues are merged by
+    store time, so that messages print in about the order they were sent;
+  * `--follow`: one held pull for each queue, all at once; whatever arrives is printed as it comes.
+
+`--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
+milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ropewalk.client.blocking import receive_any
+from ropewalk.client.bodies import readable_body
+from ropewalk.client.core import Unreachable
+from ropewalk.client.routes import Queue
+from ropewalk.client.simple import Client, PendingPull, PullResult, PullStatus
+from ropewalk.errors import OutcomeUnknown, TryElsewhere, TryLater
+from ropewalk.format.properties import P
+from ropewalk.format.record import Record
+from tools.interrupts import Interrupts
+from tools.output import UsageError, counted, note
+
+PULL_COUNT = 256
+SUSPEND_MS = 15_000
+HOLD_SLACK_S = 10.0
+"""RocketMQ looks at its held pulls every five seconds only."""
+RETRY_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins: a place (`earliest`, `latest`), an offset, or a time."""
+
+    place: str = "earliest"
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+    def offset_in(self, client: Client, topic: str, queue: Queue) -> int:
+        """The offset this start means in one queue."""
+        if self.offset is not None:
+            return self.offset
+        if self.timestamp_ms is not None:
+            return client.search_offset(topic, queue, self.timestamp_ms)
+        if self.place == "latest":
+            return client.max_offset(topic, queue)
+        return client.min_offset(topic, queue)
+
+
+def parse_start(text: str) -> Start:
+    """Read `--from`. Raises `UsageError`."""
+    text = text.strip()
+    if text in ("earliest", "latest"):
+        return Start(text)
+    if text.startswith("offset:"):
+        number = text.removeprefix("offset:")
+        if number.isascii() and number.isdigit():
+            return Start(offset=int(number))
+    elif text.isascii() and text.isdigit():
+        return Start(timestamp_ms=int(text))
+    else:
+        try:
+            return Start(timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
+        except ValueError:
+            pass
+    raise UsageError(
+        f"--from {text!r} is none of: earliest, latest, offset:N, a time such as 2026-01-31T12:00:00, "
+        "or milliseconds since 1970"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to read, and what to do with it."""
+
+    topic: str
+    queues: Sequence[Queue]
+    start: Start
+    subscription: str = "*"
+    follow: bool = False
+    count_max: int | None = None
+
+
+def consume(
+    client: Client, reading: Reading, handle: Callable[[Queue, Record], None], interrupts: Interrupts
+) -> int:
+    """Hand every message to `handle`. Returns how many; at Ctrl-C too (`interrupts.requested` tells)."""
+    if reading.count_max == 0:
+        return 0
+    handled = 0
+    messages = _follow(client, reading, interrupts) if reading.follow else _to_the_end(client, reading)
+    matches = tag_matcher(reading.subscription)
+    while True:
+        try:
+            with interrupts.while_waiting():
+                found = next(messages, None)
+        except KeyboardInterrupt:
+            return handled
+        if found is None:
+            return handled
+        if matches(found[1]):
+            handle(*found)
+            handled += 1
+            if handled == reading.count_max:
+                return handled
+
+
+def tag_matcher(subscription: str) -> Callable[[Record], bool]:
+    """Brokers compare hashes of tags; whoever reads compares the tags."""
+    if subscription.strip() in ("", "*"):
+        return lambda record: True
+    wanted = {tag.strip() for tag in subscription.split("||")} - {""}
+    return lambda record: record.properties.get(P.TAGS) in wanted
+
+
+def _to_the_end(client: Client, reading: Reading) -> Iterator[tuple[Queue, Record]]:
+    # All ends are asked for before anything is read: what arrives while we read is not part of it.
+    ends = {queue: client.max_offset(reading.topic, queue) for queue in reading.queues}
+    walks = [_walk(client, reading, queue, end) for queue, end in ends.items()]
+    return heapq.merge(*walks, key=lambda found: (found[1].store_timestamp, found[1].offset))
+
+
+def _walk(client: Client, reading: Reading, queue: Queue, end: int) -> Iterator[tuple[Queue, Record]]:
+    """One queue up to `end`. The next pull is under way while the last one's messages are handled."""
+    offset = reading.start.offset_in(client, reading.topic, queue)
+    pending: PendingPull | None = None
+    while offset < end:
+        if pending is None:
+            pending = _pull(client, reading, queue, offset)
+        result = client.finish_pull(pending)
+        pending = None
+        offset = _next_offset(queue, offset, result)
+        if result.status is PullStatus.NO_NEW_MESSAGE:
+            return
+        if offset < end:
+            pending = _pull(client, reading, queue, offset)
+        for record in result.records:
+            if record.queue_offset >= end:
+                return
+            yield queue, record
+
+
+def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterator[tuple[Queue, Record]]:
+    """Every queue at once, for ever. A broker that goes away is looked for again."""
+    offsets = {queue: reading.start.offset_in(client, reading.topic, queue) for queue in reading.queues}
+    pending: dict[Queue, PendingPull] = {}
+    lost = False
+    while True:
+        try:
+            for queue, offset in offsets.items():
+                if queue not in pending:
+                    pending[queue] = _pull(client, reading, queue, offset, SUSPEND_MS)
+            if lost:
+                note("connected again")
+                lost = False
+            for queue, result in _answers(client, pending):
+                del pending[queue]
+                offsets[queue] = _next_offset(queue, offsets[queue], result)
+                for record in result.records:
+                    yield queue, record
+        except (Unreachable, OutcomeUnknown, TryLater, TryElsewhere) as exc:
+            if not lost:
+                note(f"{exc}; trying again until it is back")
+            lost = True
+            pending.clear()
+            client.close()
+            client.forget_routes()
+            time.sleep(RETRY_PAUSE_S)
+
+
+def _answers(client: Client, pending: dict[Queue, PendingPull]) -> list[tuple[Queue, PullResult]]:
+    """Wait until something answers; every answer that is there.
+
+    A broker holds a pull for the time asked and a little more. One that says nothing for longer is
+    not there any more, whatever its socket says: `OutcomeUnknown`.
+    """
+    deadline = time.monotonic() + SUSPEND_MS / 1000 + HOLD_SLACK_S
+    while True:
+        answered = []
+        for queue, pull in pending.items():
+            answer = pull.connection.take(pull.opaque)
+            if answer is not None:
+                answered.append((queue, client.read_pull(pull, answer)))
+        if answered:
+            return answered
+        if time.monotonic() >= deadline:
+            raise OutcomeUnknown("a broker does not answer a held pull")
+        connections = {id(pull.connection): pull.connection for pull in pending.values()}
+        receive_any(connections.values(), deadline - time.monotonic())
+
+
+def _pull(client: Client, reading: Reading, queue: Queue, offset: int, suspend_ms: int = 0) -> PendingPull:
+    return client.start_pull(
+        reading.topic,
+        queue,
+        offset,
+        PULL_COUNT,
+        subscription=reading.subscription,
+        suspend_ms=suspend_ms,
+    )
+
+
+def _next_offset(queue: Queue, offset: int, result: PullResult) -> int:
+    if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
+        note(
+            f"{queue.broker_name} queue {queue.queue_id}: {counted(result.min_offset - offset)} before "
+            f"offset {result.min_offset} are no longer stored; going on from there"
+        )
+    return result.next_offset
+
+
+# What a message looks like
+
+
+def message_json(queue: Queue, record: Record) -> dict[str, Any]:
+    """A message as `--format json` prints it. `produce --json-lines` reads the same form."""
+    body, trouble = readable_body(record.sys_flag, record.body)
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "broker": queue.broker_name,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": record.uniq_key or record.msg_id,
+        "offsetMsgId": record.msg_id,
+        "keys": record.properties.get(P.KEYS),
+        "tags": record.properties.get(P.TAGS),
+        "properties": record.properties,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": host_text(record.born_host),
+        "storeTimestamp": record.store_timestamp,
+        "reconsumeTimes": record.reconsume_times,
+    }
+    try:
+        document["body"] = body.decode()
+    except UnicodeDecodeError:
+        document["bodyBase64"] = base64.b64encode(body).decode()
+    if trouble:
+        document["note"] = trouble
+    return document
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """`ip:port`, as RocketMQ prints it."""
+    return f"{host[0]}:{host[1]}"
+
+
+def format_message(form: str, queue: Queue, record: Record, *, to_terminal: bool) -> bytes:
+    """One message as one line (a text body may hold line ends of its own)."""
+    if form == "json":
+        return msgspec.json.encode(message_json(queue, record)) + b"\n"
+    body, trouble = readable_body(record.sys_flag, record.body)
+    if trouble:
+        note(f"{record.msg_id}: {trouble}")
+    if form == "hex":
+        return body.hex().encode() + b"\n"
+    return (printable(body).encode() if to_terminal else body) + b"\n"
+
+
+def printable(body: bytes) -> str:
+    """A body that cannot move the cursor, change colours or ring the bell of a terminal."""
+    text = body.decode(errors="backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+PULL_COLUMNS = ("offset", "msgId", "tags", "keys", "stored", "body")
+
+
+def pull_json(queue: Queue, result: PullResult) -> dict[str, Any]:
+    """One pull's answer as `ropewalk pull --json` prints it."""
+    return {
+        "status": result.status.name,
+        "broker": queue.broker_name,
+        "queueId": queue.queue_id,
+        "nextOffset": result.next_offset,
+        "minOffset": result.min_offset,
+        "maxOffset": result.max_offset,
+        "messages": [message_json(queue, record) for record in result.records],
+    }
+
+
+def pull_rows(result: PullResult, body_width: int = 60) -> list[tuple[object, ...]]:
+    """One pull's messages as rows of `PULL_COLUMNS`."""
+    return [
+        (
+            record.queue_offset,
+            record.uniq_key or record.msg_id,
+            record.properties.get(P.TAGS, ""),
+            record.properties.get(P.KEYS, ""),
+            time_text(record.store_timestamp),
+            shortened(readable_body(record.sys_flag, record.body)[0], body_width),
+        )
+        for record in result.records
+    ]
+
+
+def shortened(body: bytes, width: int) -> str:
+    """The beginning of a body, on one line."""
+    text = printable(body[: width * 4]).replace("\n", "\\n").replace("\t", "\\t")
+    return text if len(text) <= width and len(body) <= width * 4 else text[: width - 1] + "…"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A time of the log in the reader's own zone, to the millisecond."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(sep=" ", timespec="milliseconds")

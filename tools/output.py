@@ -1,0 +1,190 @@
+"""How every command speaks: results on standard output, everything else on standard error.
+
+A result is a line, a table, or with `--json` one JSON document. Notes, progress and errors go to
+standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
+`{"error": ..., "hint": ...}`.
+
+Exit codes: 0 done, 1 it failed or was done in part, 2 it could not even be tried (wrong use, unreadable
+input), 130 stopped by Ctrl-C. Expected errors end in a sentence and what to do next, never in a
+traceback; an exception that is not listed here is a bug and shows as one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import typer
+
+from ropewalk.client.addresses import BadAddress
+from ropewalk.client.core import Unreachable
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+PROGRESS_AFTER_S = 1.0
+PROGRESS_EVERY_S = 0.1
+
+
+class UsageError(RopewalkError):
+    """What was asked for makes no sense as it stands; the text says what would."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = bool(rows) and all(isinstance(row[len(table.columns)], int) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def note(text: str) -> None:
+    """Something to know that is not a result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
+    """Say what went wrong and what to do next."""
+    if as_json:
+        document = {"error": text} | ({"hint": hint} if hint else {})
+        note(msgspec.json.encode(document).decode())
+    else:
+        note(f"error: {text}" + (f"\n  {hint}" if hint else ""))
+
+
+def fail(text: str, hint: str | None = None, *, exit_code: int = FAILED, as_json: bool = False) -> NoReturn:
+    """End the command with an error."""
+    report_error(text, hint, as_json=as_json)
+    raise typer.Exit(exit_code)
+
+
+@contextmanager
+def expected_errors(*, as_json: bool = False) -> Iterator[None]:
+    """Turn the errors a user can meet into sentences and exit codes."""
+    try:
+        yield
+    except (UsageError, BadAddress) as exc:
+        fail(str(exc), exit_code=USAGE, as_json=as_json)
+    except RopewalkError as exc:
+        fail(str(exc), hint_for(exc), as_json=as_json)
+    except BrokenPipeError:
+        leave_quietly()
+
+
+def leave_quietly() -> NoReturn:
+    """Whoever read our output has seen enough (`| head`): stop without a word."""
+    # The interpreter flushes standard output once more at exit and would complain there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(FAILED)
+
+
+def hint_for(exc: RopewalkError) -> str | None:
+    """What to try next."""
+    from ropewalk.client.simple import NoNameServer
+
+    if isinstance(exc, NoNameServer):
+        return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
+    if isinstance(exc, Unreachable):
+        return "the name server knows this broker, but it cannot be reached from here: is it still running?"
+    if exc.code == ResponseCode.TOPIC_NOT_EXIST:
+        return "a topic is created by the first message: `ropewalk produce TOPIC MESSAGE`"
+    if isinstance(exc, OutcomeUnknown):
+        return "it may or may not have been done; look before you repeat it"
+    if isinstance(exc, TryLater):
+        return "the broker is busy: try again in a moment"
+    if isinstance(exc, TryElsewhere):
+        return "this broker cannot serve the request at the moment; its log says why"
+    if isinstance(exc, ProtocolError):
+        return "is this really a RocketMQ-compatible name server or broker?"
+    return None
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Read repeated `name=value` options. Raises `UsageError`."""
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} {pair!r} is not name=value")
+        parsed[name] = value
+    return parsed
+
+
+def counted(number: int, noun: str = "message") -> str:
+    """`1 message`, `2 messages`, `12,345 messages`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+class ProgressLine:
+    """A progress line on standard error, for people only, and only once it has taken a while."""
+
+    def __init__(self, label: str, total: int | None, *, enabled: bool = True) -> None:
+        self._label = label
+        self._total = total
+        self._enabled = enabled and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._last = self._started
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, completed: int, text: str) -> None:
+        """`completed` of the total, and a few words; cheap to call often."""
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        if now - self._started < PROGRESS_AFTER_S or now - self._last < PROGRESS_EVERY_S:
+            return
+        self._last = now
+        if self._progress is None:
+            self._progress = self._start()
+        self._progress.update(self._progress.task_ids[0], completed=completed, text=text)
+
+    def _start(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        progress.add_task(self._label, total=self._total, text="")
+        progress.start()
+        return progress
