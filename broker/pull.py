@@ -218,6 +218,11 @@ class PullProcessor:
                 return
             self._answer(held, result)
 
+        if held.session.link.congested:
+            # It takes nothing of what it is owed already: a small answer that has it ask again costs least.
+            low, high = held.queue.min_offset, held.queue.readable
+            self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
+            return
         offset = max(held.offset, held.scanned)
         self._reader.get(held.queue, offset, held.max_count, held.max_bytes, held.matches, done)
 

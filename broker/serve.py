@@ -44,6 +44,13 @@ class Session(Protocol):
     def receive(self, data: bytes) -> None:
         """Handle what arrived; raises `RemoteProtocolError` if the peer must be hung up on."""
 
+    @property
+    def has_backlog(self) -> bool:
+        """Whether requests were put off because the peer took too little of what it was owed."""
+
+    def resume(self) -> None:
+        """The peer has taken enough: go on with them."""
+
     def closed(self) -> None:
         """The connection is gone; nothing can be sent any more."""
 
@@ -102,6 +109,11 @@ class Connection:
             self.dirty = True
             self._shell.dirty.append(self)
 
+    @property
+    def congested(self) -> bool:
+        """Whether the peer is owed more than `out_max` bytes; it is not read then."""
+        return self.out_size > self._shell.out_max
+
     def close(self) -> None:
         """Hang up as soon as this turn ends; what is owed is dropped."""
         if not self.closing:
@@ -121,10 +133,11 @@ class Shell:
     ) -> None:
         self.dirty: list[Connection] = []
         self.doomed: list[Connection] = []
+        self._resumed: list[Connection] = []
         self.connections: dict[int, Connection] = {}
         self.now = time.monotonic()
         self._turns = turns
-        self._out_max = out_max
+        self.out_max = out_max
         self._stall_s = stall_s
         self._idle_s = idle_s
         self._epoll = select.epoll()
@@ -202,6 +215,10 @@ class Shell:
                 self._write(connection)
             if event & ~_OUT:
                 self._read(connection)
+        resumed, self._resumed = self._resumed, []
+        for connection in resumed:
+            if connection.is_open:
+                self._give(connection, None)
         turns.end_turn()
         self.flush()
 
@@ -215,6 +232,8 @@ class Shell:
                     self._write(connection)
         while self.doomed:
             self._drop(self.doomed.pop())
+        if self._resumed:
+            self.wake()  # in a turn of its own, so that the others have theirs in between
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -227,8 +246,15 @@ class Shell:
         if size == 0:
             connection.close()
             return
+        self._give(connection, bytes(self._view[:size]))
+
+    def _give(self, connection: Connection, data: bytes | None) -> None:
+        """Let the session have what arrived, or (None) go on with what it had put off."""
         try:
-            connection.session.receive(bytes(self._view[:size]))
+            if data is None:
+                connection.session.resume()
+            else:
+                connection.session.receive(data)
         except RemoteProtocolError as exc:
             log.warning("hung up", peer=f"{connection.peer[0]}:{connection.peer[1]}", reason=str(exc))
             connection.close()
@@ -260,7 +286,9 @@ class Shell:
                     out.appendleft(memoryview(first)[sent:])
                     break
                 sent -= len(first)
-        mask = (_OUT if out else 0) | (_IN if connection.out_size <= self._out_max else 0)
+        mask = (_OUT if out else 0) | (0 if connection.congested else _IN)
+        if mask & _IN and connection.session.has_backlog:
+            self._resumed.append(connection)
         if mask != connection.mask:
             connection.mask = mask
             self._epoll.modify(connection.fd, mask)

@@ -51,6 +51,10 @@ class Link(Protocol):
 
     peer: tuple[str, int]
 
+    @property
+    def congested(self) -> bool:
+        """Whether the peer is owed more bytes than it may be."""
+
     def send(self, data: bytes) -> None: ...
 
     def close(self) -> None: ...
@@ -141,6 +145,7 @@ class Session:
     """The state of one connection."""
 
     __slots__ = (
+        "_backlog",
         "_first",
         "_frames",
         "_handlers",
@@ -175,6 +180,7 @@ class Session:
         self._frames = FrameBuffer(frame_size_max)
         self._opaque = 0
         self._first = True
+        self._backlog: list[bytes] = []
 
     # -- in ------------------------------------------------------------------------------------------
 
@@ -186,15 +192,10 @@ class Session:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         try:
             payloads = self._frames.feed(data)
-            run = self._handlers.run
-            index, count = 0, len(payloads)
-            while index < count:
-                if run is not None:
-                    index = run(self, payloads, index)
-                    if index == count:
-                        break
-                self._handle(payloads[index])
-                index += 1
+            if self._backlog:
+                payloads = self._backlog + payloads
+                self._backlog = []
+            self._work_through(payloads)
         finally:
             if self.ready:
                 ready = self.ready
@@ -202,6 +203,33 @@ class Session:
                 self.ready = []
             if self.waiting and self.wait_for is not None:
                 self.wait_for(self)
+
+    @property
+    def has_backlog(self) -> bool:
+        return bool(self._backlog)
+
+    def resume(self) -> None:
+        """The peer has taken enough: go on with what it had asked before."""
+        if self._backlog:
+            self.receive(b"")
+
+    def _work_through(self, payloads: list[bytes]) -> None:
+        """Handle requests in order, until the peer is owed more than it may be: the rest waits for `resume`.
+
+        One read can hold hundreds of pulls, each with an answer a thousand times its size.
+        """
+        run, link = self._handlers.run, self.link
+        index, count = 0, len(payloads)
+        while index < count:
+            if run is not None:
+                index = run(self, payloads, index)
+                if index == count:
+                    return
+            if link.congested:
+                self._backlog = payloads[index:]
+                return
+            self._handle(payloads[index])
+            index += 1
 
     def _handle(self, payload: bytes) -> None:
         serialize_type, header_bytes, body = split_payload(payload)
