@@ -9,6 +9,7 @@ crash.
 from __future__ import annotations
 
 import gc
+import ipaddress
 import json
 import os
 import random
@@ -34,6 +35,7 @@ from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
 from broker.serve import Connection, Shell
 from broker.session import Session
+from ropewalk.client.ids import local_ip
 from ropewalk.errors import RopewalkError
 from store.disk import Disk
 
@@ -334,7 +336,11 @@ def run_broker(options: BrokerOptions) -> None:
         named["storePathRootDir"] = temporary
     try:
         config = load_config(
-            config_file=options.config_file, settings=options.settings, named=named, environ=os.environ
+            config_file=options.config_file,
+            settings=options.settings,
+            named=named,
+            environ=os.environ,
+            local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
         )
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
