@@ -4,7 +4,6 @@ The tour's commands are taken word for word. The test stands a small program in 
 `.venv/bin/ropewalk` that adds the address of the broker it started, on free ports, in a folder of its own.
 """
 
-import importlib.util
 import os
 import re
 import shlex
@@ -13,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from tests.processes import ROOT, checkout_command, checkout_environment, running_broker
+from tools.cli import app
 
 ROOMS = ("ropewalk", "store", "ha", "broker", "tools")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,12 +51,7 @@ def shown(expected: list[str]) -> re.Pattern[str]:
 
 
 def commands_of_the_cli() -> set[str]:
-    """Every command the CLI offers, a group's members as "group member"; empty without a CLI."""
-    if importlib.util.find_spec("tools.cli") is None:
-        return set()
-    from typer.main import get_command
-
-    from tools.cli import app
+    """Every command the CLI offers, a group's members as "group member"."""
 
     def walk(command: object, name: str) -> Iterator[str]:
         members = getattr(command, "commands", None)
@@ -66,9 +62,6 @@ def commands_of_the_cli() -> set[str]:
                 yield from walk(inner, f"{name} {member}".strip())
 
     return set(walk(get_command(app), ""))
-
-
-COMMANDS = commands_of_the_cli()
 
 
 def stand_in(folder: Path, namesrv: str) -> None:
@@ -88,7 +81,6 @@ def stand_in(folder: Path, namesrv: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("broker" not in COMMANDS, reason="there is no broker command yet")
 def test_the_tour_does_what_it_shows(tmp_path: Path) -> None:
     environment = checkout_environment() | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
     with running_broker(checkout_command(), cwd=tmp_path, environment=environment) as broker:
@@ -118,13 +110,13 @@ def test_the_tour_shows_each_command_a_newcomer_needs() -> None:
         assert f".venv/bin/ropewalk {command}" in words
 
 
-@pytest.mark.skipif(not COMMANDS, reason="there is no command line yet")
 def test_every_command_the_readme_names_exists() -> None:
     named = set(re.findall(r"(?:`|\$ |\| )(?:\.venv/bin/)?ropewalk ([a-z]+(?: [a-z]+)?)", README))
-    groups = {command.split()[0] for command in COMMANDS if " " in command}
+    commands = commands_of_the_cli()
+    groups = {command.split()[0] for command in commands if " " in command}
     for words in named:
         first = words.split()[0]
-        assert (words if first in groups else first) in COMMANDS, f"the README names `ropewalk {words}`"
+        assert (words if first in groups else first) in commands, f"the README names `ropewalk {words}`"
 
 
 def test_the_map_names_every_module_and_only_what_exists() -> None:

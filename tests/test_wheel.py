@@ -4,7 +4,6 @@ The wheel and the source archive are built without a network, and installed with
 those are lent by the environment of the tests through a path file, which does not lend the checkout.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -30,17 +29,6 @@ def run(*command: str | Path, cwd: Path, environment: dict[str, str] | None = No
     )
     assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
-
-
-def command_exists(name: str) -> bool:
-    """Whether the command line offers this command; False while there is no command line at all."""
-    if importlib.util.find_spec("tools.cli") is None:
-        return False
-    from typer.main import get_command
-
-    from tools.cli import app
-
-    return name in getattr(get_command(app), "commands", {})
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +128,6 @@ def test_the_installed_package_is_imported_and_not_the_checkout(
     assert run(python, "-c", code, cwd=tmp_path, environment=plain_environment).strip() == "[]"
 
 
-@pytest.mark.skipif(not command_exists("produce"), reason="there is no command line yet")
 def test_the_installed_command_explains_itself(
     installed: list[str], plain_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -150,7 +137,6 @@ def test_the_installed_command_explains_itself(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not command_exists("broker"), reason="there is no broker command yet")
 def test_the_installed_command_serves_produces_and_consumes(
     installed: list[str], plain_environment: dict[str, str], tmp_path: Path
 ) -> None:
