@@ -258,7 +258,7 @@ class PullProcessor:
             size = sum(map(len, result.records))
             header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, 0, request.opaque)
             head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
-            self._answer_now(held, head, result.records)
+            self._answer_now(held, head, *result.records)
             return
         answer = Command(
             code=code_of(result.status, held.offset),
@@ -276,14 +276,12 @@ class PullProcessor:
         )
         self._answer_now(held, encode_frame(answer))
 
-    def _answer_now(self, held: HeldPull, head: bytes, records: list[bytes] | None = None) -> None:
+    def _answer_now(self, held: HeldPull, *pieces: bytes) -> None:
         session = held.session
         session.holds.discard(held)
         if not session.is_open or held.request.is_oneway:
             return
-        session.link.send(head)
-        for record in records or ():
-            session.link.send(record)
+        session.link.send(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _refuse(
         self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None
