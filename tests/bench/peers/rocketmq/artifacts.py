@@ -81,7 +81,7 @@ def compiled(sources: list[Path], jars: str) -> Path:
         "-target",
         "8",
     ]
-    command += ["-proc:none", "-Xlint:-options", "-cp", jars, "-d", str(partial), *map(str, sorted(sources))]
+    command += ["-proc:none", "-cp", jars, "-d", str(partial), *map(str, sorted(sources))]
     try:
         _run(command, COMPILE_TIMEOUT_S)
         partial.rename(target)

@@ -1,0 +1,126 @@
+"""The Java side of tests/compat as Python objects: one JVM, many scenarios, a list of what each saw.
+
+`Driver` is one client version with one serialisation; `run` plays scenarios against a name server and
+returns a `Run`, in which a test looks up its scenario. A scenario that failed in Java fails in the test
+that asks for it, with Java's stack trace, and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
+
+JAVA_DIR = Path(__file__).with_name("java")
+SOURCES = sorted((JAVA_DIR / "src").glob("*.java"))
+VERSIONS = ("5.5.0", "4.9.8")
+SERIALIZATIONS = ("JSON", "ROCKETMQ")
+HEAP = "128m"
+AT_A_TIME = 4
+RUN_TIMEOUT_S = 180.0
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What one JVM reported, by scenario."""
+
+    name: str
+    stderr: str
+    scenarios: dict[str, list[Event]] = field(default_factory=dict)
+
+    def events(self, scenario: str, kind: str | None = None) -> list[Event]:
+        """The events of a scenario that came to its end, all or those of one kind."""
+        events = self.scenarios.get(scenario, [])
+        for event in events:
+            assert event["event"] != "failed", f"{self.name}, {scenario}: {event}\n{event.get('trace', '')}"
+        assert events and events[-1]["event"] == "done", (
+            f"{self.name}, {scenario} did not end; last events: {events[-3:]}\n{self.stderr[-3000:]}"
+        )
+        return [event for event in events if kind is None or event["event"] == kind]
+
+    def one(self, scenario: str, kind: str) -> Event:
+        """The only event of its kind."""
+        events = self.events(scenario, kind)
+        assert len(events) == 1, events
+        return events[0]
+
+    def sent(self, scenario: str) -> list[Event]:
+        """The SendResults, as Java describes them."""
+        return [event["result"] for event in self.events(scenario, "sent")]
+
+    def received(self, scenario: str) -> list[Event]:
+        """The MessageExts, as Java describes them."""
+        return [event["message"] for event in self.events(scenario, "received")]
+
+
+class Driver:
+    """The official client `version`, speaking `serialization` (JSON or ROCKETMQ)."""
+
+    def __init__(self, version: str, serialization: str) -> None:
+        self.version = version
+        self.serialization = serialization
+        jars = classpath(JAVA_DIR / f"client-{version}.xml")
+        self._classpath = f"{compiled(SOURCES, jars)}:{jars}"
+
+    @property
+    def name(self) -> str:
+        return f"client {self.version} {self.serialization}"
+
+    @property
+    def prefix(self) -> str:
+        """Topics and groups of this driver begin so; drivers do not meet on one server."""
+        return f"c{self.version.replace('.', '')}{self.serialization.lower()}"
+
+    def run(self, namesrv: str, home: Path, *scenarios: str, prefix: str = "") -> Run:
+        """Play the scenarios (none named: all) against the name server; `home` takes Java's log files.
+
+        The topic of a scenario is the prefix (by default the driver's own), a hyphen, and its name.
+        """
+        arguments = [namesrv, prefix or self.prefix, str(AT_A_TIME), *scenarios]
+        try:
+            done = subprocess.run(
+                [*self._java(home), "Driver", *arguments],
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                timeout=RUN_TIMEOUT_S,
+                check=False,
+            )
+            stdout, stderr = done.stdout, done.stderr
+        except subprocess.TimeoutExpired as timeout:
+            stdout = (timeout.stdout or b"").decode(errors="replace")
+            stderr = f"killed after {RUN_TIMEOUT_S:.0f} s\n" + (timeout.stderr or b"").decode(
+                errors="replace"
+            )
+        by_scenario: dict[str, list[Event]] = defaultdict(list)
+        for line in stdout.splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                event = json.loads(line)
+                by_scenario[event["scenario"]].append(event)
+        return Run(self.name, stderr, dict(by_scenario))
+
+    def decode_frames(self, frames: list[bytes], home: Path) -> list[Event]:
+        """How this client's own decoder reads each frame (bytes after the length field)."""
+        done = subprocess.run(
+            [*self._java(home), "Frames"],
+            input="".join(frame.hex() + "\n" for frame in frames),
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            check=True,
+        )
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+    def _java(self, home: Path) -> list[str]:
+        options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        options += [f"-Duser.home={home}", "-Dfile.encoding=UTF-8", "-Drocketmq.client.logLevel=WARN"]
+        options += ["-Dio.netty.eventLoopThreads=2", "-Drocketmq.client.logRoot=" + str(home / "logs")]
+        options += [f"-Drocketmq.serialize.type={self.serialization}"]
+        return [program("java"), *options, "-cp", self._classpath]
