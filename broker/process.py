@@ -30,6 +30,7 @@ import ropewalk
 from broker import json_file
 from broker.broker import Broker, name_server_handlers
 from broker.config import BrokerConfig, ConfigError, load_config
+from broker.config_keys import Mark
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
@@ -321,6 +322,24 @@ class BrokerProcess:
         )
 
 
+def print_config(config: BrokerConfig, *, as_json: bool) -> None:
+    """Every honoured key and every key that was set: its value, and who gave it."""
+    rows = config.describe()
+    if as_json:
+        print(
+            json.dumps(
+                [{"key": r.key, "value": r.value, "origin": r.origin, "mark": r.mark.name} for r in rows]
+            )
+        )
+        return
+    width = max(len(f"{row.key} = {row.value}") for row in rows)
+    for row in rows:
+        effect = "" if row.mark is Mark.HONOURED else f", {row.mark.name.lower().replace('_', ' ')}"
+        print(f"{row.key} = {row.value}".ljust(min(width, 60)) + f"  # {row.origin}{effect}")
+    for warning in config.warnings:
+        print(f"# {warning}")
+
+
 def run_broker(options: BrokerOptions) -> None:
     """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
     started = time.monotonic()
@@ -342,6 +361,9 @@ def run_broker(options: BrokerOptions) -> None:
             environ=os.environ,
             local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
         )
+        if options.print_config:
+            print_config(config, as_json=options.json)
+            return
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
         _raise_file_limit()

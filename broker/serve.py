@@ -153,7 +153,14 @@ class Shell:
 
     def listen(self, host: str, port: int, make_session: Callable[[Connection], Session]) -> int:
         """Accept connections on `host:port` (0: any free port); return the port. Raises OSError if it is taken."""
-        sock = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(_BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
         sock.setblocking(False)
         self._listeners[sock.fileno()] = (sock, make_session)
         self._epoll.register(sock.fileno(), _IN)
