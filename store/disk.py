@@ -29,6 +29,10 @@ PAGE_SIZE = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; through ctypes because mmap.madvise() keeps the interpreter lock
 _PREFAULT_STEP = 4 << 20
 _OPEN_PAGED_FILES_MAX = 512
+LOCK_NAME = "lock"
+
+_locks_held: set[tuple[int, int]] = set()
+"""Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -77,17 +81,23 @@ class MappedFile:
                 return  # an older kernel: the first write to each page pays instead
             start += step
 
-    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
-        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing.
+
+        All are asked for before any is looked at: looking brings the pages behind into the cache, ext4 counts a
+        cached page of an unwritten extent as data, and a walk would pull itself through the whole file.
+        """
+        ranges: list[tuple[int, int]] = []
         while position < self.size:
             try:
                 start = os.lseek(self._fd, position, os.SEEK_DATA)
             except OSError as exc:
                 if exc.errno == errno.ENXIO:
-                    return
+                    break
                 raise
             position = min(os.lseek(self._fd, start, os.SEEK_HOLE), self.size)
-            yield start, position
+            ranges.append((start, position))
+        return ranges
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # a reader still exports a view; the map goes with it
@@ -115,6 +125,11 @@ class PagedFile:
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         with self._disk.descriptor(self.path) as fd:
             return _pread_nowait(fd, position, size)
+
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
+        with self._disk.descriptor(self.path) as fd:
+            yield from _data_ranges(fd, position, os.fstat(fd).st_size)
 
     def sync(self) -> None:
         with self._disk.descriptor(self.path) as fd:
@@ -261,10 +276,11 @@ class Disk:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, data)
+            _write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
+        self.sync_directory(path.parent)
 
     def replace_file(self, path: Path, data: bytes) -> None:
         """Durably replace a small file: temporary name, fsync, rename, directory fsync. Blocks."""
@@ -272,7 +288,7 @@ class Disk:
         temporary = path.with_name(path.name + ".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, data)
+            _write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -290,12 +306,28 @@ class Disk:
         """Make every file below `root` durable; at a clean stop. Blocks."""
         for directory, _directories, names in os.walk(root):
             for name in names:
-                fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fdatasync(fd)
-                finally:
-                    os.close(fd)
+                if name != LOCK_NAME:  # closing any descriptor of it would give the process lock away
+                    self.sync_file(Path(directory, name))
             self.sync_directory(Path(directory))
+
+    def sync_file(self, path: Path) -> None:
+        """Make one file durable, if it still exists. Blocks."""
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_file_system(self, path: Path) -> None:
+        """Make everything on the file system of `path` durable: one call where thousands would be needed. Blocks."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(path))
+        finally:
+            os.close(fd)
 
     # -- the process lock ----------------------------------------------------------------------------
 
@@ -307,19 +339,28 @@ class Disk:
         holds the lock; `flock` would not exclude a Java process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.stat(path)) in _locks_held:  # even to open and close it would give that lock away
+                raise StoreLocked(
+                    f"the store {path.parent} is in use by this very process (lock file {path})"
+                )
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as exc:
             os.close(fd)
+            if exc.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
             raise StoreLocked(
                 f"the store {path.parent} is in use by another process (lock file {path}); "
                 "stop that broker, or give this one its own storePathRootDir"
             ) from exc
+        _locks_held.add(_identity(os.fstat(fd)))
         os.pwrite(fd, b"lock", 0)
         return fd
 
     def unlock(self, fd: int) -> None:
+        _locks_held.discard(_identity(os.fstat(fd)))
         os.close(fd)
 
 
@@ -332,3 +373,26 @@ def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
             return None
         raise
     return bytes(buffer) if done == size else None
+
+
+def _data_ranges(fd: int, position: int, size: int) -> Iterator[tuple[int, int]]:
+    while position < size:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                return
+            raise
+        position = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        yield start, position
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """A write is short when the disk fills up half way; the next one then says so."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -123,7 +123,7 @@ class Flusher:
             try:
                 for file in files:
                     file.sync()
-            except OSError as exc:
+            except Exception as exc:
                 failure = FlushFailed(f"flushing the commit log failed ({exc}); nothing more is acknowledged")
                 failure.__cause__ = exc
                 self._completions.post(partial(_raise, failure))
