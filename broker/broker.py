@@ -274,6 +274,7 @@ def name_server_handlers(name_server: NameServer) -> Handlers:
 def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
     return StoreConfig(
         root=config.store_path_root_dir,
+        log_directory=config.store_path_commit_log,
         store_host=host,
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,

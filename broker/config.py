@@ -93,7 +93,6 @@ class BrokerConfig:
     region_id: str
     register_name_server_period: int
     register_broker_timeout_mills: int
-    force_register: bool
     store_path_root_dir: Path
     store_path_commit_log: Path
     mapped_file_size_commit_log: int
@@ -101,8 +100,6 @@ class BrokerConfig:
     """A multiple of the 20 bytes of an entry."""
     flush_disk_type: str
     flush_interval_commit_log: int
-    flush_commit_log_least_pages: int
-    flush_commit_log_thorough_interval: int
     sync_flush_timeout: int
     flush_consumer_offset_interval: int
     auto_create_topic_enable: bool

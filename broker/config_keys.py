@@ -121,7 +121,6 @@ _HONOURED: Final = (
     # Registration at the name servers, milliseconds.
     _int("registerNameServerPeriod", 30_000, 1),
     _int("registerBrokerTimeoutMills", 24_000, 1),
-    _bool("forceRegister", True),
     # Files.
     _text("storePathRootDir", None),
     _text("storePathCommitLog", None),
@@ -130,8 +129,6 @@ _HONOURED: Final = (
     # When bytes reach the disk; intervals in milliseconds, pages of 4 KiB.
     _text("flushDiskType", "ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"),
     _int("flushIntervalCommitLog", 500, 1),
-    _int("flushCommitLogLeastPages", 4, 0),
-    _int("flushCommitLogThoroughInterval", 10_000, 1),
     _int("syncFlushTimeout", 5_000, 1),
     _int("flushConsumerOffsetInterval", 5_000, 1),
     # Topics and groups.
@@ -286,6 +283,7 @@ fetchNamesrvAddrInterval long 10000
 filterDataCleanTimeSpan long 86400000
 filterSupportRetry bool false
 flushConsumerOffsetHistoryInterval int 60000
+forceRegister bool true
 forwardTimeout long 3000
 globalColdReadThreshold long 104857600
 heartbeatThreadPoolNums int -
@@ -490,6 +488,8 @@ enableScheduleMessageStats bool true
 enabledAppendPropCRC bool false
 fastFailIfNoBufferInStorePool bool false
 fileReservedTime int 72
+flushCommitLogLeastPages int 4
+flushCommitLogThoroughInterval int 10000
 flushCommitLogTimed bool true
 flushConsumeQueueLeastPages int 2
 flushConsumeQueueThoroughInterval int 60000

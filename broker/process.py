@@ -154,6 +154,7 @@ class BrokerProcess:
             },
             lambda: self.broker.topics.register_body(config.broker_permission),
             period_s=config.register_name_server_period / 1000,
+            call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
         )
@@ -211,9 +212,10 @@ class BrokerProcess:
 
     # -- run and stop ----------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serve until a signal comes, then stop in good order."""
+    async def run(self, ready_line: str) -> None:
+        """Say that we are ready, serve until a signal comes, then stop in good order."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            print(ready_line, flush=True)  # who reads it may send a signal at once
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
                 nursery.start_soon(self._tick)
@@ -373,9 +375,9 @@ def run_broker(options: BrokerOptions) -> None:
         # thousands of short-lived objects that reference counting alone takes care of.
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 20, 20)
-        print(process.ready_line(ports, time.monotonic() - started), flush=True)
+        ready_line = process.ready_line(ports, time.monotonic() - started)
         try:
-            trio.run(process.run)
+            trio.run(process.run, ready_line)
         except BaseException:
             # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
             # is for the next start's recovery to judge, like any other crash.
@@ -419,8 +421,9 @@ class NamesrvProcess:
                 "Stop what uses it, or choose another port with --port (0 means any free one)"
             ) from exc
 
-    async def run(self) -> None:
+    async def run(self, ready_line: str) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            print(ready_line, flush=True)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
                 nursery.start_soon(self._sweep)
@@ -449,9 +452,8 @@ def run_namesrv(options: NamesrvOptions) -> None:
         line = json.dumps({"version": ropewalk.__version__, "namesrv": f"{options.host}:{port}"})
     else:
         line = f"ropewalk {ropewalk.__version__} name server ready: {options.host}:{port}"
-    print(line, flush=True)
     try:
-        trio.run(process.run)
+        trio.run(process.run, line)
     finally:
         process.shell.close()
 

@@ -22,7 +22,6 @@ from ropewalk.format.remoting import Command
 log = structlog.get_logger("broker.registrar")
 
 _RETRY_S = 3.0
-_CALL_S = 6.0
 
 
 class Registrar:
@@ -34,6 +33,7 @@ class Registrar:
         body: Callable[[], bytes],
         *,
         period_s: float,
+        call_s: float,
         local: NameServer | None,
         remote: tuple[str, ...],
     ) -> None:
@@ -41,6 +41,7 @@ class Registrar:
         self._identity = identity
         self._body = body
         self._period_s = period_s
+        self._call_s = call_s
         self._local = local
         self._remote = remote
         self._changed = {address: trio.Event() for address in remote}
@@ -92,7 +93,7 @@ class Registrar:
                     while True:
                         # Taken before the call: a change during the call is told in the next round.
                         changed = self._changed[address]
-                        answer = await connection.call(self._command(), _CALL_S)
+                        answer = await connection.call(self._command(), self._call_s)
                         if answer.code != ResponseCode.SUCCESS:
                             log.error(
                                 "a name server refused this broker", namesrv=address, reason=answer.remark

@@ -49,6 +49,7 @@ class StoreConfig:
     """Sizes in bytes, times in ms. `store_host` is the encoded address that clients can reach."""
 
     root: Path
+    log_directory: Path
     store_host: bytes
     segment_size: int = 1 << 30
     queue_file_size: int = 6_000_000
@@ -65,7 +66,7 @@ class MessageStore:
         self, config: StoreConfig, disk: Disk, now_ms: Callable[[], int], wake: Callable[[], None]
     ) -> None:
         self.config = config
-        self.log = CommitLog(config.root / "commitlog", config.segment_size, disk)
+        self.log = CommitLog(config.log_directory, config.segment_size, disk)
         self.queues: dict[str, dict[int, ConsumeQueue]] = {}
         self.completions = Completions(wake)
         self.readable_offset = 0
