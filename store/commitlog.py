@@ -43,7 +43,7 @@ class CommitLog:
     def load(self) -> None:
         """Map every segment found. Blocks. Raises `StoreDamaged` for a file that cannot belong to this log."""
         names = self._disk.names(self.directory)
-        if names and self._disk.size_of(self.directory / names[-1]) == 0:
+        if names and self._unfinished(self.directory / names[-1]):
             self._disk.remove(self.directory / names.pop())  # a crash between creating and allocating it
         for name in names:
             path = self.directory / name
@@ -62,6 +62,10 @@ class CommitLog:
                     f"(the next file is {name}): restore it, or copy what is left with `ropewalk store dump`"
                 )
             self._add(Segment(base, self._disk.open_mapped(path)))
+
+    def _unfinished(self, path: Path) -> bool:
+        """Whether this is a last file that never came to hold anything: too short, and without a byte."""
+        return self._disk.size_of(path) < self.segment_size and self._disk.is_blank(path)
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)

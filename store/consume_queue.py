@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
-from store.commitlog import segment_name
+from store.commitlog import NAME_DIGITS, StoreDamaged, segment_name
 from store.disk import Disk, PagedFile
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
@@ -34,7 +34,6 @@ _pack_entry = ENTRY.pack
 class ConsumeQueue:
     __slots__ = (
         "_disk",
-        "_files",
         "dirty",
         "directory",
         "file_size",
@@ -68,7 +67,6 @@ class ConsumeQueue:
         self.held: Any = None
         """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
         self._disk = disk
-        self._files: set[int] = set()
 
     # -- append --------------------------------------------------------------------------------------
 
@@ -139,11 +137,29 @@ class ConsumeQueue:
 
     # -- open ----------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Find the last written entry. Blocks. Whether the entries tell the truth is recovery's question."""
-        bases = [int(n) for n in self._disk.names(self.directory) if n.isdigit()]
+    def load(self) -> bool:
+        """Find the last written entry. Blocks. Whether the entries tell the truth is recovery's question.
+
+        False if a file is missing between others: the queue then counts as empty, to be built again from the log.
+        Raises `StoreDamaged` for a file of another size, which this queue would read at the wrong places.
+        """
+        self._forget()
+        bases = self._bases()
+        for base in bases:
+            path = self._path(base)
+            size = self._disk.size_of(path)
+            if size == 0 and base == bases[-1]:  # a crash between creating and sizing it
+                self._disk.remove(path)
+                bases.pop()
+            elif size != self.file_size:
+                raise StoreDamaged(
+                    f"{path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
+                    f"size the store was written with"
+                )
         if not bases:
-            return
+            return True
+        if bases != list(range(bases[0], bases[-1] + 1, self.file_size)):
+            return False
         end = 0
         for base in reversed(bases):
             count = self._first(base, lambda offset, size: offset < 0 or size <= 0)
@@ -153,11 +169,19 @@ class ConsumeQueue:
         blanks = self._first(bases[0], lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
         self.min_offset = bases[0] // ENTRY_SIZE + blanks
         self._set_end(max(end, self.min_offset))
+        return True
+
+    def _bases(self) -> list[int]:
+        return [int(n) for n in self._disk.names(self.directory) if len(n) == NAME_DIGITS and n.isdigit()]
+
+    def _forget(self) -> None:
+        self.min_offset = 0
+        self._set_end(0)
 
     def _first(self, base: int, past: Callable[[int, int], bool]) -> int:
         """How many entries of a file come before the first that is `past`; the file is ordered that way."""
         file = self._disk.open_paged(self._path(base))
-        low, high = 0, self._disk.size_of(file.path) // ENTRY_SIZE
+        low, high = 0, self.file_size // ENTRY_SIZE
         while low < high:
             middle = (low + high) // 2
             offset, size, _tags = ENTRY.unpack(file.read_at(middle * ENTRY_SIZE, ENTRY_SIZE))
@@ -184,30 +208,49 @@ class ConsumeQueue:
             offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
         return offset, size, tags
 
-    def cut(self, end: int) -> None:
-        """Forget every entry from `end` on, in the files too: a stale entry would come back to life. Blocks."""
-        for base in [int(n) for n in self._disk.names(self.directory) if n.isdigit()]:
-            keep = min(max(end * ENTRY_SIZE - base, 0), self.file_size)
-            if keep == 0 and base > 0:
-                self._disk.remove(self._path(base))
-            elif keep < self.file_size:
-                file = self._disk.open_paged(self._path(base))
-                rest = file.read_at(keep, self.file_size - keep)
-                if rest.count(0) != len(rest):
-                    file.write_at(keep, bytes(self.file_size - keep))
+    def keep(self, end: int) -> None:
+        """Believe the entries below `end` only; those behind it are gone from memory, not yet from the files."""
         self.min_offset = min(self.min_offset, end)
         self._set_end(end)
 
+    def restart_at(self, queue_offset: int) -> None:
+        """Give up all entries, whose records are gone, and begin again at a later number."""
+        self._forget()
+        self.start_at(queue_offset)
+
+    def clear_files(self, end: int) -> None:
+        """Zero the files from entry `end` on: a stale entry would come back to life. Blocks.
+
+        The file in which `end` falls stays, empty or not: its name alone may carry the queue's numbers.
+        """
+        bases = self._bases()
+        for base in bases:
+            keep = end * ENTRY_SIZE - base
+            if keep < 0 or (keep == 0 and base - self.file_size in bases):
+                self._disk.remove(self._path(base))
+            elif keep < self.file_size:
+                file = self._disk.open_paged(self._path(base))
+                for start, stop in list(file.data_ranges(keep)):
+                    rest = file.read_at(start, stop - start)
+                    if rest.count(0) != len(rest):
+                        file.write_at(start, bytes(len(rest)))
+
     def raise_min(self, log_min_offset: int) -> None:
         """Skip entries whose records went with a deleted segment. Blocks."""
+        if log_min_offset:
+            self.min_offset = self.find(log_min_offset)
+
+    def find(self, offset: int) -> int:
+        """The first entry of a record at or behind log offset `offset`, or of none at all. Blocks."""
         low, high = self.min_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            if self.read(middle)[0] < log_min_offset:
+            physical, size, _tags = self.read(middle)
+            if physical < offset and size > 0:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = low
+        return low
 
 
 class FrozenQueue:

@@ -82,22 +82,8 @@ class MappedFile:
             start += step
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing.
-
-        All are asked for before any is looked at: looking brings the pages behind into the cache, ext4 counts a
-        cached page of an unwritten extent as data, and a walk would pull itself through the whole file.
-        """
-        ranges: list[tuple[int, int]] = []
-        while position < self.size:
-            try:
-                start = os.lseek(self._fd, position, os.SEEK_DATA)
-            except OSError as exc:
-                if exc.errno == errno.ENXIO:
-                    break
-                raise
-            position = min(os.lseek(self._fd, start, os.SEEK_HOLE), self.size)
-            ranges.append((start, position))
-        return ranges
+        """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
+        return _data_ranges(self._fd, position, self.size)
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # a reader still exports a view; the map goes with it
@@ -126,10 +112,10 @@ class PagedFile:
         with self._disk.descriptor(self.path) as fd:
             return _pread_nowait(fd, position, size)
 
-    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
         with self._disk.descriptor(self.path) as fd:
-            yield from _data_ranges(fd, position, os.fstat(fd).st_size)
+            return _data_ranges(fd, position, os.fstat(fd).st_size)
 
     def sync(self) -> None:
         with self._disk.descriptor(self.path) as fd:
@@ -248,6 +234,16 @@ class Disk:
 
     def size_of(self, path: Path) -> int:
         return path.stat().st_size
+
+    def is_blank(self, path: Path) -> bool:
+        """Whether the file holds nothing but zeros. Blocks."""
+        with self.descriptor(path) as fd:
+            for start, end in _data_ranges(fd, 0, os.fstat(fd).st_size):
+                for at in range(start, end, _PREFAULT_STEP):
+                    data = os.pread(fd, min(_PREFAULT_STEP, end - at), at)
+                    if data.count(0) != len(data):
+                        return False
+        return True
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -375,16 +371,20 @@ def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
     return bytes(buffer) if done == size else None
 
 
-def _data_ranges(fd: int, position: int, size: int) -> Iterator[tuple[int, int]]:
+def _data_ranges(fd: int, position: int, size: int) -> list[tuple[int, int]]:
+    # All are asked for before any is looked at: looking brings the pages behind into the cache, ext4 counts a cached
+    # page of an unwritten extent as data, and a lazy walk would pull itself through the whole file.
+    ranges: list[tuple[int, int]] = []
     while position < size:
         try:
             start = os.lseek(fd, position, os.SEEK_DATA)
         except OSError as exc:
             if exc.errno == errno.ENXIO:
-                return
+                break
             raise
         position = min(os.lseek(fd, start, os.SEEK_HOLE), size)
-        yield start, position
+        ranges.append((start, position))
+    return ranges
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -13,6 +13,7 @@ consumer sees a message whose producer has not been answered.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import deque
@@ -34,9 +35,10 @@ from store.segment import FILLER_HEADER_SIZE, Segment
 from store.workers import Completions, Flusher, Worker
 
 _BOUND_INTERVAL_MS = 100
-_CHECKPOINT_SLACK_MS = 3000
 _CHECKPOINT_INTERVAL_MS = 10_000
 _SPARE_WAIT_S = 5.0
+_SPARE_INTERVAL_MS = 1000
+_SYNC_SINGLY_MAX = 256  # files; beyond, one call for the whole file system is cheaper
 _FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
 
 Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
@@ -88,6 +90,13 @@ class MessageStore:
         self._next_flush_ms = self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
         self._queues_written = 0
         self._queues_writing = False
+        self._entries_written = 0
+        self._unsynced: set[Path] = set()
+        """Queue files and directories written since the last checkpoint; the writer thread's own."""
+        self._noted = (0, 0)
+        """A log end and the time of that moment, ms: what is stored from then on lies behind it."""
+        self._ticked_ms = 0
+        self._next_spare_ms = 0
         self._bound_written = Bound()
         self._spare_wanted = False
         self._prefaulting = False
@@ -104,15 +113,16 @@ class MessageStore:
         try:
             self._refuse_what_is_not_built()
             self.log.load()
-            self._load_queues()
             self.recovered = self._recover()
-        except BaseException:
+        except BaseException as exc:
             self.log.close(keep_spare=True)
             self._disk.unlock(self._lock_fd)
+            if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"no room to recover the store {self.config.root}: {exc}") from exc
             raise
-        self.readable_offset = self.flushed_offset = self.log.flushed_offset = self._queues_written = (
-            self.log.end_offset
-        )
+        self.readable_offset = self.flushed_offset = self.log.flushed_offset = self.log.end_offset
+        self._queues_written = self.recovered.scanned_from
+        self._entries_written = sum(queue.written for queue in self._each_queue())
         self._last_store_ms = self.recovered.last_store_timestamp
         self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
         self._flusher = Flusher(self.completions, self._note_flushed)
@@ -122,40 +132,54 @@ class MessageStore:
         return self.recovered
 
     def _refuse_what_is_not_built(self) -> None:
-        for name in ("consumequeue_ext", "batchconsumequeue", "consumequeue/%LMQ%"):
-            directory = self.config.root / name
-            if self._disk.directories(directory):
-                raise StoreDamaged(
-                    f"{directory} holds queues of a kind that Ropewalk does not read: nothing was changed"
-                )
+        root = self.config.root
+        found = [
+            root / n for n in ("consumequeue_ext", "batchconsumequeue") if self._disk.directories(root / n)
+        ]
+        topics = self._disk.directories(root / "consumequeue")
+        found += [root / "consumequeue" / topic for topic in topics if topic.startswith("%LMQ%")]
+        if found:
+            raise StoreDamaged(
+                f"{found[0]} holds queues of a kind that Ropewalk does not read: nothing was changed"
+            )
 
-    def _load_queues(self) -> None:
+    def _load_queues(self) -> bool:
+        """Read every queue's length from its files. False if one of them has to be built again from the log."""
         base = self.config.root / "consumequeue"
+        whole = True
         for topic in self._disk.directories(base):
             for name in self._disk.directories(base / topic):
                 if name.isdigit():
-                    self.queue(topic, int(name)).load()
+                    whole &= self.queue(topic, int(name)).load()
+        return whole
 
     def _recover(self) -> Recovered:
         root = self.config.root
         bound = decode_bound(self._disk.read_file(root / "ropewalk" / "bound"))
         data = self._disk.read_file(root / "checkpoint")
         checkpoint = Checkpoint.decode(data) if data else Checkpoint()
-        checkpoint_ms = max(
-            0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - _CHECKPOINT_SLACK_MS
-        )
+        whole = self._load_queues()
+        if bound is not None and (bound.clean or bound.boot == self._boot):
+            whole &= sum(queue.next_offset for queue in self._each_queue()) >= bound.entries
+        else:
+            whole &= any(queue.next_offset for queue in self._each_queue())
+        flushed_ms = checkpoint.physic_msg_timestamp
         if not self.log.segments:
+            if bound is not None and bound.flushed > 0:
+                raise recovery.refuse(self.log, 0, bound.flushed)
             for queue in self._each_queue():
-                queue.cut(0)
+                queue.keep(0)
+                queue.clear_files(0)
             return Recovered(0, 0)
-        start = recovery.start_of_walk(self.log, bound, self._boot, checkpoint_ms)
+        start = self.log.min_offset
+        if whole:
+            start = recovery.start_of_walk(self.log, bound, self._boot, checkpoint.min_timestamp)
         durable = max(self._last_used_base(), bound.flushed if bound is not None else 0)
         try:
-            return self._walk(start, durable)
+            return self._walk(start, durable, flushed_ms)
         except QueueGap:
-            for queue in self._each_queue():
-                queue.cut(0)
-            return self._walk(self.log.min_offset, durable)
+            self._load_queues()  # forgets what the first walk put in
+            return self._walk(self.log.min_offset, durable, flushed_ms)
 
     def _last_used_base(self) -> int:
         """Where the last segment with a record begins: what lies before it was sealed, and flushed at the roll."""
@@ -164,39 +188,52 @@ class MessageStore:
                 return segment.base_offset
         return self.log.min_offset
 
-    def _walk(self, start: int, durable: int) -> Recovered:
+    def _walk(self, start: int, durable: int, flushed_ms: int) -> Recovered:
+        """Read the log from `start` on, add to the queues what stands there, and end log and queues at its end.
+
+        No file is changed before the verdict is known.
+        """
         found = Recovered(end=start, scanned_from=start)
-        arrived: list[Sighted] = []
-        for seen in recovery.walk(self.log, start, durable, self.config.sync_flush):
+        kept: dict[ConsumeQueue, int] = {}
+        for queue in self._each_queue():
+            kept[queue] = recovery.confirm_queue(queue, self.log, start)
+            queue.keep(kept[queue])
+            queue.raise_min(self.log.min_offset)
+            found.last_store_timestamp = max(
+                found.last_store_timestamp, recovery.last_store_time(queue, self.log)
+            )
+        for seen in recovery.walk(self.log, start, durable, self.config.sync_flush, flushed_ms):
             if isinstance(seen, Sighted):
-                arrived.append(seen)
+                found.records += 1
+                found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
+                if seen.indexed:
+                    self._index_again(seen, start, kept)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:
                 raise recovery.refuse(self.log, found.end, durable)
-        found.records = len(arrived)
         for queue in self._each_queue():
-            count = recovery.confirm_queue(queue, self.log, found.end)
-            if count != queue.next_offset or queue.next_offset == queue.min_offset:
-                queue.cut(count)
-            queue.raise_min(self.log.min_offset)
-        for record in arrived:
-            found.last_store_timestamp = record.store_timestamp
-            if record.indexed:
-                self._index_again(record, start)
+            queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(
             recovery.cut(self.log, found.end, self.config.root / "ropewalk" / "tails", self._disk)
         )
         return found
 
-    def _index_again(self, record: Sighted, start: int) -> None:
+    def _index_again(self, record: Sighted, start: int, kept: dict[ConsumeQueue, int]) -> None:
         queue = self.queue(record.topic, record.queue_id)
         if record.queue_offset < queue.next_offset:
-            return  # its entry was written before the crash
+            return  # the number was taken before: a deleted topic's, as in the original
         if record.queue_offset > queue.next_offset:
-            if queue.next_offset or start > self.log.min_offset:
+            if start > self.log.min_offset:
                 raise QueueGap
-            queue.start_at(record.queue_offset)
+            if queue.next_offset > kept.get(queue, 0):
+                raise StoreDamaged(
+                    f"message {queue.next_offset} of queue {queue.queue_id} of topic {queue.topic} is not in the log "
+                    f"before message {record.queue_offset}, which stands at log offset {record.offset} of "
+                    f"{self.log.directory}. Nothing was changed. Restore the files from a replica or a backup"
+                )
+            kept[queue] = 0  # what its files tell is older than the log
+            queue.restart_at(record.queue_offset)
         queue.add(record.offset, record.size, record.tags_code)
         queue.readable = queue.next_offset
         self._mark_dirty(queue)
@@ -236,12 +273,16 @@ class MessageStore:
         segments = self.log.segments
         if segments and segments[-1].has_room_for(size):
             return segments[-1]
+        if self.full is not None and self.log.spare is None:
+            raise DiskFull(self.full)  # the helper thread keeps asking: no turn has to
         until = time.monotonic() + _SPARE_WAIT_S
         while self.log.spare is None and self._spare_wanted and time.monotonic() < until:
             # The helper thread is creating this very file: waiting for it is shorter than refusing.
             time.sleep(0.001)
             self.run_completions()
         try:
+            if self.log.spare is None and self._spare_wanted:
+                raise DiskFull(f"the next segment was not allocated within {_SPARE_WAIT_S:.0f} s")
             segment = self.log.segment_for(size)
         except DiskFull as exc:
             self.full = str(exc)
@@ -263,7 +304,10 @@ class MessageStore:
         deferred = self.config.sync_flush
         fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
         results: list[tuple[int, int]] = []
-        segment = segments[-1] if segments else self.reserve(fixed)
+        try:
+            segment = segments[-1] if segments else self.reserve(fixed)
+        except DiskFull:
+            return results
         position, base, room = segment.write_position, segment.base_offset, segment.size - FILLER_HEADER_SIZE
         records: list[bytes] = []
         try:
@@ -370,6 +414,10 @@ class MessageStore:
     def tick(self) -> None:
         """Hand out work that is due by time; call often (each turn, and at least every 100 ms)."""
         now = self._now_ms()
+        if now < self._ticked_ms:  # the clock was set back: what was due in an hour is due now
+            self._next_flush_ms = self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
+            self._next_spare_ms = 0
+        self._ticked_ms = now
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
             if self.log.end_offset > self.flushed_offset:
@@ -380,12 +428,12 @@ class MessageStore:
         if now >= self._next_bound_ms:
             self._next_bound_ms = now + _BOUND_INTERVAL_MS
             self._write_bound(clean=False)
-        if now >= self._next_checkpoint_ms and not self._queues_writing:
+        if now >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now + _CHECKPOINT_INTERVAL_MS
-            self._sync_queues()
-        self._look_ahead()
+            self._write_checkpoint()
+        self._look_ahead(now)
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, now: int) -> None:
         """Keep pages present before the writer, and a spare segment before the last one is full."""
         if not self.log.segments:
             last_end, room, last = 0, 0, None
@@ -406,9 +454,11 @@ class MessageStore:
         if (
             self.log.spare is None
             and not self._spare_wanted
+            and now >= self._next_spare_ms
             and room < max(2 * window, self.config.segment_size // 4)
         ):
             self._spare_wanted = True
+            self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn
             self._janitor.submit(lambda: self._make_spare(last_end), self._take_spare)
 
     def _prefault(self, segment: Segment, position: int, window: int) -> None:
@@ -434,15 +484,17 @@ class MessageStore:
     def _take_spare(self, spare: Segment | DiskFull) -> None:
         self._spare_wanted = False
         if isinstance(spare, DiskFull):
-            return  # tried again at the next tick; appends go on while the last segment has room
+            return  # tried again in a moment; appends go on while the last segment has room
+        assert spare.base_offset == (self.log.segments[-1].end_offset if self.log.segments else 0)
         self.full = None
-        if spare.base_offset == (self.log.segments[-1].end_offset if self.log.segments else 0):
-            self.log.spare = spare
-        else:  # the loop could not wait and allocated this one itself
-            spare.file.close()
+        self._next_spare_ms = 0
+        self.log.spare = spare
 
     def _write_queues(self) -> None:
-        """Write queue entries back. They name only readable records, and go down in one pass."""
+        """Write queue entries back. They name only readable records, and go down in one pass.
+
+        A disk without room keeps them in memory, to be tried again; whatever else goes wrong ends the process.
+        """
         dirty, self._dirty = self._dirty, []
         writes = []
         marks: list[tuple[ConsumeQueue, int]] = []
@@ -460,42 +512,63 @@ class MessageStore:
 
         def write() -> None:
             for path, size, position, data in writes:
-                file = (
-                    self._disk.create_paged(path, size)
-                    if position == 0 or not self._disk.exists(path)
-                    else self._disk.open_paged(path)
-                )
+                if position == 0 or not self._disk.exists(path):
+                    file = self._disk.create_paged(path, size)
+                    self._unsynced.update((path.parent, path.parent.parent, path.parent.parent.parent))
+                else:
+                    file = self._disk.open_paged(path)
+                self._unsynced.add(path)
                 file.write_at(position, data)
 
-        def done(_result: object) -> None:
+        def done(written: bool) -> None:
             self._queues_writing = False
             for queue, at in marks:
-                queue.note_written(at)
-            self._queues_written = max(self._queues_written, through)
-
-        self._writer.submit(write, done)
-
-    def _sync_queues(self) -> None:
-        """Write RocketMQ's checkpoint: times up to which log and queues are on disk."""
-        stamp = self._last_store_ms if self.flushed_offset == self.log.end_offset else 0
-        if not stamp:
-            return
-        written = self._queues_written == self.readable_offset
-
-        def write() -> None:
-            path = self.config.root / "checkpoint"
-            old = self._disk.read_file(path)
-            point = Checkpoint.decode(old) if old else Checkpoint()
-            point.physic_msg_timestamp = stamp
+                if written:
+                    self._entries_written += max(0, at - queue.written)
+                    queue.note_written(at)
+                else:
+                    self._mark_dirty(queue)
             if written:
-                point.logics_msg_timestamp = stamp
-            self._disk.create_paged(path, len(point.encode())).write_at(0, point.encode())
+                self._queues_written = max(self._queues_written, through)
 
-        self._writer.submit(write, lambda _result: None)
+        self._writer.submit(lambda: _unless_full(write), done)
+
+    def _write_checkpoint(self) -> None:
+        """Write RocketMQ's checkpoint: a time before which all records and their queue entries are on disk.
+
+        Each call states what the call before it took note of, as soon as that has become true.
+        """
+        noted_end, noted_ms = self._noted
+        end = self.log.end_offset
+        if noted_ms and self.flushed_offset >= noted_end and self._queues_written >= noted_end:
+            self._noted = (end, self._last_store_ms)
+            self._writer.submit(lambda: self._sync_queues(noted_ms), lambda _written: None)
+        elif not noted_ms:
+            self._noted = (end, self._last_store_ms)
+
+    def _sync_queues(self, stored_before_ms: int) -> bool:
+        """On the writer thread: what the checkpoint is about to claim is made true first."""
+        if len(self._unsynced) > _SYNC_SINGLY_MAX:
+            self._disk.sync_file_system(self.config.root)
+        else:
+            for path in sorted(self._unsynced):
+                self._disk.sync_file(path)
+        self._unsynced.clear()
+        path = self.config.root / "checkpoint"
+        old = self._disk.read_file(path)
+        point = Checkpoint.decode(old) if old else Checkpoint()
+        point.physic_msg_timestamp = point.logics_msg_timestamp = stored_before_ms
+        data = point.encode()
+        return _unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
 
     def _write_bound(self, *, clean: bool) -> None:
         bound = Bound(
-            self.flushed_offset, self._queues_written, self.log.end_offset if clean else 0, clean, self._boot
+            self.flushed_offset,
+            self._queues_written,
+            self._entries_written,
+            self.log.end_offset if clean else 0,
+            clean,
+            self._boot,
         )
         if bound == self._bound_written:
             return
@@ -503,33 +576,61 @@ class MessageStore:
         path = self.config.root / "ropewalk" / "bound"
         data = bound.encode()
 
-        def write() -> None:
-            self._disk.create_paged(path, len(data)).write_at(0, data)
+        def done(written: bool) -> None:
+            if not written:
+                self._bound_written = Bound()  # the older file claims less, and that is allowed
 
-        self._writer.submit(write, lambda _result: None)
+        self._writer.submit(
+            lambda: _unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data)), done
+        )
 
     # -- close ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush everything, write queues, checkpoint and bound, release the lock. Blocks."""
+        """Flush everything, write queues, checkpoint and bound, release the lock. Blocks.
+
+        After a failed flush this raises what the flusher found, and the store stays as a crash would leave it. A
+        disk too full for the last queue entries leaves them to the next start, which reads them from the log.
+        """
         assert self._flusher is not None
         self.request_flush()
         self._flusher.stop()
         self.run_completions()
-        self._writer.stop()
-        self.run_completions()
-        self._writer = Worker("ropewalk-writer", self.completions)
+        assert self.flushed_offset == self.log.end_offset, (
+            "the flusher failed before; its error was raised then"
+        )
+        self._drain_writer()
         self._write_queues()
-        self._writer.stop()
-        self.run_completions()
-        self._writer = Worker("ropewalk-writer", self.completions)
-        self._sync_queues()
-        self._write_bound(clean=True)
+        self._drain_writer()
+        clean = self._queues_written == self.log.end_offset
+        if clean:
+            self._noted = (self.log.end_offset, self._last_store_ms)
+            self._write_checkpoint()
+        self._write_bound(clean=clean)
+        self._drain_writer()
         self._writer.stop()
         self._janitor.stop()
         self.run_completions()
         self._disk.sync_tree(self.config.root)
         self.log.close()
-        self._disk.remove(self.config.root / "abort")
+        if clean:
+            self._disk.remove(self.config.root / "abort")
         self._disk.close()
         self._disk.unlock(self._lock_fd)
+
+    def _drain_writer(self) -> None:
+        """Have the writer thread finish what it was given, and take in the results. Blocks."""
+        self._writer.stop()
+        self._writer = Worker("ropewalk-writer", self.completions)
+        self.run_completions()
+
+
+def _unless_full(write: Callable[[], None]) -> bool:
+    """Do it; False if the disk has no room, which passes. Everything else is raised."""
+    try:
+        write()
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True

@@ -32,6 +32,7 @@ _HEAD = struct.Struct(
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _I16 = struct.Struct(">h")
+_I8 = struct.Struct(">b")
 _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
 _SIZE_MIN = 91
@@ -74,7 +75,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     _size, _magic, crc, queue_id, _flag, queue_offset, offset, sys_flag, _born = _HEAD.unpack_from(
         data, position
     )
-    if offset != segment.base_offset + position:
+    if offset != segment.base_offset + position or queue_id < 0 or queue_offset < 0:
         return Sight.BAD
     at = position + 48 + (20 if sys_flag & _BORN_V6 else 8)
     end = position + size
@@ -87,7 +88,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     if body_size < 0 or topic_at + 2 > end:
         return Sight.BAD
     if magic == MAGIC_V1:
-        topic_size, topic_at = data[topic_at], topic_at + 1
+        (topic_size,), topic_at = _I8.unpack_from(data, topic_at), topic_at + 1
     else:
         (topic_size,), topic_at = _I16.unpack_from(data, topic_at), topic_at + 2
     properties_at = topic_at + topic_size + 2
@@ -103,6 +104,8 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
         topic = data[topic_at : topic_at + topic_size].decode()
     except UnicodeDecodeError:
         return Sight.BAD
+    if "/" in topic or "\0" in topic or topic in (".", ".."):
+        return Sight.BAD  # no broker took such a name, and the topic is about to become a directory
     text = data[properties_at:end]
     code = 0
     if b"TAGS\x01" in text:
@@ -116,7 +119,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
 def _tags_code_of(properties: bytes) -> int:
     tags = None
     for piece in properties.split(b"\x02"):
-        if piece.startswith(b"TAGS\x01"):
+        if piece.startswith(b"TAGS\x01") and len(piece) > 5:
             tags = piece[5:].decode(errors="replace")
     return tags_code(tags)
 
@@ -176,13 +179,16 @@ class Recovered:
 
 
 class QueueGap(Exception):
-    """A queue file lacks entries from before the place where the walk began: begin at the beginning."""
+    """A queue's files lack entries from before the place where the walk began: begin at the beginning."""
 
 
 def walk(
-    log: CommitLog, start: int, durable: int, sync_flush: bool
+    log: CommitLog, start: int, durable: int, sync_flush: bool, flushed_ms: int = 0
 ) -> Iterator[Sighted | tuple[Verdict, int]]:
-    """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended."""
+    """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
+
+    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
+    """
     offset = start
     while (segment := log.find(offset)) is not None:
         seen = look(segment, offset - segment.base_offset)
@@ -193,13 +199,13 @@ def walk(
         if seen is Sight.FILLER:
             offset = segment.end_offset
             continue
-        past = offset >= durable
+        follows = next_valid(log, offset)
         verdict = judge(
             blank=seen is Sight.BLANK,
             filler=False,
             valid=False,
-            past_durable=past,
-            valid_follows=past and next_valid(log, offset) is not None,
+            past_durable=offset >= durable and (follows is None or follows.store_timestamp >= flushed_ms),
+            valid_follows=follows is not None,
             sync_flush=sync_flush,
         )
         yield verdict, offset
@@ -207,23 +213,17 @@ def walk(
     yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
 
 
-def next_valid(log: CommitLog, offset: int) -> int | None:
-    """The offset of the first valid record behind a bad place, if there is one."""
-    index = next(i for i, s in enumerate(log.segments) if s.end_offset > offset)
-    for segment in log.segments[index:]:
-        position = max(offset - segment.base_offset, 0)
-        for start, end in segment.file.data_ranges(position):
+def next_valid(log: CommitLog, offset: int) -> Sighted | None:
+    """A valid record behind a bad place, if there is one."""
+    for segment in log.segments:
+        for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
             for magic in _MAGIC_BYTES:
                 found = segment.map.find(magic, start, end)
                 while found >= 0:
-                    if found - 4 > position and isinstance(look(segment, found - 4), Sighted):
-                        return segment.base_offset + found - 4
-                    if (
-                        found - 4 == 0
-                        and segment.base_offset > offset
-                        and isinstance(look(segment, 0), Sighted)
-                    ):
-                        return segment.base_offset
+                    if segment.base_offset + found - 4 > offset and found >= 4:
+                        seen = look(segment, found - 4)
+                        if isinstance(seen, Sighted):
+                            return seen
                     found = segment.map.find(magic, found + 1, end)
     return None
 
@@ -241,7 +241,8 @@ def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
 def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
     """Make the log end at `end`: dead bytes go to `tails`, then to zero; empty later segments are removed."""
     findings: list[str] = []
-    while log.segments and log.segments[-1].base_offset >= max(end, 1):
+    # The first segment stays, even if nothing in it does: its name tells where the log goes on.
+    while len(log.segments) > 1 and log.segments[-1].base_offset >= end:
         segment = log.segments[-1]
         findings += _copy_aside(segment, 0, tails, disk)
         log.drop_last()
@@ -292,21 +293,33 @@ def start_of_walk(log: CommitLog, bound: Bound | None, boot: bytes, checkpoint_m
     return log.min_offset
 
 
-def confirm_queue(queue: ConsumeQueue, log: CommitLog, end: int) -> int:
-    """How many entries of a queue file can be believed: the last one must name its own record, below `end`."""
-    count = queue.next_offset
-    while count > queue.min_offset:
+def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
+    """When the last message of a queue was stored, ms; 0 if its record is gone."""
+    if queue.next_offset == queue.min_offset:
+        return 0
+    offset, _size, _tags = queue.read(queue.next_offset - 1)
+    segment = log.find(offset)
+    seen = look(segment, offset - segment.base_offset) if segment is not None else None
+    return seen.store_timestamp if isinstance(seen, Sighted) else 0
+
+
+def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
+    """How many entries of a queue's files the walk builds on: those of records before `start`.
+
+    What the files say about later records is not even read, since the walk knows better. The last entry that
+    stays must name its own record, or the files are not what they were: `QueueGap`.
+    """
+    count = queue.find(start)
+    if count > queue.min_offset:
         offset, size, _tags = queue.read(count - 1)
-        if offset < log.min_offset:
-            break  # its segment is gone; the numbers still count
         segment = log.find(offset)
-        if segment is not None and offset + size <= end:
+        # Where the segment is gone there is nothing to compare with, and the numbers still count.
+        if segment is not None:
             seen = look(segment, offset - segment.base_offset)
             if (
-                isinstance(seen, Sighted)
-                and (seen.size, seen.topic, seen.queue_id, seen.queue_offset)
-                == (size, queue.topic, queue.queue_id, count - 1)
+                not isinstance(seen, Sighted)
+                or (seen.size, seen.topic, seen.queue_id, seen.queue_offset)
+                != (size, queue.topic, queue.queue_id, count - 1)
             ):  # fmt: skip
-                break
-        count -= 1
+                raise QueueGap
     return count
