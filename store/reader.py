@@ -90,6 +90,9 @@ class Reader:
         self._log = log
         self._workers = [Worker(f"ropewalk-reader-{n}", completions) for n in range(threads)]
         self._in_flight_max = in_flight_max
+        self._warm_window = min(limits.warm_window, limits.memory_window)
+        self.failed = 0
+        """Reads that the disk refused, since the start."""
 
     def get(
         self,
@@ -103,7 +106,7 @@ class Reader:
         """Read from `queue` at `offset`; `done(result)` is called now if no disk is needed, else later.
 
         `matches(tags_code)` filters by the queue entry alone; None takes all. `done(None)` says that too many cold
-        reads are waiting already: answer "busy".
+        reads are waiting already, or that the disk could not read: answer "busy".
         """
         if queue is None or queue.readable == 0:
             missing = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
@@ -117,6 +120,7 @@ class Reader:
         elif offset > high:
             done(GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high))
         else:
+            max_count = max(max_count, 1)  # the first message always comes
             scan = min(high - offset, max(_SCAN_BYTES_MAX // ENTRY_SIZE, max_count))
             # A batch rarely needs more entries than messages; a filter may have to look at all of them.
             first = scan if matches is not None else min(scan, max_count, self.limits.memory_count)
@@ -138,7 +142,22 @@ class Reader:
         if worker.pending >= self._in_flight_max // len(self._workers):
             done(None)
             return
-        worker.submit(job, then)
+
+        def read() -> object:
+            try:
+                return job()
+            except OSError as exc:
+                return exc
+
+        def bring(result: object) -> None:
+            # A place on disk that cannot be read is this consumer's trouble, and not the end of the process.
+            if isinstance(result, OSError):
+                self.failed += 1
+                done(None)
+            else:
+                then(result)
+
+        worker.submit(read, bring)
 
     def _read(
         self,
@@ -158,7 +177,7 @@ class Reader:
             )
             done(result)
             return
-        warm_from = self._log.end_offset - self.limits.warm_window
+        warm_from = self._log.end_offset - self._warm_window
         if matches is None and int.from_bytes(entries[:8], "big") >= max(warm_from, self._log.min_offset):
             self._read_warm(result, entries, max_count, max_bytes)
             done(result)
@@ -241,6 +260,8 @@ class Reader:
                 expected = -1
                 if segment is None:
                     continue
+            if not _RECORD_SIZE_MIN <= size <= segment.end_offset - physical:
+                continue  # no record has this size: the queue file is damaged here
             if physical == expected:
                 piece = pieces[-1]
                 piece.size += size
@@ -333,5 +354,7 @@ def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
     if segment is None:
         return -1
     head = segment.file.read_at(physical - segment.base_offset, 80)
+    if len(head) < 80:
+        return -1
     at = 48 + (20 if struct.unpack_from(">i", head, 36)[0] & 0x10 else 8)
     return int(struct.unpack_from(">q", head, at)[0])
