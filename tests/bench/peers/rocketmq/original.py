@@ -119,7 +119,8 @@ class Original:
         config.setdefault("haListenPort", str(int(config["listenPort"]) + 1))
         self.broker_config = config
         self.namesrv = namesrv or f"127.0.0.1:{namesrv_port}"
-        self.broker = f"127.0.0.1:{config['listenPort']}"
+        # What clients are told, through the name server and in message ids.
+        self.broker = f"{config['brokerIP1']}:{config['listenPort']}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property

@@ -37,6 +37,7 @@ final class World implements AutoCloseable {
     private <C extends ClientConfig> C placed(C client) {
         client.setNamesrvAddr(namesrv);
         client.setInstanceName(topic + "-" + instances++);
+        client.setClientIP("127.0.0.1");
         client.setPollNameServerInterval(1_000);
         // Client 5.5.0 gives up a heartbeat when another of its threads is sending one, and then pulls under
         // a subscription its broker has not heard of; the next regular heartbeat mends it.
