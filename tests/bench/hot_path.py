@@ -1,0 +1,136 @@
+"""What one message costs the broker, without sockets: `python -m tests.bench.hot_path`.
+
+Feeds prebuilt frames to a real session over a real store and prints CPU microseconds for each message, the best of
+many rounds. On a busy machine the best is the figure that says something about the code. Nothing here is asserted:
+it is for looking at before and after a change to the send or the pull path.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.broker import Broker
+from broker.config import load_config
+from broker.process import now_ms
+from broker.session import Session
+from ropewalk.codes import RequestCode
+from ropewalk.format.remoting import Command, encode_frame
+from store.disk import Disk
+
+RUN = 256
+PULLS = 64
+PULL_COUNT = 32
+ROUNDS = 30
+
+
+class NoWire:
+    """A connection that takes everything."""
+
+    peer = ("127.0.0.1", 50000)
+    congested = False
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, data: bytes) -> None:
+        self.sent += len(data)
+
+    def close(self) -> None:
+        pass
+
+
+def send_frame(number: int, body: bytes) -> bytes:
+    properties = f"UNIQ_KEY\x017F0000010BCC18B4AAC20A6B2C{number:06X}\x02WAIT\x01true\x02TAGS\x01TagA"
+    ext = {
+        "a": "bench",
+        "b": "hot",
+        "c": "TBW102",
+        "d": "4",
+        "e": str(number % 4),
+        "f": "0",
+        "g": "1700000000000",
+    }
+    ext |= {"h": "0", "i": properties, "j": "0", "k": "false", "l": "-1", "m": "false"}
+    return encode_frame(Command(RequestCode.SEND_MESSAGE_V2, ext, body, opaque=number, language="JAVA"))
+
+
+def pull_frame(number: int) -> bytes:
+    ext = {
+        "consumerGroup": "bench",
+        "topic": "hot",
+        "queueId": str(number % 4),
+        "queueOffset": str(number * 8),
+    }
+    ext |= {"maxMsgNums": str(PULL_COUNT), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
+    ext |= {"subscription": "*", "subVersion": "0", "expressionType": "TAG"}
+    return encode_frame(Command(RequestCode.PULL_MESSAGE, ext, opaque=number, language="JAVA"))
+
+
+def best_us(turn: Callable[[], None], between: Callable[[], None], messages: int) -> float:
+    """CPU time of this thread for a message, in us: the best of the rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = time.thread_time()
+        for _ in range(10):
+            turn()
+        best = min(best, time.thread_time() - began)
+        between()
+    return best / 10 / messages * 1e6
+
+
+def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
+    link = NoWire()
+    session = Session(link, broker.handlers, lambda _session: None)
+    body = b"x" * body_size
+    frames = [send_frame(number, body) for number in range(RUN)]
+    pulls = b"".join(pull_frame(number) for number in range(PULLS))
+
+    def turn_of(data: bytes) -> Callable[[], None]:
+        def turn() -> None:
+            broker.begin_turn()
+            session.receive(data)
+            broker.end_turn()
+
+        return turn
+
+    def between() -> None:
+        broker.wakened()
+        broker.tick()
+
+    turn_of(frames[0])()
+    return [
+        (f"send, runs of {RUN}", best_us(turn_of(b"".join(frames)), between, RUN)),
+        ("send, one to a turn", best_us(turn_of(frames[0]), between, 1)),
+        (f"pull, {PULL_COUNT} at a time", best_us(turn_of(pulls), between, PULLS * PULL_COUNT)),
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
+        config = load_config(
+            config_file=None, settings=(), named={"storePathRootDir": str(Path(folder) / "store")}, environ={}
+        )
+        broker = Broker(
+            config,
+            address=("127.0.0.1", 10911),
+            disk=Disk(),
+            now_ms=now_ms,
+            chance=random.Random(1),
+            wake=lambda: None,
+        )
+        broker.open()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+        for body_size in (128, 1024):
+            for name, cost in measure(broker, body_size):
+                print(f"{body_size:5} B  {name:24} {cost:6.2f} us/message")
+        broker.close()
+
+
+if __name__ == "__main__":
+    main()
