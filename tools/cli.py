@@ -222,7 +222,7 @@ def produce(
         report = Report(topic, results=None if lines else [])
         send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
     for text, number in report.problems.items():
-        report_error(f"{counted(number)}: {text}", as_json=as_json)
+        report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
     if as_json:
         print_json(report.as_json() | {"skipped": lines.skipped if lines else 0})
     else:

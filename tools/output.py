@@ -114,6 +114,8 @@ def hint_for(exc: RopewalkError) -> str | None:
         return "the name server knows this broker, but it cannot be reached from here: is it still running?"
     if exc.code == ResponseCode.TOPIC_NOT_EXIST:
         return "a topic is created by the first message: `ropewalk produce TOPIC MESSAGE`"
+    if exc.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return "-n wants a name server (usually port 9876); a broker answers elsewhere and knows no routes"
     if isinstance(exc, OutcomeUnknown):
         return "it may or may not have been done; look before you repeat it"
     if isinstance(exc, TryLater):

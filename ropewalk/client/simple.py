@@ -284,7 +284,7 @@ class Client:
         return _answer_header(OffsetResponseHeader, _require_success(answer)).offset
 
     def commit_offset(self, group: str, topic: str, queue: Queue, offset: int) -> None:
-        """Record how far a group has come. Backwards is allowed."""
+        """Record how far a group has come. Backwards is allowed; the group must exist (else `Rejected`, 26)."""
         header = UpdateConsumerOffsetHeader(group, topic, queue.queue_id, offset)
         _require_success(
             self._ask_broker(topic, queue, command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header))

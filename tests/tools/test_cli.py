@@ -5,6 +5,8 @@ import pytest
 
 import ropewalk as package
 from broker.options import BrokerOptions, NamesrvOptions
+from ropewalk.codes import RequestCode
+from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.ropewalk.client.test_blocking import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment
 
@@ -71,6 +73,15 @@ def test_without_a_name_server_a_client_says_how_to_start_one(
     as_json = ropewalk(*words, "-n", address, "--json")
     assert as_json.status == 1
     assert as_json.errors.startswith('{"error":"no name server at ')
+
+
+def test_a_broker_in_the_place_of_a_name_server_is_told_apart(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    cluster.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: request.reply(3, "not supported")
+    ended = ropewalk("consume", "T")
+    assert ended.status == 1
+    assert "-n wants a name server" in ended.errors
 
 
 def test_a_name_server_that_is_no_address_is_wrong_use(ropewalk: RunCommand) -> None:
