@@ -227,6 +227,8 @@ class BrokerProcess:
                 nursery.start_soon(self._second_signal, signals)
                 await self._stop()
                 nursery.cancel_scope.cancel()
+            # Now that nothing is served any more, what was answered last is in the tables, and no task saves them too.
+            await self._save_changed()
 
     async def _second_signal(self, signals: AsyncIterator[int]) -> None:
         async for _signal in signals:
@@ -279,7 +281,6 @@ class BrokerProcess:
         with trio.move_on_after(_STOP_FLUSH_S):
             await self._drain()
         self.shell.flush()
-        await self._save_changed()
 
     async def _drain(self) -> None:
         """Until nobody waits for a flush any more: the shell's turns answer them."""
