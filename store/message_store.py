@@ -32,7 +32,7 @@ from store.consume_queue import ConsumeQueue
 from store.disk import Disk, DiskFull
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
 from store.segment import FILLER_HEADER_SIZE, Segment
-from store.workers import Completions, Flusher, Worker
+from store.workers import Completions, Flusher
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
@@ -65,7 +65,12 @@ class StoreConfig:
 
 class MessageStore:
     def __init__(
-        self, config: StoreConfig, disk: Disk, now_ms: Callable[[], int], wake: Callable[[], None]
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+        helpers: Helpers | None = None,
     ) -> None:
         self.config = config
         self.log = CommitLog(config.log_directory, config.segment_size, disk)
@@ -82,6 +87,7 @@ class MessageStore:
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
+        self._helpers = helpers or Helpers()
         self._lock_fd = -1
         self._boot = boot_id(disk)
         self._unreadable: deque[tuple[int, ConsumeQueue]] = deque()
@@ -125,9 +131,9 @@ class MessageStore:
         self._entries_written = sum(queue.written for queue in self._each_queue())
         self._last_store_ms = self.recovered.last_store_timestamp
         self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
-        self._flusher = Flusher(self.completions, self._note_flushed)
-        self._writer = Worker("ropewalk-writer", self.completions)
-        self._janitor = Worker("ropewalk-janitor", self.completions)
+        self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
+        self._writer = self._helpers.worker("ropewalk-writer", self.completions)
+        self._janitor = self._helpers.worker("ropewalk-janitor", self.completions)
         self.tick()
         return self.recovered
 
@@ -621,7 +627,7 @@ class MessageStore:
     def _drain_writer(self) -> None:
         """Have the writer thread finish what it was given, and take in the results. Blocks."""
         self._writer.stop()
-        self._writer = Worker("ropewalk-writer", self.completions)
+        self._writer = self._helpers.worker("ropewalk-writer", self.completions)
         self.run_completions()
 
 

@@ -45,12 +45,14 @@ class Completions:
 class Worker:
     """One daemon thread that runs jobs in order; `pending` bounds what callers may queue up."""
 
-    def __init__(self, name: str, completions: Completions) -> None:
+    def __init__(self, name: str, completions: Completions, *, start: bool = True) -> None:
+        """Without `start` nothing runs until somebody calls `step`: how a simulation owns time."""
         self.pending = 0
         self._completions = completions
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True) if start else None
+        if self._thread is not None:
+            self._thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `job` on the thread, then `done(result)` on the loop; an exception is raised on the loop."""
@@ -58,14 +60,27 @@ class Worker:
         self._jobs.put((job, done))
 
     def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, done = item
-            try:
-                result = job()
-            except BaseException as exc:
-                self._completions.post(partial(self._fail, exc))
-            else:
-                self._completions.post(partial(self._finish, done, result))
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Wait for the next job and run it; False when there will be no more."""
+        item = self._jobs.get()
+        if item is None:
+            return False
+        job, done = item
+        try:
+            result = job()
+        except BaseException as exc:
+            self._completions.post(partial(self._fail, exc))
+        else:
+            self._completions.post(partial(self._finish, done, result))
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a `step` would have to wait."""
+        return self._jobs.empty()
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
         self.pending -= 1
@@ -78,13 +93,18 @@ class Worker:
     def stop(self) -> None:
         """Finish the queued jobs, then end. Blocks until then."""
         self._jobs.put(None)
-        self._thread.join()
+        if self._thread is None:
+            self._run()
+        else:
+            self._thread.join()
 
 
 class Flusher:
     """The one thread that calls fdatasync on the commit log."""
 
-    def __init__(self, completions: Completions, on_flushed: Callable[[int], None]) -> None:
+    def __init__(
+        self, completions: Completions, on_flushed: Callable[[int], None], *, start: bool = True
+    ) -> None:
         self._completions = completions
         self._on_flushed = on_flushed
         self._lock = threading.Lock()
@@ -92,9 +112,14 @@ class Flusher:
         self._wake.acquire()
         self._idle = True
         self._stopping = False
+        self._failed = False
+        self._flushed = 0
         self._target: tuple[int, Sequence[MappedFile]] = (0, ())
-        self._thread = threading.Thread(target=self._run, name="ropewalk-flusher", daemon=True)
-        self._thread.start()
+        self._thread = (
+            threading.Thread(target=self._run, name="ropewalk-flusher", daemon=True) if start else None
+        )
+        if self._thread is not None:
+            self._thread.start()
 
     def request(self, target: int, files: Sequence[MappedFile]) -> None:
         """Flush `files`, which hold everything not yet flushed below `target`; never blocks.
@@ -108,37 +133,58 @@ class Flusher:
                 self._wake.release()
 
     def _run(self) -> None:
-        flushed = 0
-        while True:
-            with self._lock:
-                target, files = self._target
-                work = target > flushed
-                if not work:
-                    if self._stopping:
-                        return
-                    self._idle = True
-            if not work:
-                self._wake.acquire()
+        while not self._failed:
+            if self.step():
                 continue
-            try:
-                for file in files:
-                    file.sync()
-            except Exception as exc:
-                failure = FlushFailed(f"flushing the commit log failed ({exc}); nothing more is acknowledged")
-                failure.__cause__ = exc
-                self._completions.post(partial(_raise, failure))
-                return
-            flushed = target
-            self._completions.post(partial(self._on_flushed, target))
+            with self._lock:
+                if self._target[0] > self._flushed:
+                    continue
+                if self._stopping:
+                    return
+                self._idle = True
+            self._wake.acquire()
+
+    def step(self) -> bool:
+        """Carry out the newest request; False if there is none that asks for more than is flushed."""
+        with self._lock:
+            target, files = self._target
+        if target <= self._flushed or self._failed:
+            return False
+        try:
+            for file in files:
+                file.sync()
+        except OSError as exc:
+            self._failed = True
+            failure = FlushFailed(f"flushing the commit log failed ({exc}); nothing more is acknowledged")
+            failure.__cause__ = exc
+            self._completions.post(partial(_raise, failure))
+            return False
+        self._flushed = target
+        self._completions.post(partial(self._on_flushed, target))
+        return True
 
     def stop(self) -> None:
         """Carry out what was requested, then end. Blocks until then."""
+        if self._thread is None:
+            while self.step():
+                pass
+            return
         with self._lock:
             self._stopping = True
             if self._idle:
                 self._idle = False
                 self._wake.release()
         self._thread.join()
+
+
+class Helpers:
+    """Where a store gets its helper threads from. A simulation hands in its own, and runs their steps itself."""
+
+    def worker(self, name: str, completions: Completions) -> Worker:
+        return Worker(name, completions)
+
+    def flusher(self, completions: Completions, on_flushed: Callable[[int], None]) -> Flusher:
+        return Flusher(completions, on_flushed)
 
 
 def _raise(exc: BaseException) -> None:
