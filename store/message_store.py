@@ -29,10 +29,11 @@ from store import recovery
 from store.bound import Bound, boot_id, decode_bound
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
+from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
 from store.segment import FILLER_HEADER_SIZE, Segment
-from store.workers import Completions, Flusher
+from store.workers import Completions, Flusher, Helpers
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
@@ -61,6 +62,7 @@ class StoreConfig:
     warm_window: int = 256 << 20
     prefault_window: int = 64 << 20
     prefault_idle: int = 8 << 20
+    delay_levels: DelayLevels = DelayLevels()
 
 
 class MessageStore:
@@ -90,6 +92,7 @@ class MessageStore:
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
         self._boot = boot_id(disk)
+        self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
         self._unreadable: deque[tuple[int, ConsumeQueue]] = deque()
         self._dirty: list[ConsumeQueue] = []
         self._last_store_ms = 0
@@ -118,6 +121,7 @@ class MessageStore:
         self._lock_fd = self._disk.lock(self.config.root / "lock")
         try:
             self._refuse_what_is_not_built()
+            self._deleted.load()
             self.log.load()
             self.recovered = self._recover()
         except BaseException as exc:
@@ -156,7 +160,13 @@ class MessageStore:
         for topic in self._disk.directories(base):
             for name in self._disk.directories(base / topic):
                 if name.isdigit():
-                    whole &= self.queue(topic, int(name)).load()
+                    queue = self.queue(topic, int(name))
+                    whole &= queue.load()
+                    if (
+                        queue.min_offset < queue.next_offset
+                        and self._deleted.is_dead(topic, queue.read(queue.min_offset)[0])
+                    ):
+                        queue.forget()  # the crash came between the deletion and the removal of this file
         return whole
 
     def _recover(self) -> Recovered:
@@ -208,7 +218,8 @@ class MessageStore:
             found.last_store_timestamp = max(
                 found.last_store_timestamp, recovery.last_store_time(queue, self.log)
             )
-        for seen in recovery.walk(self.log, start, durable, self.config.sync_flush, flushed_ms):
+        delay_of = self.config.delay_levels.delay_of
+        for seen in recovery.walk(self.log, start, durable, self.config.sync_flush, flushed_ms, delay_of):
             if isinstance(seen, Sighted):
                 found.records += 1
                 found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
@@ -226,9 +237,11 @@ class MessageStore:
         return found
 
     def _index_again(self, record: Sighted, start: int, kept: dict[ConsumeQueue, int]) -> None:
+        if self._deleted.is_dead(record.topic, record.offset):
+            return
         queue = self.queue(record.topic, record.queue_id)
         if record.queue_offset < queue.next_offset:
-            return  # the number was taken before: a deleted topic's, as in the original
+            return  # the number was taken before: a deleted topic's of a RocketMQ store, and as there
         if record.queue_offset > queue.next_offset:
             if start > self.log.min_offset:
                 raise QueueGap
@@ -262,6 +275,27 @@ class MessageStore:
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queues = self.queues.get(topic)
         return queues.get(queue_id) if queues is not None else None
+
+    def delete_topic(self, topic: str, done: Callable[[bool], None]) -> None:
+        """Forget a topic's queues at once, then remove their files; its records stay where they are.
+
+        `done(False)` says that the disk had no room to note the deletion: the next start may bring the queues back.
+        Whoever holds one of the queues finds it empty.
+        """
+        gone = self.queues.pop(topic, {}).values()
+        for queue in gone:
+            self._entries_written -= queue.written
+            queue.forget()
+        if gone:
+            self._unreadable = deque(entry for entry in self._unreadable if entry[1] not in gone)
+        text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
+        self._write_bound(clean=False)  # it claims fewer entries before there are fewer
+
+        def remove() -> None:
+            self._deleted.save(text)
+            self._disk.remove_tree(self.config.root / "consumequeue" / topic)
+
+        self._writer.submit(lambda: _unless_full(remove), done)
 
     def _each_queue(self) -> Iterator[ConsumeQueue]:
         for queues in self.queues.values():
@@ -529,6 +563,8 @@ class MessageStore:
         def done(written: bool) -> None:
             self._queues_writing = False
             for queue, at in marks:
+                if at > queue.readable:
+                    continue  # its topic was deleted meanwhile
                 if written:
                     self._entries_written += max(0, at - queue.written)
                     queue.note_written(at)
