@@ -29,6 +29,7 @@ from store import recovery
 from store.bound import Bound, boot_id, decode_bound
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
+from store.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
@@ -62,7 +63,7 @@ class StoreConfig:
     warm_window: int = 256 << 20
     prefault_window: int = 64 << 20
     prefault_idle: int = 8 << 20
-    delay_levels: DelayLevels = DelayLevels()
+    delay_levels: DelayLevels = DEFAULT_LEVELS
 
 
 class MessageStore:
@@ -162,9 +163,8 @@ class MessageStore:
                 if name.isdigit():
                     queue = self.queue(topic, int(name))
                     whole &= queue.load()
-                    if (
-                        queue.min_offset < queue.next_offset
-                        and self._deleted.is_dead(topic, queue.read(queue.min_offset)[0])
+                    if queue.min_offset < queue.next_offset and self._deleted.is_dead(
+                        topic, queue.read(queue.min_offset)[0]
                     ):
                         queue.forget()  # the crash came between the deletion and the removal of this file
         return whole

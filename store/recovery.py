@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropewalk.format.properties import tags_code
+from ropewalk.format.names import SCHEDULE_TOPIC
+from ropewalk.format.properties import find_property, tags_code
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from store.bound import Bound
 from store.commitlog import CommitLog, StoreDamaged
@@ -61,7 +62,10 @@ class Sight(enum.Enum):
 
 
 def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None) -> Sighted | Sight:
-    """What stands at `position`. Trusts no length before it is checked; touches the map, so may block."""
+    """What stands at `position`. Trusts no length before it is checked; touches the map, so may block.
+
+    `delay_ms` says how long a level's messages wait: with it, what waits in the delay topic has its time as tag code.
+    """
     data, size_left = segment.map, segment.size - position
     if size_left < 8:
         return Sight.BAD
@@ -110,6 +114,9 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     code = 0
     if b"TAGS\x01" in text:
         code = _tags_code_of(text)
+    if delay_ms is not None and topic == SCHEDULE_TOPIC:
+        delay = delay_ms((find_property(text, b"DELAY") or b"").decode(errors="replace"))
+        code = store_timestamp + delay if delay else code
     return Sighted(
         offset, size, topic, queue_id, queue_offset, code, store_timestamp,
         sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
@@ -183,7 +190,12 @@ class QueueGap(Exception):
 
 
 def walk(
-    log: CommitLog, start: int, durable: int, sync_flush: bool, flushed_ms: int = 0
+    log: CommitLog,
+    start: int,
+    durable: int,
+    sync_flush: bool,
+    flushed_ms: int = 0,
+    delay_ms: Callable[[str], int] | None = None,
 ) -> Iterator[Sighted | tuple[Verdict, int]]:
     """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
@@ -191,7 +203,7 @@ def walk(
     """
     offset = start
     while (segment := log.find(offset)) is not None:
-        seen = look(segment, offset - segment.base_offset)
+        seen = look(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, Sighted):
             yield seen
             offset += seen.size
