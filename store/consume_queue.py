@@ -143,7 +143,7 @@ class ConsumeQueue:
         False if a file is missing between others: the queue then counts as empty, to be built again from the log.
         Raises `StoreDamaged` for a file of another size, which this queue would read at the wrong places.
         """
-        self._forget()
+        self.forget()
         bases = self._bases()
         for base in bases:
             path = self._path(base)
@@ -174,7 +174,8 @@ class ConsumeQueue:
     def _bases(self) -> list[int]:
         return [int(n) for n in self._disk.names(self.directory) if len(n) == NAME_DIGITS and n.isdigit()]
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Be empty, as if nothing had ever been added. The files are for the caller to remove."""
         self.min_offset = 0
         self._set_end(0)
 
@@ -215,7 +216,7 @@ class ConsumeQueue:
 
     def restart_at(self, queue_offset: int) -> None:
         """Give up all entries, whose records are gone, and begin again at a later number."""
-        self._forget()
+        self.forget()
         self.start_at(queue_offset)
 
     def clear_files(self, end: int) -> None:

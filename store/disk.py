@@ -194,6 +194,8 @@ class Disk:
         finally:
             with self._lock:
                 entry[1] -= 1
+                if entry[1] == 0 and self._descriptors.get(path) is not entry:
+                    os.close(entry[0])  # the file was removed while it was read
 
     def _close_idle(self) -> None:
         for path in list(self._descriptors)[: _OPEN_PAGED_FILES_MAX // 4]:
@@ -203,10 +205,10 @@ class Disk:
                 os.close(fd)
 
     def forget(self, path: Path) -> None:
-        """Close the pooled descriptor of a file that is about to be removed."""
+        """Close the pooled descriptor of a file that is about to be removed, as soon as nobody uses it."""
         with self._lock:
             entry = self._descriptors.pop(path, None)
-            if entry is not None:
+            if entry is not None and entry[1] == 0:
                 os.close(entry[0])
 
     def close(self) -> None:
@@ -255,6 +257,15 @@ class Disk:
         self.forget(path)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+    def remove_tree(self, directory: Path) -> None:
+        """Remove a directory with all that is in it, if it exists. Blocks."""
+        for name in self.directories(directory):
+            self.remove_tree(directory / name)
+        for name in self.names(directory):
+            self.remove(directory / name)
+        with contextlib.suppress(FileNotFoundError):
+            directory.rmdir()
 
     def read_file(self, path: Path) -> bytes | None:
         try:
