@@ -110,7 +110,7 @@ class Flusher:
         self._lock = threading.Lock()
         self._wake = threading.Lock()
         self._wake.acquire()
-        # Idle is what the thread says it is: a wake-up left over from before its first look would be one too many later.
+        # Idle is what the thread says it is: a wake-up from before its first look would be one too many later.
         self._idle = False
         self._stopping = False
         self._failed = False

@@ -47,7 +47,7 @@ def checkout_command() -> list[str]:
     return [sys.executable, "-m", "ropewalk"]
 
 
-def _first_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+def first_line(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
     """The first line of standard output, or b"" at its end or after the timeout.
 
     The thread goes on to drain the pipe, so that a talkative process never blocks on it.
@@ -104,7 +104,7 @@ def running_broker(
             stderr=stderr,
         )
     try:
-        line = _first_line(process, READY_TIMEOUT_S)
+        line = first_line(process, READY_TIMEOUT_S)
         assert line, f"no ready line; standard error was:\n{errors.read_text(errors='replace')}"
         yield RunningBroker(process, json.loads(line))
     finally:
