@@ -16,6 +16,7 @@ import structlog
 
 from broker import json_file
 from broker.acks import AckQueue
+from broker.asks import Asks
 from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
 from broker.groups import GroupTable
@@ -77,6 +78,7 @@ class Broker:
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
         self.hold = PullHold()
         self.acks = AckQueue()
+        self.asks = Asks()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
         self.on_topics_changed: Callable[[], None] = lambda: None
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
@@ -247,6 +249,7 @@ class Broker:
         self.store.tick()
         self.hold.expire(now)
         self.acks.expire(now)
+        self.asks.expire(now)
         self.end_turn()
 
     def expire_clients(self) -> None:

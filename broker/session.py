@@ -145,6 +145,7 @@ class Session:
     """The state of one connection."""
 
     __slots__ = (
+        "_asked",
         "_backlog",
         "_first",
         "_frames",
@@ -179,6 +180,7 @@ class Session:
         self._on_closed = on_closed
         self._frames = FrameBuffer(frame_size_max)
         self._opaque = 0
+        self._asked: dict[int, Callable[[Command | None], None]] = {}
         self._first = True
         self._backlog: list[bytes] = []
 
@@ -241,7 +243,10 @@ class Session:
         else:
             raise RemoteProtocolError(f"serialize type {serialize_type} is unknown")
         if header.flag & FrameFlag.RESPONSE:
-            return  # the broker asks its clients nothing yet that is answered
+            answered = self._asked.pop(header.opaque, None)
+            if answered is not None:  # else nobody waits any more
+                answered(decode_frame(payload))
+            return
         request = Request(header, body)
         try:
             hot = self._handlers.hot.get(header.code)
@@ -290,14 +295,36 @@ class Session:
         if not request.flag & FrameFlag.ONEWAY:
             self.ready.append(request.reply(code, remark, ext))
 
-    def push(self, code: int, ext: Mapping[str, str]) -> None:
+    def push(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
         """Send the client a oneway request of the broker's own."""
-        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        self.link.send(
-            encode_frame(Command(code=code, ext=dict(ext), opaque=self._opaque, flag=FrameFlag.ONEWAY))
-        )
+        self._send_own(Command(code=code, ext=dict(ext), body=body, flag=FrameFlag.ONEWAY))
+
+    def ask(
+        self, code: int, ext: Mapping[str, str], body: bytes, answered: Callable[[Command | None], None]
+    ) -> int:
+        """Send the client a request of the broker's own; return its opaque.
+
+        `answered` is called once: with the answer, or with None when the connection ends or `give_up` comes first.
+        Who waits for how long is for the caller to say (`broker.asks`).
+        """
+        opaque = self._send_own(Command(code=code, ext=dict(ext), body=body))
+        self._asked[opaque] = answered
+        return opaque
+
+    def give_up(self, opaque: int) -> None:
+        """Nobody waits for this answer any more; one that still comes is dropped."""
+        answered = self._asked.pop(opaque, None)
+        if answered is not None:
+            answered(None)
+
+    def _send_own(self, request: Command) -> int:
+        self._opaque = request.opaque = (self._opaque + 1) & 0x7FFFFFFF
+        self.link.send(encode_frame(request))
+        return self._opaque
 
     def closed(self) -> None:
         """The connection is gone."""
         self.is_open = False
         self._on_closed(self)
+        for opaque in list(self._asked):
+            self.give_up(opaque)
