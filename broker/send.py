@@ -12,7 +12,9 @@ whole run, formatted answers. A test sends the same messages both ways and compa
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from msgspec import MsgspecError
 from broker.groups import GroupTable
 from broker.session import Request, Session
 from broker.topics import TopicConfig, TopicTable
-from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
+from ropewalk.codes import FrameFlag, MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import split_batch
@@ -37,6 +39,7 @@ from store.disk import DiskFull
 from store.message_store import Message, MessageStore
 
 PROPERTIES_SIZE_MAX = 32_767
+_PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
 _INNER_BITS = MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH
 _SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
 _CRC_PROPERTY = "__CRC32#"
@@ -50,6 +53,8 @@ _decode_v1 = json_decoder(SendMessageHeader).decode
 _TAGS = P.TAGS + "\x01"
 _UNIQ = P.UNIQ_KEY + "\x01"
 _NO_WAIT = P.WAIT + "\x01false"
+_NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
+_SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
 class _PlainHeader(msgspec.Struct, gc=False):
@@ -121,13 +126,17 @@ class SendProcessor:
         self._cluster_property = f"{P.CLUSTER}\x01{rules.cluster}\x02"
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self._sync = store.config.sync_flush
+        # Beyond it a message is either refused or larger than a segment: not for a run to find out half-way.
+        self._plain_size_max = min(rules.max_message_size, store.config.segment_size - _PLAIN_SLACK)
+        always = {"MSG_REGION": rules.region, "TRACE_ON": "true" if rules.trace_on else "false"}
         self._answer_format = (
-            b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b%016X","queueId":"%d",'
-            b'"queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"PYTHON","opaque":%d,'
-            b'"serializeTypeCurrentRPC":"JSON","version":479}'
-        ).replace(b"%b", rules.region.encode(), 1).replace(b"%b", b"true" if rules.trace_on else b"false", 1).replace(
-            b"%b", self._id_prefix, 1
-        )  # fmt: skip
+            b'{"code":0,"extFields":{'
+            + json.dumps(always, separators=(",", ":"))[1:-1].replace("%", "%%").encode()
+            + b',"msgId":"'
+            + self._id_prefix
+            + b'%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"PYTHON",'
+            b'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":479}'
+        )
 
     # -- the common way ------------------------------------------------------------------------------
 
@@ -140,7 +149,7 @@ class SendProcessor:
         """
         if self._targets_of != self._topics.generation or self._refusal() is not None:
             return start
-        targets, size_max = self._targets, self._rules.max_message_size
+        targets, size_max = self._targets, self._plain_size_max
         cluster_property, sync = self._cluster_property, self._sync
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
@@ -149,14 +158,17 @@ class SendProcessor:
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
                 break
+            # With the serialize type on top: anything but JSON is as far out of bounds as a length that lies.
             header_end = 4 + int.from_bytes(payload[:4], "big")
+            if header_end > len(payload):
+                break
             try:
                 frame = _decode_plain(payload[4:header_end])
             except MsgspecError:
                 break
             header = frame.extFields
             target = targets.get(header.topic)
-            if target is None or header.batch:
+            if target is None or header.batch or frame.flag & FrameFlag.RESPONSE:
                 break
             queue_id = header.queue_id
             queue = target.queues.get(queue_id)
@@ -199,7 +211,9 @@ class SendProcessor:
                     _tags_code(text),
                 )
             )
-            owed.append((frame.opaque, frame.flag, unique_key, sync and _NO_WAIT not in text))
+            # The text can stand inside another name or value; to answer before the flush is to be sure.
+            wait = sync and (_NO_WAIT not in text or _waits(parse_properties(text)))
+            owed.append((frame.opaque, frame.flag, unique_key, wait))
         else:
             index = len(payloads)
         if batch:
@@ -224,7 +238,7 @@ class SendProcessor:
         for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
             batch, owed, stored, strict=False
         ):
-            if flag & 2:
+            if flag & FrameFlag.ONEWAY:
                 continue
             answer = answer_format % (offset, message[0].queue_id, queue_offset, unique_key.encode(), opaque)
             size = len(answer)
@@ -237,9 +251,9 @@ class SendProcessor:
         else:
             header = request.header(SendMessageHeaderV2, _decode_v2)
         try:
-            target = self._judge(header)
             if (refused := self._refusal()) is not None:
                 raise _Refused(*refused)
+            target = self._judge(header)
             queue_id = header.queue_id
             if not 0 <= queue_id < target.queues_max:
                 queue_id = self._any_queue(queue_id, target)
@@ -297,8 +311,7 @@ class SendProcessor:
             raise _Refused(*_disk_full(self._store.full))
         offset, queue_offset = stored[0]
         ext = self._answer_ext(self._message_id(offset), queue.queue_id, queue_offset, properties[P.UNIQ_KEY])
-        wait = properties.get(P.WAIT, "true").lower() != "false"
-        return request.reply(ResponseCode.SUCCESS, None, ext), wait
+        return request.reply(ResponseCode.SUCCESS, None, ext), _waits(properties)
 
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix.decode()}{offset:016X}"
@@ -332,20 +345,17 @@ class SendProcessor:
             raise _Refused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
         if not items:
             raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        properties = parse_properties(header.properties or "")
+        _refuse_special_in_batch(properties)
         born_host = _host_of(session.link.peer)
         size, wait = 0, False
         batch: list[Message] = []
         for item in items:
             text = item.properties.decode("utf-8", "replace")
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
-            if ("DELAY" in text or "TRAN_MSG" in text or "TIMER_" in text) and _is_special(
-                parse_properties(text)
-            ):
-                raise _Refused(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    "a message of a batch can be neither delayed nor transactional",
-                )
-            wait = wait or _NO_WAIT not in text
+            if any(word in text for word in _SPECIAL_WORDS):
+                _refuse_special_in_batch(parse_properties(text))
+            wait = wait or _NO_WAIT not in text or _waits(parse_properties(text))
             size += record_size(
                 len(queue.topic_bytes),
                 len(item.body),
@@ -374,13 +384,12 @@ class SendProcessor:
         self._store.reserve(size + 1)
         stored = self._store.put(batch, born_host)
         assert len(stored) == len(batch), "the room was reserved"
-        properties = parse_properties(header.properties or "")
         key = properties.get(P.UNIQ_KEY) or parse_properties(items[0].properties).get(P.UNIQ_KEY, "")
         ids = ",".join(self._message_id(offset) for offset, _ in stored)
         answer = request.reply(
             ResponseCode.SUCCESS, None, self._answer_ext(ids, queue.queue_id, stored[0][1], key)
         )
-        return answer, wait and properties.get(P.WAIT, "true").lower() != "false"
+        return answer, wait and _waits(properties)
 
     def _answer_ext(self, msg_id: str, queue_id: int, queue_offset: int, unique_key: str) -> dict[str, str]:
         return {
@@ -491,8 +500,13 @@ def _disk_full(why: str | None) -> tuple[int, str]:
 
 
 def _is_delayed(properties: dict[str, str]) -> bool:
-    level = properties.get(P.DELAY, "0")
-    return level.isdecimal() and int(level) > 0
+    # Zero and less is no delay; what is no number at all is refused with the delays, never stored as if plain.
+    return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
+
+
+def _waits(properties: dict[str, str]) -> bool:
+    """Whether the answer waits for the flush; only the word that clients write says no."""
+    return properties.get(P.WAIT) != "false"
 
 
 def _is_timed(properties: dict[str, str]) -> bool:
@@ -500,10 +514,15 @@ def _is_timed(properties: dict[str, str]) -> bool:
     return timed and P.TIMER_OUT_MS not in properties
 
 
-def _is_special(properties: dict[str, str]) -> bool:
-    return (
-        _is_delayed(properties) or properties.get(P.TRAN_MSG, "").lower() == "true" or _is_timed(properties)
-    )
+def _refuse_special_in_batch(properties: dict[str, str]) -> None:
+    """Raise `_Refused` for what a message of a batch, or the batch itself, cannot ask for."""
+    half = properties.get(P.TRAN_MSG, "").lower() == "true"
+    if half or _is_delayed(properties) or _is_timed(properties):
+        raise _Refused(
+            ResponseCode.MESSAGE_ILLEGAL, "a message of a batch can be neither delayed nor transactional"
+        )
+    if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:
+        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
 
 
 def _tags_code(text: str) -> int:
@@ -514,7 +533,9 @@ def _tags_code(text: str) -> int:
     if at and text[at - 1] != "\x02":
         return tags_code(parse_properties(text).get(P.TAGS))
     end = text.find("\x02", at)
-    return tags_code(text[at + 5 : end] if end > 0 else text[at + 5 :])
+    tag = text[at + 5 : end] if end > 0 else text[at + 5 :]
+    # A name without a value counts as absent, and an earlier one as the last.
+    return tags_code(tag or parse_properties(text).get(P.TAGS))
 
 
 @lru_cache(maxsize=4096)

@@ -42,6 +42,7 @@ log = structlog.get_logger("broker.session")
 
 _H = TypeVar("_H", bound=Struct)
 _TLS_HELLO = 0x16
+_REMARK_MAX = 1000
 
 _Hot: TypeAlias = "Callable[[Session, Request], None]"
 
@@ -272,7 +273,9 @@ class Session:
             raise  # the disk, not the request: the process decides
         except Exception as exc:
             log.exception("a request handler failed", code=header.code, peer=self.link.peer)
-            self.answer(request, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+            # Whatever the text quotes, this answer has to leave: no lone surrogates, no megabytes.
+            text = f"{type(exc).__name__}: {exc}"[:_REMARK_MAX]
+            self.answer(request, ResponseCode.SYSTEM_ERROR, text.encode("utf-8", "replace").decode())
 
     def _command(self, request: Request) -> Command:
         return Command(
