@@ -165,18 +165,27 @@ class _Window:
 
     def next_data(self, position: int) -> Iterator[tuple[int, bytes]]:
         """Blocks of the file behind `position` that may be other than zero; holes cost nothing."""
+        for start, end in self._ranges(position):
+            for at in range(start, end, WINDOW_SIZE):
+                block = os.pread(self._fd, min(WINDOW_SIZE, end - at), at)
+                if not block:
+                    return
+                yield at, block
+
+    def _ranges(self, position: int) -> list[tuple[int, int]]:
+        # Asked for before any is read: reading brings the pages behind into the cache, and ext4 counts a cached page
+        # of an allocated but unwritten block as data.
+        ranges: list[tuple[int, int]] = []
         while position < self.file.size:
             try:
-                position = os.lseek(self._fd, position, os.SEEK_DATA)
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
             except OSError as exc:
                 if exc.errno == errno.ENXIO:
-                    return
+                    break
                 raise
-            block = os.pread(self._fd, WINDOW_SIZE, position)
-            if not block:
-                return
-            yield position, block
-            position += len(block)
+            position = min(os.lseek(self._fd, start, os.SEEK_HOLE), self.file.size)
+            ranges.append((start, position))
+        return ranges
 
     def damage(self, reason: str) -> Damage:
         return Damage(self.file.path, self.position, self.offset, reason)
