@@ -144,14 +144,15 @@ class ConsumeQueue:
         Raises `StoreDamaged` for a file of another size, which this queue would read at the wrong places.
         """
         self.forget()
-        bases = self._bases()
-        for base in bases:
+        bases = []
+        for base in self._bases():
             path = self._path(base)
             size = self._disk.size_of(path)
-            if size == 0 and base == bases[-1]:  # a crash between creating and sizing it
+            if size == 0:  # a crash between creating and sizing it
                 self._disk.remove(path)
-                bases.pop()
-            elif size != self.file_size:
+                continue
+            bases.append(base)
+            if size != self.file_size:
                 raise StoreDamaged(
                     f"{path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
                     f"size the store was written with"
@@ -227,7 +228,7 @@ class ConsumeQueue:
         bases = self._bases()
         for base in bases:
             keep = end * ENTRY_SIZE - base
-            if keep < 0 or (keep == 0 and base - self.file_size in bases):
+            if not end or keep < 0 or (keep == 0 and base - self.file_size in bases):
                 self._disk.remove(self._path(base))
             elif keep < self.file_size:
                 file = self._disk.open_paged(self._path(base))

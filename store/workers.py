@@ -10,6 +10,7 @@ A job's failure is carried to the loop and raised there: what cannot be written 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -154,7 +155,7 @@ class Flusher:
         try:
             for file in files:
                 file.sync()
-        except OSError as exc:
+        except Exception as exc:  # whatever it was, the bytes cannot be called durable any more
             self._failed = True
             failure = FlushFailed(f"flushing the commit log failed ({exc}); nothing more is acknowledged")
             failure.__cause__ = exc
@@ -186,6 +187,10 @@ class Helpers:
 
     def flusher(self, completions: Completions, on_flushed: Callable[[int], None]) -> Flusher:
         return Flusher(completions, on_flushed)
+
+    def pause(self) -> None:
+        """Let the helpers get on: for the rare places where the loop has to wait for one."""
+        time.sleep(0.001)
 
 
 def _raise(exc: BaseException) -> None:

@@ -1,0 +1,263 @@
+import errno
+import fcntl
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import store.disk
+from store.disk import Disk, DiskFull, StoreLocked
+
+MIB = 1 << 20
+
+_TRY_TO_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        print("free")
+    except OSError:
+        print("taken")
+"""
+
+_OPEN_STORE = """
+import sys
+from pathlib import Path
+from store.disk import Disk, StoreLocked
+try:
+    Disk().lock(Path(sys.argv[1]))
+    print("opened")
+except StoreLocked as exc:
+    print(exc)
+"""
+
+
+def in_another_process(program: str, path: Path) -> str:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=root, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond `size`: the quota every Linux has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# -- the process lock --------------------------------------------------------------------------------
+
+
+def test_a_second_process_gets_store_locked_with_a_text_that_says_what_to_do(tmp_path: Path) -> None:
+    disk = Disk()
+    fd = disk.lock(tmp_path / "lock")
+    text = in_another_process(_OPEN_STORE, tmp_path / "lock")
+    disk.unlock(fd)
+    assert str(tmp_path) in text
+    assert "in use by another process" in text
+    assert "storePathRootDir" in text
+
+
+def test_the_lock_is_the_record_lock_on_the_first_byte_that_rocketmq_takes(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    disk = Disk()
+    fd = disk.lock(path)
+    assert in_another_process(_TRY_TO_LOCK, path) == "taken"
+    disk.unlock(fd)
+    assert in_another_process(_TRY_TO_LOCK, path) == "free"
+    assert path.read_bytes() == b"lock"
+
+
+def test_the_same_process_cannot_open_a_store_twice_and_the_try_costs_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    disk = Disk()
+    fd = disk.lock(path)
+    with pytest.raises(StoreLocked, match="this very process"):
+        Disk().lock(path)
+    assert in_another_process(_TRY_TO_LOCK, path) == "taken"
+    disk.unlock(fd)
+    disk.unlock(disk.lock(path))
+
+
+def test_making_the_whole_tree_durable_keeps_the_lock(tmp_path: Path) -> None:
+    disk = Disk()
+    fd = disk.lock(tmp_path / "lock")
+    (tmp_path / "file").write_bytes(b"x")
+    disk.sync_tree(tmp_path)
+    assert in_another_process(_TRY_TO_LOCK, tmp_path / "lock") == "taken"
+    disk.unlock(fd)
+
+
+def test_a_file_system_without_locks_is_not_mistaken_for_a_second_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    with pytest.raises(OSError, match="No locks available"):
+        Disk().lock(tmp_path / "lock")
+
+
+# -- segments ----------------------------------------------------------------------------------------
+
+
+def test_an_allocated_file_has_all_its_blocks(tmp_path: Path) -> None:
+    file = Disk().allocate(tmp_path / "new" / "segment", MIB)
+    status = file.path.stat()
+    assert status.st_size == MIB
+    assert status.st_blocks * 512 >= MIB
+    assert file.map[:] == bytes(MIB)
+    file.close()
+
+
+def test_a_disk_without_room_is_told_at_allocation_and_leaves_no_file(tmp_path: Path) -> None:
+    with files_limited_to(MIB // 2), pytest.raises(DiskFull, match="cannot allocate"):
+        Disk().allocate(tmp_path / "segment", MIB)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sparse_file_gets_its_missing_blocks_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.touch()
+    os.truncate(path, MIB)
+    assert path.stat().st_blocks == 0
+    file = Disk().open_mapped(path)
+    assert path.stat().st_blocks * 512 >= MIB
+    file.close()
+
+
+def test_data_ranges_leave_out_the_holes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(MIB)
+        file.seek(MIB // 2)
+        file.write(b"x")
+    paged = Disk().open_paged(path)
+    ranges = paged.data_ranges(0)
+    assert any(start <= MIB // 2 < end for start, end in ranges)
+    assert sum(end - start for start, end in ranges) < MIB
+    assert paged.data_ranges(MIB) == []
+
+
+def test_prefaulting_changes_no_byte(tmp_path: Path) -> None:
+    file = Disk().allocate(tmp_path / "segment", MIB)
+    file.map[10:13] = b"abc"
+    file.prefault(5000, 2 * MIB)
+    assert file.map[:] == bytes(10) + b"abc" + bytes(MIB - 13)
+    file.close()
+
+
+# -- paged files -------------------------------------------------------------------------------------
+
+
+def test_a_write_that_a_full_disk_cuts_short_is_an_error(tmp_path: Path) -> None:
+    disk = Disk()
+    file = disk.create_paged(tmp_path / "file", 1000)
+    with files_limited_to(1000), pytest.raises(OSError, match="No space left") as info:
+        file.write_at(990, b"x" * 20)
+    assert info.value.errno == errno.ENOSPC
+    disk.close()
+
+
+def test_creating_a_paged_file_keeps_what_it_holds(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.create_paged(tmp_path / "file", 100).write_at(50, b"kept")
+    again = disk.create_paged(tmp_path / "file", 100)
+    assert again.read_at(50, 4) == b"kept"
+    assert again.read_at(0, 100).count(0) == 96
+    disk.close()
+
+
+def test_reading_behind_the_end_gives_what_there_is(tmp_path: Path) -> None:
+    disk = Disk()
+    file = disk.create_paged(tmp_path / "file", 10)
+    assert file.read_at(8, 10) == b"\0\0"
+    assert file.read_at_nowait(8, 10) is None
+    disk.close()
+
+
+def test_thousands_of_files_do_not_mean_thousands_of_descriptors(tmp_path: Path) -> None:
+    disk = Disk()
+    before = len(os.listdir("/proc/self/fd"))
+    files = [disk.create_paged(tmp_path / str(n), 20) for n in range(700)]
+    for number, file in enumerate(files):
+        file.write_at(0, number.to_bytes(4, "big"))
+    assert len(os.listdir("/proc/self/fd")) - before <= store.disk._OPEN_PAGED_FILES_MAX
+    assert [int.from_bytes(f.read_at(0, 4), "big") for f in files] == list(range(700))
+    disk.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_removing_a_file_lets_go_of_its_descriptor(tmp_path: Path) -> None:
+    disk = Disk()
+    before = len(os.listdir("/proc/self/fd"))
+    disk.create_paged(tmp_path / "file", 10).write_at(0, b"x")
+    disk.remove(tmp_path / "file")
+    disk.remove(tmp_path / "file")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not disk.exists(tmp_path / "file")
+
+
+# -- names and whole files ---------------------------------------------------------------------------
+
+
+def test_a_missing_directory_counts_as_empty(tmp_path: Path) -> None:
+    disk = Disk()
+    assert disk.names(tmp_path / "nowhere") == []
+    assert disk.directories(tmp_path / "nowhere") == []
+    assert disk.read_file(tmp_path / "nowhere") is None
+
+
+def test_names_are_sorted_and_apart_from_directories(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    assert Disk().names(tmp_path) == ["a", "b", "c"]
+    assert Disk().directories(tmp_path) == ["folder"]
+
+
+def test_replacing_a_file_leaves_the_old_one_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    disk = Disk()
+    path = tmp_path / "table"
+    disk.replace_file(path, b"old")
+    with files_limited_to(4), pytest.raises(OSError, match=r"too large|No space"):
+        disk.replace_file(path, b"longer than the quota")
+    assert path.read_bytes() == b"old"
+    disk.replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_tail_is_appended_whole_or_not_at_all_reported(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.append_file(tmp_path / "tails" / "tail", b"one")
+    disk.append_file(tmp_path / "tails" / "tail", b"two")
+    assert (tmp_path / "tails" / "tail").read_bytes() == b"onetwo"
+    with files_limited_to(8), pytest.raises(OSError, match=r"too large|No space"):
+        disk.append_file(tmp_path / "tails" / "tail", b"three")
+
+
+def test_blankness_is_judged_by_every_byte(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10_000))
+    disk = Disk()
+    assert disk.is_blank(path)
+    path.write_bytes(bytes(9_999) + b"x")
+    assert not disk.is_blank(path)
+    disk.close()
+
+
+def test_one_call_makes_a_whole_file_system_durable(tmp_path: Path) -> None:
+    Disk().sync_file_system(tmp_path)
+    Disk().sync_file(tmp_path / "gone meanwhile")

@@ -1,0 +1,149 @@
+"""Small stores for tests: a clock that is set by hand, segments of a few KiB, and what a crash leaves behind.
+
+A kill -9 keeps the page cache, so `killed` is a copy of the directory as the file system shows it at that moment:
+what was written through a map is in it, what was still in the process is not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ropewalk.format.properties import tags_code
+from ropewalk.format.record import Record, decode_record, encode_host
+from store.consume_queue import ConsumeQueue
+from store.disk import Disk
+from store.message_store import MessageStore, StoreConfig
+
+HOST = encode_host("127.0.0.1", 10911)
+SEGMENT_SIZE = 8192
+QUEUE_FILE_SIZE = 200  # ten entries
+_copies = itertools.count()
+
+
+@dataclass
+class Clock:
+    """Milliseconds, set by hand."""
+
+    ms: int = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@dataclass
+class World:
+    """One store directory, and the clock of whoever opens it."""
+
+    root: Path
+    sync_flush: bool = False
+    segment_size: int = SEGMENT_SIZE
+    queue_file_size: int = QUEUE_FILE_SIZE
+    clock: Clock = field(default_factory=Clock)
+
+    def store(self, disk: Disk | None = None) -> MessageStore:
+        """A store that is not open yet."""
+        config = StoreConfig(
+            root=self.root,
+            log_directory=self.root / "commitlog",
+            store_host=HOST,
+            segment_size=self.segment_size,
+            queue_file_size=self.queue_file_size,
+            sync_flush=self.sync_flush,
+        )
+        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
+
+    @contextmanager
+    def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
+        store = self.store(disk)
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def killed(self) -> World:
+        """The same world as a kill -9 at this moment would leave it, in a directory of its own."""
+        target = self.root.with_name(f"{self.root.name}-killed-{next(_copies)}")
+        shutil.copytree(self.root, target)
+        return World(target, self.sync_flush, self.segment_size, self.queue_file_size, Clock(self.clock.ms))
+
+    def segment(self, index: int = 0) -> Path:
+        return sorted((self.root / "commitlog").iterdir())[index]
+
+    def forget_hints(self) -> None:
+        """Take away what tells recovery where to begin: it then reads the whole log."""
+        (self.root / "ropewalk" / "bound").unlink(missing_ok=True)
+        (self.root / "checkpoint").unlink(missing_ok=True)
+
+
+def put(
+    store: MessageStore, bodies: Iterable[bytes], topic: str = "T", queue_id: int = 0, tags: str = ""
+) -> list[tuple[int, int]]:
+    """One turn of the loop that appends these bodies to a queue."""
+    properties = f"TAGS\x01{tags}\x02".encode() if tags else b""
+    store.begin_turn()
+    queue = store.queue(topic, queue_id)
+    done = store.put(
+        [(queue, body, properties, 0, 0, store.now, 0, 0, tags_code(tags)) for body in bodies], HOST
+    )
+    store.publish()
+    return done
+
+
+def settle(store: MessageStore) -> None:
+    """Have everything flushed, and every helper thread come to rest."""
+    store.request_flush()
+    wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
+    wait_for(store, lambda: not store._writer.pending and not store._janitor.pending)
+
+
+def wait_for(store: MessageStore, happened: object) -> None:
+    assert callable(happened)
+    deadline = time.monotonic() + 10
+    while True:
+        store.run_completions()
+        if happened():
+            return
+        assert time.monotonic() < deadline, "a helper thread never answered"
+        time.sleep(0.0005)
+
+
+def write_back(store: MessageStore) -> None:
+    """What the store does once a second: readable entries go to their files."""
+    settle(store)
+    store._write_queues()
+    store._write_bound(clean=False)
+    settle(store)
+
+
+def records(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
+    """What a consumer who reads everything gets: every readable record of a queue, checked in full."""
+    queue = store.find_queue(topic, queue_id)
+    if queue is None:
+        return []
+    found = []
+    frozen = queue.frozen()
+    for number in range(frozen.min_offset, frozen.readable):
+        offset, size, _tags = frozen.read(number)
+        segment = store.log.find(offset)
+        assert segment is not None, (topic, queue_id, number, offset)
+        position = offset - segment.base_offset
+        record = decode_record(segment.map[position : position + size])
+        assert (record.offset, record.size) == (offset, size)
+        assert (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, number)
+        found.append(record)
+    return found
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [record.body for record in records(store, topic, queue_id)]
+
+
+def queues(store: MessageStore) -> list[ConsumeQueue]:
+    return [queue for by_id in store.queues.values() for queue in by_id.values()]
