@@ -190,19 +190,20 @@ class MessageStore:
         start = self.log.min_offset
         if whole:
             start = recovery.start_of_walk(self.log, bound, self._boot, checkpoint.min_timestamp)
-        durable = max(self._last_used_base(), bound.flushed if bound is not None else 0)
+        durable = max(self._sealed_before_last(), bound.flushed if bound is not None else 0)
         try:
             return self._walk(start, durable, flushed_ms)
         except QueueGap:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
 
-    def _last_used_base(self) -> int:
-        """Where the last segment with a record begins: what lies before it was sealed, and flushed at the roll."""
-        for segment in reversed(self.log.segments):
-            if isinstance(recovery.look(segment, 0), Sighted):
-                return segment.base_offset
-        return self.log.min_offset
+    def _sealed_before_last(self) -> int:
+        """Up to where sealed segments are durable: all but the one sealed last, whose flush may not have been done.
+
+        `reserve` sees to it that no segment is begun before the one before the last is flushed.
+        """
+        used = [segment for segment in self.log.segments if isinstance(recovery.look(segment, 0), Sighted)]
+        return used[-2].base_offset if len(used) > 1 else self.log.min_offset
 
     def _walk(self, start: int, durable: int, flushed_ms: int) -> Recovered:
         """Read the log from `start` on, add to the queues what stands there, and end log and queues at its end.
@@ -240,6 +241,10 @@ class MessageStore:
         if self._deleted.is_dead(record.topic, record.offset):
             return
         queue = self.queue(record.topic, record.queue_id)
+        if record.queue_offset < queue.min_offset == queue.next_offset:
+            # A power loss took the queue's first files and left later ones: the log knows where it begins.
+            kept[queue] = 0
+            queue.restart_at(record.queue_offset)
         if record.queue_offset < queue.next_offset:
             return  # the number was taken before: a deleted topic's of a RocketMQ store, and as there
         if record.queue_offset > queue.next_offset:
@@ -318,18 +323,24 @@ class MessageStore:
         until = time.monotonic() + _SPARE_WAIT_S
         while self.log.spare is None and self._spare_wanted and time.monotonic() < until:
             # The helper thread is creating this very file: waiting for it is shorter than refusing.
-            time.sleep(0.001)
+            self._helpers.pause()
+            self.run_completions()
+        # Recovery counts what lies two segments back as durable. It has been for long, unless the disk crawls.
+        while segments and self.flushed_offset < segments[-1].base_offset and time.monotonic() < until:
+            self.request_flush()
+            self._helpers.pause()
             self.run_completions()
         try:
             if self.log.spare is None and self._spare_wanted:
                 raise DiskFull(f"the next segment was not allocated within {_SPARE_WAIT_S:.0f} s")
+            if segments and self.flushed_offset < segments[-1].base_offset:
+                raise DiskFull(f"the disk did not take a whole segment's bytes within {_SPARE_WAIT_S:.0f} s")
             segment = self.log.segment_for(size)
         except DiskFull as exc:
             self.full = str(exc)
             raise
         self.full = None
-        if self._flusher is not None:
-            self.request_flush()  # a sealed segment counts as durable at the next start: make it so now
+        self.request_flush()  # the sealed segment counts as durable soon: see above
         return segment
 
     def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue, FrozenQueue
 from store.segment import Segment
-from store.workers import Completions, Worker
+from store.workers import Completions, Helpers
 
 _SCAN_BYTES_MAX = 16_000
 _RECORD_SIZE_MIN = 91
@@ -84,11 +84,13 @@ class Reader:
         completions: Completions,
         *,
         threads: int = 2,
+        helpers: Helpers | None = None,
         in_flight_max: int = 256,
     ) -> None:
         self.limits = limits
         self._log = log
-        self._workers = [Worker(f"ropewalk-reader-{n}", completions) for n in range(threads)]
+        helpers = helpers or Helpers()
+        self._workers = [helpers.worker(f"ropewalk-reader-{n}", completions) for n in range(threads)]
         self._in_flight_max = in_flight_max
         self._warm_window = min(limits.warm_window, limits.memory_window)
         self.failed = 0
