@@ -13,13 +13,16 @@ import java.util.concurrent.TimeUnit;
  * Runs scenarios with the official Java client that is on the class path, many in one JVM.
  *
  * Arguments: name server address, a prefix for topics and groups, how many scenarios at a time, and the
- * scenarios' names (none: all of them). The same sources compile against 4.9.8 and 5.5.0, so they touch
+ * scenarios' names (none: all of them but fill_store). The same sources compile against 4.9.8 and 5.5.0, so they touch
  * only what both have. See Events for what comes out.
  */
 public final class Driver {
     interface Scenario {
         void run(World world, Events events) throws Exception;
     }
+
+    // Makes a store for others to read, and is played on request only.
+    private static final String FILL_STORE = "fill_store";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -44,6 +47,7 @@ public final class Driver {
         SCENARIOS.put("auto_create", Producing::autoCreate);
         SCENARIOS.put("big_bodies", Producing::bigBodies);
         SCENARIOS.put("round_trip", Producing::roundTrip);
+        SCENARIOS.put(FILL_STORE, Storing::fillStore);
     }
 
     private Driver() {
@@ -57,6 +61,7 @@ public final class Driver {
         List<String> names = new ArrayList<>(Arrays.asList(arguments).subList(3, arguments.length));
         if (names.isEmpty()) {
             names.addAll(SCENARIOS.keySet());
+            names.remove(FILL_STORE);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));

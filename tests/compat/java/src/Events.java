@@ -6,6 +6,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -80,14 +81,18 @@ final class Events {
         object.put("commitLogOffset", message.getCommitLogOffset());
         object.put("storeSize", message.getStoreSize());
         object.put("msgId", message.getMsgId());
+        if (message instanceof MessageClientExt) {
+            object.put("offsetMsgId", ((MessageClientExt) message).getOffsetMsgId());
+        }
         object.put("flag", message.getFlag());
         object.put("sysFlag", message.getSysFlag());
         object.put("bodyCrc", message.getBodyCRC());
         object.put("bornTimestamp", message.getBornTimestamp());
         object.put("storeTimestamp", message.getStoreTimestamp());
-        object.put("bornHost", String.valueOf(message.getBornHostString()));
+        object.put("bornHost", String.valueOf(message.getBornHost()));
         object.put("storeHost", String.valueOf(message.getStoreHost()));
         object.put("reconsumeTimes", message.getReconsumeTimes());
+        object.put("preparedTransactionOffset", message.getPreparedTransactionOffset());
         object.put("tags", message.getTags());
         object.put("keys", message.getKeys());
         object.put("properties", new TreeMap<>(message.getProperties()));
