@@ -247,6 +247,20 @@ class Disk:
                         return False
         return True
 
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written to, ms: what its age is counted from."""
+        return path.stat().st_mtime_ns // 1_000_000
+
+    def used_percent(self, path: Path) -> int:
+        """How full the file system of `path` is for this user, in whole percent rounded up; -1 if nobody knows."""
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return -1
+        used = status.f_blocks - status.f_bfree
+        usable = used + status.f_bavail
+        return -(-used * 100 // usable) if usable else -1
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 
