@@ -125,6 +125,8 @@ class CommitLog:
         self._bases.pop()
         segment.file.close()
         self._disk.remove(segment.file.path)
+        # Durable before the next one goes: a later file that came back alone would leave a gap.
+        self._disk.sync_directory(self.directory)
 
     # -- read ----------------------------------------------------------------------------------------
 

@@ -131,9 +131,16 @@ class MessageStore:
             if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no room to recover the store {self.config.root}: {exc}") from exc
             raise
-        self.readable_offset = self.flushed_offset = self.log.flushed_offset = self.log.end_offset
+        end = self.log.end_offset
+        self.flushed_offset = self.log.flushed_offset = min(self.recovered.durable, end)
+        if self.config.sync_flush and self.flushed_offset < end:
+            # What a kill left in the page cache is served from now on, so it has to be durable first.
+            for file in self.log.unflushed(end):
+                file.sync()
+            self.flushed_offset = self.log.flushed_offset = end
+        self.readable_offset = end
         self._queues_written = self.recovered.scanned_from
-        self._entries_written = sum(queue.written for queue in self._each_queue())
+        self._entries_written = sum(queue.written - queue.first for queue in self._each_queue())
         self._last_store_ms = self.recovered.last_store_timestamp
         self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
         self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
@@ -176,7 +183,7 @@ class MessageStore:
         checkpoint = Checkpoint.decode(data) if data else Checkpoint()
         whole = self._load_queues()
         if bound is not None and (bound.clean or bound.boot == self._boot):
-            whole &= sum(queue.next_offset for queue in self._each_queue()) >= bound.entries
+            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
         else:
             whole &= any(queue.next_offset for queue in self._each_queue())
         flushed_ms = checkpoint.physic_msg_timestamp
@@ -210,7 +217,7 @@ class MessageStore:
 
         No file is changed before the verdict is known.
         """
-        found = Recovered(end=start, scanned_from=start)
+        found = Recovered(end=start, scanned_from=start, durable=durable)
         kept: dict[ConsumeQueue, int] = {}
         for queue in self._each_queue():
             kept[queue] = recovery.confirm_queue(queue, self.log, start)
@@ -289,7 +296,7 @@ class MessageStore:
         """
         gone = self.queues.pop(topic, {}).values()
         for queue in gone:
-            self._entries_written -= queue.written
+            self._entries_written -= queue.written - queue.first
             queue.forget()
         if gone:
             self._unreadable = deque(entry for entry in self._unreadable if entry[1] not in gone)

@@ -53,6 +53,8 @@ class Sighted:
     tags_code: int
     store_timestamp: int
     indexed: bool
+    ends_in_zero: bool
+    """The last byte of its properties is zero. No checksum covers them, and the tail of a torn page is zeros."""
 
 
 class Sight(enum.Enum):
@@ -120,6 +122,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     return Sighted(
         offset, size, topic, queue_id, queue_offset, code, store_timestamp,
         sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
+        properties_size > 0 and data[end - 1] == 0,
     )  # fmt: skip
 
 
@@ -180,6 +183,8 @@ class Recovered:
 
     end: int
     scanned_from: int
+    durable: int = 0
+    """Up to here the log has survived a flush; what lies behind may be in the page cache only."""
     records: int = 0
     findings: tuple[str, ...] = ()
     last_store_timestamp: int = 0
@@ -205,6 +210,9 @@ def walk(
     while (segment := log.find(offset)) is not None:
         seen = look(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, Sighted):
+            if seen.ends_in_zero and offset >= durable and next_valid(log, offset) is None:
+                yield Verdict.CUT, offset
+                return
             yield seen
             offset += seen.size
             continue
