@@ -3,8 +3,8 @@
     magic "RWB2" | flushed i64 | queues i64 | entries i64 | end i64 | clean u8 | boot id 16 bytes | CRC32C u32
 
 `flushed`: log bytes below it have survived an fdatasync. `queues`: every record below it has its queue entry in a
-queue file (in the page cache: trusted only while the machine has not been rebooted since). `entries`: the lengths of
-all queues together are at least this, which is how the loss of a queue's files is noticed. `end` and `clean`: the
+queue file (in the page cache: trusted only while the machine has not been rebooted since). `entries`: the files of
+all queues together hold at least so many, which is how the loss of one is noticed. `end` and `clean`: the
 log ended here when the broker was stopped in good order. The file only ever claims less than the truth, so it is
 written without fsync, and a torn one counts as none. Deleting it costs time at the next start, and never messages.
 """

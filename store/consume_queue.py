@@ -37,6 +37,7 @@ class ConsumeQueue:
         "dirty",
         "directory",
         "file_size",
+        "first",
         "held",
         "max_physical",
         "min_offset",
@@ -56,6 +57,8 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.directory = directory
         self.file_size = file_size - file_size % ENTRY_SIZE
+        self.first = 0
+        """The number of the first entry in the first file; `min_offset` can be higher, and is not stored."""
         self.min_offset = 0
         self.next_offset = 0
         self.readable = 0
@@ -82,7 +85,7 @@ class ConsumeQueue:
         self.min_offset = self.next_offset = self.readable = queue_offset
         # RocketMQ fills the head of such a file with entries that are no messages.
         first = queue_offset - queue_offset % (self.file_size // ENTRY_SIZE)
-        self.tail_base = self.written = first
+        self.tail_base = self.written = self.first = first
         self.tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
 
     # -- read ----------------------------------------------------------------------------------------
@@ -168,7 +171,8 @@ class ConsumeQueue:
                 end = base // ENTRY_SIZE + count
                 break
         blanks = self._first(bases[0], lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
-        self.min_offset = bases[0] // ENTRY_SIZE + blanks
+        self.first = bases[0] // ENTRY_SIZE
+        self.min_offset = self.first + blanks
         self._set_end(max(end, self.min_offset))
         return True
 
@@ -177,7 +181,7 @@ class ConsumeQueue:
 
     def forget(self) -> None:
         """Be empty, as if nothing had ever been added. The files are for the caller to remove."""
-        self.min_offset = 0
+        self.first = self.min_offset = 0
         self._set_end(0)
 
     def _first(self, base: int, past: Callable[[int, int], bool]) -> int:
@@ -212,6 +216,7 @@ class ConsumeQueue:
 
     def keep(self, end: int) -> None:
         """Believe the entries below `end` only; those behind it are gone from memory, not yet from the files."""
+        self.first = min(self.first, end)
         self.min_offset = min(self.min_offset, end)
         self._set_end(end)
 

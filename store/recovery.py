@@ -210,12 +210,11 @@ def walk(
     while (segment := log.find(offset)) is not None:
         seen = look(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, Sighted):
-            if seen.ends_in_zero and offset >= durable and next_valid(log, offset) is None:
-                yield Verdict.CUT, offset
-                return
-            yield seen
-            offset += seen.size
-            continue
+            if not (seen.ends_in_zero and offset >= durable and next_valid(log, offset) is None):
+                yield seen
+                offset += seen.size
+                continue
+            seen = Sight.BAD  # whole as far as checksums tell, and yet torn
         if seen is Sight.FILLER:
             offset = segment.end_offset
             continue

@@ -118,6 +118,7 @@ def write_back(store: MessageStore) -> None:
     """What the store does once a second: readable entries go to their files."""
     settle(store)
     store._write_queues()
+    settle(store)
     store._write_bound(clean=False)
     settle(store)
 
