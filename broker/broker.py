@@ -236,7 +236,7 @@ class Broker:
         store.publish()
         while store.woken:
             woken, store.woken = store.woken, []
-            for queue in woken:
+            for queue in dict.fromkeys(woken):
                 if queue.held is not None:
                     self.hold.arrived(queue)
         if len(self.acks):
@@ -249,6 +249,7 @@ class Broker:
         self.store.tick()
         self.hold.expire(now)
         self.acks.expire(now)
+        self.requests.tell_members()
         self.asks.expire(now)
         self.end_turn()
 

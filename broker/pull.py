@@ -1,8 +1,8 @@
 """Codes 11 and 361: a consumer's pull, judged, read, held or answered.
 
 The checks come in the original's order. Reading is the store's (`store.reader`), waiting is `pull_hold`; this file
-knows which answer a read status becomes. Every answer, whatever its code, carries the four numbers without which a
-Java client fails with a null pointer.
+knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without
+which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ class PullProcessor:
             None if wish.wants_all else wish.matches,
             0,
             self._read_again,
+            scanned=header.queue_offset,
         )
         suspend = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
         if suspend:
@@ -223,12 +224,11 @@ class PullProcessor:
             low, high = held.queue.min_offset, held.queue.readable
             self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
             return
-        offset = max(held.offset, held.scanned)
-        self._reader.get(held.queue, offset, held.max_count, held.max_bytes, held.matches, done)
+        self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Let the pull wait if there is nothing for it yet; whether it does."""
-        if not held.session.is_open or self._hold.is_full:
+        if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._now_ms():
             return False
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
@@ -236,9 +236,12 @@ class PullProcessor:
             if held not in held.session.holds or held.queue.readable > result.next_offset:
                 return False
             held.scanned = result.next_offset
-        elif code_of(result.status, held.offset) != ResponseCode.PULL_NOT_FOUND:
+        elif (
+            result.status is GetStatus.OFFSET_FOUND_NULL  # the place is unreadable, and will be the next time
+            or code_of(result.status, held.offset) != ResponseCode.PULL_NOT_FOUND
+        ):
             return False
-        elif held.queue.readable > held.offset:
+        elif held.queue.readable > result.max_offset:
             # It became longer while a reader thread was looking.
             self._read(held, may_hold=True)
             return True
@@ -249,7 +252,7 @@ class PullProcessor:
         if not held.session.is_open:
             return
         if last:
-            held.scanned = 0
+            held.scanned = held.offset
         self._read(held, may_hold=not last)
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:

@@ -34,9 +34,11 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull, bool], None]
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
-    scanned: int = field(default=0)
-    """Entries below this are known not to match."""
+    scanned: int
+    """Where to read on: `offset`, or behind entries that are known not to match."""
     waiting: bool = field(default=False)
+    timed: bool = field(default=False)
+    """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
 
 
 class PullHold:
@@ -54,15 +56,25 @@ class PullHold:
         held.waiting = True
         self.size += 1
         if held.queue.held is None:
-            held.queue.held = []
-        held.queue.held.append(held)
-        if held not in held.session.holds:
-            held.session.holds.add(held)
+            held.queue.held = {}
+        held.queue.held[held] = None
+        held.session.holds.add(held)
+        if not held.timed:
+            held.timed = True
             heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
             if len(self._deadlines) > 2 * self.size + _DEADLINES_SLACK:
-                # Most pulls are answered long before their time; what they leave here is swept in one go.
-                self._deadlines = [entry for entry in self._deadlines if entry[2].waiting]
-                heapq.heapify(self._deadlines)
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Most pulls are answered long before their time; what they leave in the heap goes in one go."""
+        keep = []
+        for entry in self._deadlines:
+            if entry[2].waiting:
+                keep.append(entry)
+            else:
+                entry[2].timed = False
+        heapq.heapify(keep)
+        self._deadlines = keep
 
     def arrived(self, queue: ConsumeQueue) -> None:
         """Messages of `queue` became readable: answer whom they concern."""
@@ -78,6 +90,7 @@ class PullHold:
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             held = heapq.heappop(deadlines)[2]
+            held.timed = False
             if held.waiting:
                 self._take(held)
                 held.answer(held, True)
@@ -93,6 +106,6 @@ class PullHold:
         held.waiting = False
         self.size -= 1
         if held.queue.held is not None:
-            held.queue.held.remove(held)
+            held.queue.held.pop(held, None)
             if not held.queue.held:
                 held.queue.held = None

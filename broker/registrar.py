@@ -70,7 +70,9 @@ class Registrar:
     def tell_local(self) -> None:
         if self._local is not None:
             answer = self._local.handle(self._command(), self)
-            assert answer is not None and answer.code == ResponseCode.SUCCESS, answer
+            assert answer is not None
+            if answer.code != ResponseCode.SUCCESS:
+                log.error("the embedded name server refused this broker", reason=answer.remark)
 
     async def run(self) -> None:
         """Register and stay registered, until cancelled."""

@@ -17,6 +17,7 @@ from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     ConsumerGroupHeader,
     GetMaxOffsetHeader,
+    HeaderError,
     QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
@@ -37,6 +38,7 @@ class Requests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._owed: dict[tuple[Session, str], None] = {}
 
     def register(self, handlers: Handlers) -> None:
         handlers.cold.update(
@@ -96,12 +98,21 @@ class Requests:
         return request.reply(ResponseCode.SUCCESS)
 
     def notify(self, notifications: list[Notification]) -> None:
-        """Tell members that their group has changed (40)."""
+        """Owe members the news that their group has changed; `tell_members` tells them."""
         for notification in notifications:
-            peer = notification.peer
-            assert isinstance(peer, Session)
-            if peer.is_open:
-                peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notification.group})
+            assert isinstance(notification.peer, Session)
+            self._owed[notification.peer, notification.group] = None
+
+    def tell_members(self) -> None:
+        """Send what is owed (40); at every tick.
+
+        Each member is told once, however many came and went since: a thousand that join one group together would
+        otherwise be owed half a million notifications, each of which has a client divide the queues anew.
+        """
+        owed, self._owed = self._owed, {}
+        for session, group in owed:
+            if session.is_open:
+                session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def consumer_list(self, request: Command, session: Session) -> Command:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
@@ -145,7 +156,10 @@ class Requests:
         return 0 if end - physical <= window else None
 
     def update_offset(self, request: Command, session: Session) -> Command:
-        header = decode_header(UpdateConsumerOffsetHeader, request.ext)
+        try:
+            header = decode_header(UpdateConsumerOffsetHeader, request.ext)
+        except HeaderError as exc:
+            return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
         broker = self._broker
         group, topic = header.consumer_group, header.topic
         if group not in broker.groups:
