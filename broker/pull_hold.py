@@ -34,7 +34,7 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull, bool], None]
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
-    scanned: int
+    scanned: int = field(default=0)
     """Where to read on: `offset`, or behind entries that are known not to match."""
     waiting: bool = field(default=False)
     timed: bool = field(default=False)

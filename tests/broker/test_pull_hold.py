@@ -292,7 +292,7 @@ def test_a_message_that_comes_while_the_pull_is_reading_is_not_missed(
 ) -> None:
     """The read found nothing and comes back from its thread after the message: parking now would lose it."""
     reader = running.broker.reader
-    get = reader.get
+    get: Any = reader.get
     late: list[Callable[[], None]] = []
 
     def slow(*args: Any) -> None:
