@@ -11,6 +11,7 @@ where it survives power loss (the flusher moves it), and behind the last record 
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
@@ -18,6 +19,7 @@ from store.disk import Disk, MappedFile
 from store.segment import FILLER_HEADER_SIZE, Segment
 
 NAME_DIGITS = 20
+_base_offset = attrgetter("base_offset")
 
 
 class StoreDamaged(RopewalkError):
@@ -26,6 +28,10 @@ class StoreDamaged(RopewalkError):
 
 def segment_name(base_offset: int) -> str:
     return f"{base_offset:0{NAME_DIGITS}d}"
+
+
+def _is_segment_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isdigit()
 
 
 class CommitLog:
@@ -47,7 +53,7 @@ class CommitLog:
             self._disk.remove(self.directory / names.pop())  # a crash between creating and allocating it
         for name in names:
             path = self.directory / name
-            if len(name) != NAME_DIGITS or not name.isdigit():
+            if not _is_segment_name(name):
                 raise StoreDamaged(f"{path} is not a commit-log segment: move it out of {self.directory}")
             size = self._disk.size_of(path)
             if size != self.segment_size:
@@ -65,7 +71,11 @@ class CommitLog:
 
     def _unfinished(self, path: Path) -> bool:
         """Whether this is a last file that never came to hold anything: too short, and without a byte."""
-        return self._disk.size_of(path) < self.segment_size and self._disk.is_blank(path)
+        return (
+            _is_segment_name(path.name)
+            and self._disk.size_of(path) < self.segment_size
+            and self._disk.is_blank(path)
+        )
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -128,14 +138,26 @@ class CommitLog:
         # Durable before the next one goes: a later file that came back alone would leave a gap.
         self._disk.sync_directory(self.directory)
 
+    def retire(self, count: int) -> list[Segment]:
+        """Let the log begin `count` segments later; the caller removes them when no reader holds them any more.
+
+        The lists are replaced and not changed: a reader thread may be looking something up in them.
+        """
+        assert 0 < count < len(self.segments), (count, len(self.segments))
+        assert self.segments[count - 1].end_offset <= self.flushed_offset
+        retired = self.segments[:count]
+        self.segments, self._bases = self.segments[count:], self._bases[count:]
+        return retired
+
     # -- read ----------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Segment | None:
         """The segment that contains `offset`, or None if it is before the log or behind its last file."""
-        index = bisect_right(self._bases, offset) - 1
-        if index < 0 or offset >= self.segments[index].end_offset:
+        segments = self.segments  # one look, because reader threads ask too
+        index = bisect_right(segments, offset, key=_base_offset) - 1
+        if index < 0 or offset >= segments[index].end_offset:
             return None
-        return self.segments[index]
+        return segments[index]
 
     # -- flush and close -----------------------------------------------------------------------------
 

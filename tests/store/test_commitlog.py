@@ -146,9 +146,10 @@ def test_segments_are_found_again_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "0", "00000000000000004096.bak", "0000000000000000409x"])
-def test_a_stray_file_stops_the_load_and_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_a_stray_file_stops_the_load_and_is_named(tmp_path: Path, name: str, size: int) -> None:
     make_file(tmp_path / "commitlog", segment_name(0))
-    stray = make_file(tmp_path / "commitlog", name, content=b"?")
+    stray = make_file(tmp_path / "commitlog", name, size)
     log = CommitLog(tmp_path / "commitlog", SIZE, Disk())
     with pytest.raises(StoreDamaged, match=r"not a commit-log segment") as info:
         log.load()
