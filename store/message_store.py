@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ropewalk.errors import LocalProtocolError
-from ropewalk.format.checkpoint import Checkpoint
+from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.record import encode_record
 from store import recovery
 from store.bound import Bound, boot_id, decode_bound
@@ -180,7 +180,7 @@ class MessageStore:
         root = self.config.root
         bound = decode_bound(self._disk.read_file(root / "ropewalk" / "bound"))
         data = self._disk.read_file(root / "checkpoint")
-        checkpoint = Checkpoint.decode(data) if data else Checkpoint()
+        checkpoint = _checkpoint_of(data)
         whole = self._load_queues()
         if bound is not None and (bound.clean or bound.boot == self._boot):
             whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
@@ -226,9 +226,12 @@ class MessageStore:
             found.last_store_timestamp = max(
                 found.last_store_timestamp, recovery.last_store_time(queue, self.log)
             )
+        first_ms = 0
         delay_of = self.config.delay_levels.delay_of
         for seen in recovery.walk(self.log, start, durable, self.config.sync_flush, flushed_ms, delay_of):
             if isinstance(seen, Sighted):
+                if not found.records:
+                    first_ms = seen.store_timestamp
                 found.records += 1
                 found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
                 if seen.indexed:
@@ -237,12 +240,27 @@ class MessageStore:
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:
                 raise recovery.refuse(self.log, found.end, durable)
+        if found.records:
+            self._lower_checkpoint(first_ms)
         for queue in self._each_queue():
             queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(
             recovery.cut(self.log, found.end, self.config.root / "ropewalk" / "tails", self._disk)
         )
         return found
+
+    def _lower_checkpoint(self, stored_before_ms: int) -> None:
+        """Take back what an older checkpoint claims about entries that are about to be written anew, durably.
+
+        A second crash would else trust queue files that the first one had made to be rebuilt. Blocks.
+        """
+        path = self.config.root / "checkpoint"
+        point = _checkpoint_of(self._disk.read_file(path))
+        if min(point.physic_msg_timestamp, point.logics_msg_timestamp) > stored_before_ms:
+            point.physic_msg_timestamp = point.logics_msg_timestamp = stored_before_ms
+            file = self._disk.create_paged(path, CHECKPOINT_SIZE)
+            file.write_at(0, point.encode())
+            file.sync()
 
     def _index_again(self, record: Sighted, start: int, kept: dict[ConsumeQueue, int]) -> None:
         if self._deleted.is_dead(record.topic, record.offset):
@@ -616,7 +634,7 @@ class MessageStore:
         self._unsynced.clear()
         path = self.config.root / "checkpoint"
         old = self._disk.read_file(path)
-        point = Checkpoint.decode(old) if old else Checkpoint()
+        point = _checkpoint_of(old)
         point.physic_msg_timestamp = point.logics_msg_timestamp = stored_before_ms
         data = point.encode()
         return _unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
@@ -683,6 +701,11 @@ class MessageStore:
         self._writer.stop()
         self._writer = self._helpers.worker("ropewalk-writer", self.completions)
         self.run_completions()
+
+
+def _checkpoint_of(data: bytes | None) -> Checkpoint:
+    """What the file says; nothing, if it is missing or cut short: that costs time at a start, and no message."""
+    return Checkpoint.decode(data) if data is not None and len(data) >= CHECKPOINT_SIZE else Checkpoint()
 
 
 def _unless_full(write: Callable[[], None]) -> bool:
