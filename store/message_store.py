@@ -268,6 +268,8 @@ class MessageStore:
         queue = self.queue(record.topic, record.queue_id)
         if record.queue_offset < queue.min_offset == queue.next_offset:
             # A power loss took the queue's first files and left later ones: the log knows where it begins.
+            if start > self.log.min_offset:
+                raise QueueGap
             kept[queue] = 0
             queue.restart_at(record.queue_offset)
         if record.queue_offset < queue.next_offset:
