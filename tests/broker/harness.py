@@ -227,6 +227,8 @@ class FlushGate:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.waiting = False
+        """Whether somebody stands before the gate."""
         self._open = threading.Event()
         self._open.set()
 
@@ -238,7 +240,9 @@ class FlushGate:
 
     def sync(self, file: MappedFile) -> None:
         self.calls += 1
+        self.waiting = True
         assert self._open.wait(PATIENCE_S), "the test left the gate shut"
+        self.waiting = False
 
 
 def without_fsync(patch: pytest.MonkeyPatch) -> None:
