@@ -14,6 +14,7 @@ The loop owns everything here; a helper thread gets copies to write.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,47 @@ class ConsumeQueue:
             else:
                 high = middle
         return low
+
+    # -- retention -----------------------------------------------------------------------------------
+
+    def find_written(self, offset: int, written: int) -> int:
+        """The first of the entries below `written` whose record is at or behind log offset `offset`, or `written`.
+
+        Blocks; reads files only, so a helper thread may ask. A file that cannot be read proves nothing: then the
+        answer is the number from which the search began.
+        """
+        first = low = self.min_offset
+        high = written
+        try:
+            while low < high:
+                middle = (low + high) // 2
+                file, position, size = self.place(middle, 1)
+                if ENTRY.unpack(file.read_at(position, size))[0] < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+        except (OSError, ValueError, struct.error):
+            return first
+        return max(first, low)
+
+    def skip_to(self, number: int, offset: int) -> None:
+        """The log begins at `offset` now, and no entry below `number` has a record: go on there, or further."""
+        self.min_offset = max(self.min_offset, min(number, self.next_offset))
+        if self.min_offset >= self.tail_base:
+            self.min_offset = self.find(offset)  # in memory
+
+    def give_up_files(self) -> tuple[int, list[Path]]:
+        """The files that hold nothing from `min_offset` on, and how many entries; they are the caller's to remove.
+
+        The last file stays, whatever is in it: its name carries the queue's numbers.
+        """
+        count = self.file_size // ENTRY_SIZE
+        first = self.first
+        last = max(self.written - 1, 0)
+        self.first = max(first, min(self.min_offset, last) // count * count)
+        return self.first - first, [
+            self._path(number * ENTRY_SIZE) for number in range(first, self.first, count)
+        ]
 
 
 class FrozenQueue:

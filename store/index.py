@@ -148,6 +148,8 @@ class IndexPlace:
     log_directory: Path
     segment_size: int
     geometry: Geometry
+    lock: Path
+    """Held by whoever writes the index."""
 
 
 class IndexBuilder:

@@ -24,15 +24,20 @@ from typing import TypeAlias
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_record
 from store import recovery
 from store.bound import Bound, boot_id, decode_bound
+from store.cleaner import Cleaner
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
 from store.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
+from store.index import IndexPlace
+from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
+from store.retention import RetentionRules
 from store.segment import FILLER_HEADER_SIZE, Segment
 from store.workers import Completions, Flusher, Helpers
 
@@ -64,6 +69,12 @@ class StoreConfig:
     prefault_window: int = 64 << 20
     prefault_idle: int = 8 << 20
     delay_levels: DelayLevels = DEFAULT_LEVELS
+    index: Geometry | None = None
+    """The shape of the key index; None builds none."""
+    index_in_process: bool = True
+    """Whether a process of its own builds it, or a helper thread."""
+    retention: RetentionRules | None = None
+    """None keeps everything, however full the disk is."""
 
 
 class MessageStore:
@@ -111,6 +122,10 @@ class MessageStore:
         self._spare_wanted = False
         self._prefaulting = False
         self._flusher: Flusher | None = None
+        self.index: KeyIndex | None = None
+        """The key index, while the store is open and has one."""
+        self._cleaner: Cleaner | None = None
+        self._index_checkpoint_ms = 0
 
     # -- open ----------------------------------------------------------------------------------------
 
@@ -142,12 +157,45 @@ class MessageStore:
         self._queues_written = self.recovered.scanned_from
         self._entries_written = sum(queue.written - queue.first for queue in self._each_queue())
         self._last_store_ms = self.recovered.last_store_timestamp
+        abnormal = self._disk.exists(self.config.root / "abort")
         self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
         self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
         self._writer = self._helpers.worker("ropewalk-writer", self.completions)
         self._janitor = self._helpers.worker("ropewalk-janitor", self.completions)
+        self._open_index(abnormal)
+        if self.config.retention is not None:
+            self._cleaner = Cleaner(
+                self.config.retention,
+                self.log,
+                self.queues,
+                self.config.root / "consumequeue",
+                self._disk,
+                self._helpers.worker("ropewalk-cleaner", self.completions),
+                self._now_ms,
+                self._shorten_queue,
+            )
         self.tick()
         return self.recovered
+
+    def _open_index(self, abnormal: bool) -> None:
+        if self.config.index is None:
+            return
+        root = self.config.root
+        place = IndexPlace(
+            root / "index",
+            self.config.log_directory,
+            self.config.segment_size,
+            self.config.index,
+            root / "ropewalk" / "index.lock",
+        )
+        if self.config.index_in_process:
+            self.index = ProcessIndex(place, self._disk, self._now_ms, self.completions)
+        else:
+            worker = self._helpers.worker("ropewalk-index", self.completions)
+            self.index = WorkerIndex(place, self._disk, self._now_ms, worker)
+        self.index.start(
+            self.log.end_offset, self.log.min_offset, self._index_checkpoint_ms, abnormal=abnormal
+        )
 
     def _refuse_what_is_not_built(self) -> None:
         root = self.config.root
@@ -181,6 +229,7 @@ class MessageStore:
         bound = decode_bound(self._disk.read_file(root / "ropewalk" / "bound"))
         data = self._disk.read_file(root / "checkpoint")
         checkpoint = _checkpoint_of(data)
+        self._index_checkpoint_ms = checkpoint.index_msg_timestamp
         whole = self._load_queues()
         if bound is not None and (bound.clean or bound.boot == self._boot):
             whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
@@ -466,6 +515,20 @@ class MessageStore:
         else:
             self.readable_offset = end
 
+    @property
+    def refusal(self) -> str | None:
+        """Why no message should be taken because of the disk, or None; reads go on."""
+        return self._cleaner.refusal if self._cleaner is not None else None
+
+    def take_findings(self) -> list[str]:
+        """What index and retention have to tell people since the last time."""
+        findings: list[str] = []
+        for source in (self.index, self._cleaner):
+            if source is not None and source.findings:
+                findings += source.findings
+                source.findings.clear()
+        return findings
+
     def request_flush(self) -> None:
         assert self._flusher is not None
         end = self.log.end_offset
@@ -510,6 +573,10 @@ class MessageStore:
             self._next_checkpoint_ms = now + _CHECKPOINT_INTERVAL_MS
             self._write_checkpoint()
         self._look_ahead(now)
+        if self.index is not None:
+            self.index.follow(self.readable_offset, self.log.min_offset)
+        if self._cleaner is not None:
+            self._cleaner.tick(self.flushed_offset)
 
     def _look_ahead(self, now: int) -> None:
         """Keep pages present before the writer, and a spare segment before the last one is full."""
@@ -622,11 +689,23 @@ class MessageStore:
         end = self.log.end_offset
         if noted_ms and self.flushed_offset >= noted_end and self._queues_written >= noted_end:
             self._noted = (end, self._last_store_ms)
-            self._writer.submit(lambda: self._sync_queues(noted_ms), lambda _written: None)
+            index_ms = self.index.full_timestamp if self.index is not None else 0
+            self._writer.submit(lambda: self._sync_queues(noted_ms, index_ms), lambda _written: None)
         elif not noted_ms:
             self._noted = (end, self._last_store_ms)
 
-    def _sync_queues(self, stored_before_ms: int) -> bool:
+    def _shorten_queue(self, entries: int, paths: Sequence[Path]) -> None:
+        """Remove queue files whose messages are gone; the bound claims fewer entries before there are fewer."""
+        self._entries_written -= entries
+        self._write_bound(clean=False)
+
+        def remove() -> None:
+            for path in paths:
+                self._disk.remove(path)
+
+        self._writer.submit(remove, lambda _result: None)
+
+    def _sync_queues(self, stored_before_ms: int, index_ms: int) -> bool:
         """On the writer thread: what the checkpoint is about to claim is made true first."""
         if len(self._unsynced) > _SYNC_SINGLY_MAX:
             self._disk.sync_file_system(self.config.root)
@@ -638,6 +717,7 @@ class MessageStore:
         old = self._disk.read_file(path)
         point = _checkpoint_of(old)
         point.physic_msg_timestamp = point.logics_msg_timestamp = stored_before_ms
+        point.index_msg_timestamp = max(index_ms, point.index_msg_timestamp)
         data = point.encode()
         return _unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
 
@@ -679,6 +759,10 @@ class MessageStore:
         assert self.flushed_offset == self.log.end_offset, (
             "the flusher failed before; its error was raised then"
         )
+        if self.index is not None:
+            self.index.stop(self.readable_offset, self.log.min_offset)
+        if self._cleaner is not None:
+            self._cleaner.close()
         self._drain_writer()
         self._write_queues()
         self._drain_writer()

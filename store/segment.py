@@ -22,7 +22,7 @@ FILLER_HEADER_SIZE = 8
 
 
 class Segment:
-    __slots__ = ("base_offset", "file", "map", "prefaulted_position", "size", "write_position")
+    __slots__ = ("base_offset", "file", "map", "pins", "prefaulted_position", "size", "write_position")
 
     def __init__(self, base_offset: int, file: MappedFile, write_position: int = 0) -> None:
         self.base_offset = base_offset
@@ -31,6 +31,8 @@ class Segment:
         self.size = file.size
         self.write_position = write_position
         self.prefaulted_position = write_position
+        self.pins = 0
+        """How many reads off the loop hold this segment; its file stays until there are none. The loop's own."""
 
     @property
     def end_offset(self) -> int:

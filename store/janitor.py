@@ -1,0 +1,370 @@
+"""Who builds the key index, and how the loop talks to it: a helper process, or a helper thread.
+
+The loop only says how far the log may be read (`follow`) and learns how far the index has come. A query asks to be
+told when the index has reached what was readable at that moment (`when_built`), so that a message which was sent a
+moment ago is found.
+
+The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
+every system call of the loop's, and gives it back five milliseconds later; so it has a process of its own, at a low
+priority (`ProcessIndex`). `WorkerIndex` does the same work on a helper thread, for simulations, which own their
+threads, and for measuring the difference.
+
+The process ends when its standard input does, that is with the broker, however that ended. It holds a lock while it
+lives: a broker that is started at once waits for it with its first index file and with nothing else.
+
+    to the process, 17 bytes: "F" (follow) or "S" (stop) | i64 readable through | i64 where the log begins
+    from it, lines: position, end time in ms of the last file that became full, finding or nothing
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ropewalk
+from ropewalk.format.index import Geometry
+from store.disk import Disk, StoreLocked
+from store.index import IndexBuilder, IndexPlace, indexed_through
+from store.workers import Completions, Worker
+
+_MESSAGE = struct.Struct(">cqq")
+_FOLLOW_INTERVAL_MS = 200
+_WAIT_MS = 1000
+_RESTART_MS = 5000
+_STOP_S = 10.0
+_NICE = 10
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class KeyIndex:
+    """The loop's side: how far the index has come, and who waits for it. Subclasses do the work."""
+
+    def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int]) -> None:
+        self.place = place
+        self.disk = disk
+        self.position = 0
+        """Every record that begins below this log offset can be found."""
+        self.full_timestamp = 0
+        """End time of the last file that became full and was flushed since the start, ms, or 0."""
+        self.findings: list[str] = []
+        """What people should read in the log; whoever writes them there clears this."""
+        self._now_ms = now_ms
+        self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._log_end = 0
+        self._checkpoint_ms = 0
+        self._trusted_ms: int | None = None
+        self._asked = (0, 0)
+        self._next_ask_ms = 0
+
+    def start(self, log_end: int, min_offset: int, checkpoint_ms: int, *, abnormal: bool) -> None:
+        """Look where the index stands. Blocks a little.
+
+        `checkpoint_ms` is the checkpoint's index time; after an abnormal exit, what is younger is not trusted.
+        """
+        self._log_end, self._checkpoint_ms = log_end, checkpoint_ms
+        self._trusted_ms = checkpoint_ms if abnormal else None
+        if not abnormal:
+            self.position = indexed_through(self.disk, self.place)
+        self._asked = (self.position, min_offset)
+
+    def follow(self, through: int, min_offset: int) -> None:
+        """The log may be read up to here and begins there; call often."""
+        now = self._now_ms()
+        due = not 0 < self._next_ask_ms - now <= _FOLLOW_INTERVAL_MS  # also after the clock was set back
+        if due and (through > self.position or min_offset > self._asked[1]):
+            self._next_ask_ms = now + _FOLLOW_INTERVAL_MS
+            self._ask(through, min_offset)
+        while self._waiting and self._waiting[0][1] <= now:
+            self._waiting.popleft()[2]()
+
+    def when_built(self, through: int, callback: Callable[[], None]) -> None:
+        """Call back when records up to here can be found, or in a second: an index far behind still answers."""
+        if self.position >= through:
+            callback()
+            return
+        self._waiting.append((through, self._now_ms() + _WAIT_MS, callback))
+        if through > self._asked[0]:
+            self._ask(through, self._asked[1])
+
+    def _ask(self, through: int, min_offset: int) -> None:
+        self._asked = (through, min_offset)
+        self._work(through, min_offset)
+
+    def _work(self, through: int, min_offset: int) -> None:
+        """Have the index built up to `through`, later and elsewhere."""
+        raise NotImplementedError
+
+    def _took(self, position: int, full_timestamp: int, findings: list[str]) -> None:
+        """The builder has come further."""
+        self.position = max(self.position, position)
+        self.full_timestamp = max(self.full_timestamp, full_timestamp)
+        self.findings += findings
+        for _ in range(len(self._waiting)):
+            through, deadline, callback = self._waiting.popleft()
+            if through <= self.position:
+                callback()
+            else:
+                self._waiting.append((through, deadline, callback))
+
+    def stop(self, through: int, min_offset: int) -> None:
+        """Have the index complete up to `through` and on disk, then end. Blocks; it may give up after a while."""
+        raise NotImplementedError
+
+    def _build_here(self, through: int, min_offset: int) -> None:
+        """For the end of a store: what a moment's work is left needs no helper."""
+        builder = IndexBuilder(self.place, self.disk, self._now_ms)
+        lock = _lock(self.disk, self.place.lock)
+        try:
+            builder.open(self._log_end, self._trusted_ms)
+            builder.drop_before(min_offset)
+            while not builder.advance(through, min_offset):
+                pass
+            builder.close()
+        except OSError as exc:
+            if exc.errno not in _NO_ROOM:
+                raise
+            builder.findings.append(f"no room for the key index: {exc}")
+        finally:
+            self.disk.unlock(lock)
+        self._took(builder.position, builder.full_timestamp, builder.findings)
+
+
+def _lock(disk: Disk, path: Path) -> int:
+    """Wait for a helper of a broker that is gone; it ends by itself, between two batches."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return disk.lock(path)
+        except StoreLocked:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
+class WorkerIndex(KeyIndex):
+    """The index built on a helper thread."""
+
+    def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int], worker: Worker) -> None:
+        super().__init__(place, disk, now_ms)
+        self._worker = worker
+        self._builder: IndexBuilder | None = None
+        self._dropped_before = 0
+
+    def _work(self, through: int, min_offset: int) -> None:
+        if self._worker.pending < 2:  # else it is asked again in a moment
+            self._worker.submit(partial(self._build, through, min_offset), self._built)
+
+    def _build(self, through: int, min_offset: int) -> tuple[int, int, list[str]]:
+        if self._builder is None:
+            self._builder = IndexBuilder(self.place, self.disk, self._now_ms)
+            self._builder.open(self._log_end, self._trusted_ms)
+        builder = self._builder
+        try:
+            if min_offset > self._dropped_before:
+                builder.drop_before(min_offset)
+                self._dropped_before = min_offset
+            while not builder.advance(through, min_offset):
+                pass
+        except OSError as exc:
+            if exc.errno not in _NO_ROOM:
+                raise
+        findings, builder.findings = builder.findings, []
+        return builder.position, builder.full_timestamp, findings
+
+    def _built(self, result: tuple[int, int, list[str]]) -> None:
+        self._took(*result)
+
+    def stop(self, through: int, min_offset: int) -> None:
+        if self._builder is None and self.position >= through:
+            self._worker.stop()
+            return
+
+        def last() -> tuple[int, int, list[str]]:
+            result = self._build(through, min_offset)
+            assert self._builder is not None
+            self._builder.close()
+            return result
+
+        self._worker.submit(last, self._built)
+        self._worker.stop()
+
+
+class ProcessIndex(KeyIndex):
+    """The index built by a process of its own, which is started when there is something to do."""
+
+    def __init__(
+        self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int], completions: Completions
+    ) -> None:
+        super().__init__(place, disk, now_ms)
+        self._completions = completions
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+        self._not_before_ms = 0
+
+    def _work(self, through: int, min_offset: int) -> None:
+        if self._thread is None:
+            if self._now_ms() < self._not_before_ms:
+                return
+            order = self._order()
+            self._thread = threading.Thread(
+                target=self._run, args=(order,), name="ropewalk-index", daemon=True
+            )
+            self._thread.start()
+        else:
+            self._send(b"F")
+
+    def _order(self) -> str:
+        place = self.place
+        return json.dumps(
+            {
+                "directory": str(place.directory.absolute()),
+                "log_directory": str(place.log_directory.absolute()),
+                "lock": str(place.lock.absolute()),
+                "segment_size": place.segment_size,
+                "slots": place.geometry.slots,
+                "items": place.geometry.items,
+                "log_end": self._log_end,
+                "trusted_ms": self._trusted_ms,
+            }
+        )
+
+    def _send(self, kind: bytes) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return  # being started; it is told then
+        # It may be busy with older ones, and is asked again in a moment; or gone, which its thread will tell.
+        with contextlib.suppress(OSError, ValueError):
+            os.write(process.stdin.fileno(), _MESSAGE.pack(kind, *self._asked))
+
+    def _run(self, order: str) -> None:
+        """On a thread of its own: start the process and listen to it."""
+        rooms = Path(__file__).resolve().parent.parent
+        here = Path(ropewalk.__file__).resolve().parent.parent
+        code: int | str
+        try:
+            with subprocess.Popen(
+                [sys.executable, "-P", "-m", "store.janitor", order],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
+            ) as process:
+                assert process.stdin is not None and process.stdout is not None
+                os.set_blocking(process.stdin.fileno(), False)
+                self._process = process
+                self._send(b"S" if self._stopping else b"F")
+                for line in iter(process.stdout.readline, b""):
+                    position, full_ms, finding = line.decode().rstrip("\n").split(" ", 2)
+                    self._completions.post(
+                        partial(self._took, int(position), int(full_ms), [finding] if finding else [])
+                    )
+                code = process.wait()
+        except OSError as exc:
+            code = str(exc)
+        self._completions.post(partial(self._gone, code))
+
+    def _gone(self, code: int | str) -> None:
+        self._thread = self._process = None
+        if not self._stopping:
+            self.findings.append(f"the index helper ended ({code}); it is started again in a moment")
+            # Who knows how far it came: what it was filling is built again.
+            self._trusted_ms = max(self.full_timestamp, self._checkpoint_ms)
+            self._log_end = max(self._log_end, self._asked[0])
+            self._not_before_ms = self._now_ms() + _RESTART_MS
+
+    def stop(self, through: int, min_offset: int) -> None:
+        self._stopping = True
+        thread = self._thread
+        if thread is None:
+            if self.position < through:
+                self._build_here(through, min_offset)
+            return
+        self._asked = (through, min_offset)
+        self._send(b"S")
+        thread.join(_STOP_S)
+        process = self._process
+        if thread.is_alive() and process is not None:
+            process.kill()
+            thread.join()
+            self.findings.append("the key index is behind: it is built on at the next start")
+
+
+# -- the process -------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    # The broker alone decides when this ends; a terminal and a service manager signal the whole group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(_NICE)
+    place = IndexPlace(
+        Path(order["directory"]),
+        Path(order["log_directory"]),
+        order["segment_size"],
+        Geometry(order["slots"], order["items"]),
+        Path(order["lock"]),
+    )
+    _serve(place, Disk(), order["log_end"], order["trusted_ms"])
+
+
+def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) -> None:
+    _lock(disk, place.lock)
+    builder = IndexBuilder(place, disk, lambda: time.time_ns() // 1_000_000)
+    builder.open(log_end, trusted_ms)
+    through = min_offset = dropped_before = 0
+    kind, received, reported, no_room = b"F", b"", (-1, -1), False
+    done = True
+    while True:
+        os.set_blocking(0, done)
+        try:
+            data = os.read(0, 65_536)
+        except BlockingIOError:
+            pass
+        else:
+            if not data:
+                return  # the broker is gone; what it left is the next start's to judge
+            received += data
+        while len(received) >= _MESSAGE.size:
+            kind, through, min_offset = _MESSAGE.unpack_from(received)
+            received = received[_MESSAGE.size :]
+        try:
+            if min_offset > dropped_before:
+                builder.drop_before(min_offset)
+                dropped_before = min_offset
+            done = builder.advance(through, min_offset)
+            if done and kind == b"S":
+                builder.close()
+            no_room = False
+        except OSError as exc:
+            if exc.errno not in _NO_ROOM:
+                raise
+            if not no_room:
+                builder.findings.append(f"no room for the key index, which waits until there is some: {exc}")
+            no_room = done = True
+        if builder.findings or (builder.position, builder.full_timestamp) != reported:
+            reported = (builder.position, builder.full_timestamp)
+            for finding in builder.findings or [""]:
+                sys.stdout.write(f"{reported[0]} {reported[1]} {finding}\n")
+            sys.stdout.flush()
+            builder.findings.clear()
+        if done and kind == b"S":
+            return
+
+
+if __name__ == "__main__":
+    main()
