@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue, FrozenQueue
+from store.index import Found, Query, find_messages, read_record
+from store.janitor import KeyIndex
 from store.segment import Segment
 from store.workers import Completions, Helpers
 
@@ -138,12 +140,20 @@ class Reader:
             )
 
     def _submit(
-        self, job: Callable[[], object], then: Callable[..., None], done: Callable[[None], None]
+        self,
+        job: Callable[[], object],
+        then: Callable[..., None],
+        done: Callable[[None], None],
+        segments: Sequence[Segment] = (),
     ) -> None:
+        """Run `job` on a reader thread; the segments it reads keep their files until it is done."""
         worker = min(self._workers, key=lambda w: w.pending)
         if worker.pending >= self._in_flight_max // len(self._workers):
             done(None)
             return
+
+        for segment in segments:
+            segment.pins += 1
 
         def read() -> object:
             try:
@@ -152,6 +162,8 @@ class Reader:
                 return exc
 
         def bring(result: object) -> None:
+            for segment in segments:
+                segment.pins -= 1
             # A place on disk that cannot be read is this consumer's trouble, and not the end of the process.
             if isinstance(result, OSError):
                 self.failed += 1
@@ -195,7 +207,12 @@ class Reader:
             self._finish(result, pieces, data)
             done(result)
 
-        self._submit(lambda: [p.segment.file.read_at(p.position, p.size) for p in pieces], then, done)
+        self._submit(
+            lambda: [p.segment.file.read_at(p.position, p.size) for p in pieces],
+            then,
+            done,
+            [piece.segment for piece in pieces],
+        )
 
     def _read_warm(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> None:
         """The common read: no filter, and all of it inside the warm window of the map. HOT.
@@ -308,22 +325,21 @@ class Reader:
         if segment is None or offset + 36 > self._log.end_offset:
             done(None)
             return
-        position = offset - segment.base_offset
+        self._submit(lambda: read_record(segment, offset), done, done, [segment])
 
-        def read() -> bytes | None:
-            head = segment.file.read_at(position, 36)
-            if len(head) < 36:
-                return None
-            size, stands_at = _IDENTITY.unpack_from(head, 0)
-            if stands_at != offset or not 91 <= size <= segment.size - position:
-                return None
-            return segment.file.read_at(position, size)
+    def query(
+        self, index: KeyIndex, through: int, query: Query, done: Callable[[Found | None], None]
+    ) -> None:
+        """Messages that have a key, among those readable up to `through`; `done(None)` says "busy", as in `get`."""
 
-        self._submit(read, done, done)
+        def find() -> Found:
+            return find_messages(index.disk, index.place, self._log, query)
+
+        index.when_built(through, lambda: self.run(find, done, done))
 
     def run(self, job: Callable[[], object], then: Callable[..., None], done: Callable[[None], None]) -> None:
         """Run any blocking look-up on a reader thread (offset by time, earliest store time)."""
-        self._submit(job, then, done)
+        self._submit(job, then, done, tuple(self._log.segments))
 
     def stop(self) -> None:
         for worker in self._workers:
