@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from broker import json_file
 from broker.acks import AckQueue
+from broker.admin import Admin
 from broker.asks import Asks
 from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
@@ -28,6 +31,7 @@ from broker.requests import Requests
 from broker.send import SendProcessor, SendRules
 from broker.serve import Connection
 from broker.session import PULL_FAMILY, Handlers, Session
+from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicRules, TopicTable
 from ropewalk.client.ids import UniqueKeys
 from ropewalk.codes import Permission, RequestCode, ResponseCode
@@ -53,10 +57,15 @@ class Broker:
         now_ms: Callable[[], int],
         chance: random.Random,
         wake: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`address` is what clients are told to connect to; `wake` has the loop call `wakened` soon."""
+        """`address` is what clients are told to connect to; `wake` has the loop call `wakened` soon.
+
+        `clock` tells seconds finely, for statistics alone.
+        """
         self.config = config
         self.address = address
+        self.disk = disk
         self.now_ms = now_ms
         self.stopping = False
         host = encode_host(*address)
@@ -80,31 +89,23 @@ class Broker:
         self.acks = AckQueue()
         self.asks = Asks()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.on_topics_changed: Callable[[], None] = lambda: None
+        self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
-        writable = bool(config.broker_permission & Permission.WRITE)
-        sends = SendProcessor(
-            SendRules(
-                config.broker_cluster_name,
-                config.region_id,
-                config.trace_on,
-                config.max_message_size,
-                writable,
-            ),
+        self._sends = sends = SendProcessor(
+            _send_rules(config),
             self.store,
             self.topics,
             self.groups,
+            self.statistics,
             chance=chance,
             make_unique_key=keys.next,
             refusal=self._refusal,
             topic_created=self.topics_changed,
         )
-        pulls = PullProcessor(
-            PullRules(
-                bool(config.broker_permission & Permission.READ),
-                config.long_polling_enable,
-                config.short_polling_time_mills,
-            ),
+        self._pulls = pulls = PullProcessor(
+            _pull_rules(config),
             self.store,
             self.reader,
             self.topics,
@@ -112,6 +113,7 @@ class Broker:
             self.clients,
             self.offsets,
             self.hold,
+            self.statistics,
             now_ms=now_ms,
         )
         self.requests = Requests(self)
@@ -125,6 +127,8 @@ class Broker:
         }
         self.handlers.run = sends.send_run
         self.requests.register(self.handlers)
+        self.admin = Admin(self)
+        self.admin.register(self.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
 
@@ -182,9 +186,27 @@ class Broker:
 
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
+        self.admin.stop()
         self.reader.stop()
         self.store.run_completions()
         self.store.close()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Go by another configuration from now on, in what may change while the broker runs."""
+        before, self.config = self.config, config
+        now = self.now_ms()
+        self._sends.configure(_send_rules(config))
+        self._pulls.configure(_pull_rules(config))
+        self.reader.limits = _read_limits(config)
+        self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
+        self.groups.auto_create_subscription_group = config.auto_create_subscription_group
+        self.topics.rules = replace(
+            self.topics.rules, auto_create_topic_enable=config.auto_create_topic_enable
+        )
+        self.topics.create_system_topics(now)
+        if config.broker_permission != before.broker_permission:
+            self.topics.touch(now)
+        self.topics_changed()
 
     # -- sessions ------------------------------------------------------------------------------------
 
@@ -251,6 +273,7 @@ class Broker:
         self.acks.expire(now)
         self.requests.tell_members()
         self.asks.expire(now)
+        self.statistics.tick(now)
         self.end_turn()
 
     def expire_clients(self) -> None:
@@ -273,6 +296,24 @@ def name_server_handlers(name_server: NameServer) -> Handlers:
 
     handlers.cold = dict.fromkeys(name_server.codes, handle)
     return handlers
+
+
+def _send_rules(config: BrokerConfig) -> SendRules:
+    return SendRules(
+        config.broker_cluster_name,
+        config.region_id,
+        config.trace_on,
+        config.max_message_size,
+        bool(config.broker_permission & Permission.WRITE),
+    )
+
+
+def _pull_rules(config: BrokerConfig) -> PullRules:
+    return PullRules(
+        bool(config.broker_permission & Permission.READ),
+        config.long_polling_enable,
+        config.short_polling_time_mills,
+    )
 
 
 def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import platform
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,57 @@ def load_config(
         texts=texts,
         origins=origins,
     )
+
+
+def change(config: BrokerConfig, changes: Mapping[str, str], origin: str) -> BrokerConfig:
+    """The configuration with some honoured keys set anew while the broker runs; raises ConfigError.
+
+    Which keys those may be is for the caller to say; values derived at the start stay as they are.
+    """
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name, text in changes.items():
+        try:
+            values[KEYS[name].attribute] = _convert(KEYS[name], text.strip())
+        except ValueError as error:
+            mistakes.append(f"{name} = {text!r}: {error}")
+    if mistakes:
+        raise ConfigError(mistakes)
+    texts = {name: _as_text(values[KEYS[name].attribute]) for name in changes}
+    return replace(
+        config,
+        **values,
+        texts={**config.texts, **texts},
+        origins={**config.origins, **dict.fromkeys(changes, origin)},
+    )
+
+
+def keep_settings(path: Path, changes: Mapping[str, str]) -> None:
+    """Set keys in a configuration file, and leave every other line as its owner wrote it. Blocks.
+
+    The file is replaced whole, so that a crash leaves the old text or the new one. Raises OSError.
+    """
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    left = dict(changes)
+    kept = []
+    for line in text.splitlines():
+        name = re.split(r"[\s=:]", line.lstrip(), maxsplit=1)[0]
+        if name in changes and not line.endswith("\\"):
+            if name in left:
+                kept.append(f"{name}={left.pop(name)}")
+        else:
+            kept.append(line)
+    kept += [f"{name}={value}" for name, value in left.items()]
+    temporary = path.with_name(path.name + ".new")
+    try:
+        with temporary.open("wb") as file:
+            file.write("".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"))
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(path, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 # --- the sources ---------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class OffsetTable:
         self.changed = 0
         """Rises with every change of a value; equal to what was last saved means nothing to save."""
         self.data_version = DataVersion()
+        self.resets: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> where an administrator sent the group, until its next pull has been told."""
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
         self._versioned = 0  # `changed` when data_version last moved
         self._foreign_offsets: dict[str, Any] = {}
@@ -49,8 +51,11 @@ class OffsetTable:
 
         An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
         Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
-        that no topic can have, and for one more pair of topic and group than are kept.
+        that no topic can have, and for one more pair of topic and group than are kept. While a reset of the queue
+        waits to be told, commits are what the consumer reached before it, and change nothing.
         """
+        if self.resets and queue_id in self.resets.get((topic, group), ()):
+            return self.query(group, topic, queue_id)
         if not 0 <= queue_id <= QUEUE_ID_MAX:
             raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
         queues = self._offsets.get((topic, group))
@@ -71,6 +76,24 @@ class OffsetTable:
         queues = self._offsets.get((topic, group))
         offset = -1 if queues is None else queues.get(queue_id, -1)
         return offset if offset >= 0 else None
+
+    # -- an administrator's reset ----------------------------------------------------------------------
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Send a group to `offset`: from now on for whoever asks, and by its next pull for who reads already."""
+        self.resets.get((topic, group), {}).pop(queue_id, None)
+        self.commit(group, topic, queue_id, offset)
+        self.resets.setdefault((topic, group), {})[queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset that this pull has to be told, if there is one; it is told once."""
+        waiting = self.resets.get((topic, group))
+        if waiting is None:
+            return None
+        offset = waiting.pop(queue_id, None)
+        if not waiting:
+            del self.resets[topic, group]
+        return offset
 
     # -- enumeration and removal -----------------------------------------------------------------------
 
@@ -104,6 +127,7 @@ class OffsetTable:
     def _remove(self, pairs: list[tuple[str, str]]) -> int:
         for pair in pairs:
             del self._offsets[pair]
+            self.resets.pop(pair, None)
         self.changed += len(pairs)
         return len(pairs)
 

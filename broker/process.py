@@ -29,7 +29,7 @@ import trio
 import ropewalk
 from broker import json_file
 from broker.broker import Broker, name_server_handlers
-from broker.config import BrokerConfig, ConfigError, load_config
+from broker.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.config_keys import Mark
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
@@ -113,6 +113,7 @@ class BrokerProcess:
         self.broker: Broker
         self._saved: dict[Path, int] = {}
         self._save_soon = trio.Event()
+        self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
 
     # -- turns: the shell asks, the broker answers -----------------------------------------------------
@@ -152,13 +153,14 @@ class BrokerProcess:
                 "brokerId": str(config.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
-            lambda: self.broker.topics.register_body(config.broker_permission),
+            lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
         )
         self.broker.on_topics_changed = self._topics_changed
+        self.broker.on_settings_changed = self._settings_changed
         self.broker.topics_changed()
         return _Ports(port, fast, namesrv_port)
 
@@ -210,6 +212,13 @@ class BrokerProcess:
         self._registrar.changed()
         self._save_soon.set()
 
+    def _settings_changed(self, changes: dict[str, str]) -> None:
+        if self.options.config_file is None:
+            log.warning("there is no configuration file to keep the change in: it ends with this process")
+            return
+        self._settings.update(changes)
+        self._save_soon.set()
+
     # -- run and stop ----------------------------------------------------------------------------------
 
     async def run(self, ready_line: str) -> None:
@@ -255,12 +264,19 @@ class BrokerProcess:
     async def _save(self) -> None:
         """Write the tables: topics at once when they change, the rest every few seconds."""
         while True:
-            with trio.move_on_after(self.config.flush_consumer_offset_interval / 1000):
+            with trio.move_on_after(self.broker.config.flush_consumer_offset_interval / 1000):
                 await self._save_soon.wait()
             self._save_soon = trio.Event()
             await self._save_changed()
 
     async def _save_changed(self) -> None:
+        settings, self._settings = self._settings, {}
+        if settings and self.options.config_file is not None:
+            try:
+                await trio.to_thread.run_sync(keep_settings, self.options.config_file, settings)
+            except OSError as exc:
+                log.error("cannot keep changed settings", path=str(self.options.config_file), reason=str(exc))
+                self._settings = settings | self._settings
         for path, (version, dump) in self.broker.dumps().items():
             if self._saved.get(path) != version:
                 data = dump()

@@ -16,6 +16,7 @@ from broker.groups import GroupTable
 from broker.offsets import OffsetTable
 from broker.pull_hold import HeldPull, PullHold
 from broker.session import Request, Session
+from broker.statistics import Statistics
 from broker.subscription import SubscriptionData, SubscriptionParseError
 from broker.topics import TopicTable
 from ropewalk.codes import FrameFlag, PullSysFlag, ResponseCode
@@ -41,6 +42,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
@@ -69,10 +71,10 @@ class PullProcessor:
         clients: ClientRegistry,
         offsets: OffsetTable,
         hold: PullHold,
+        statistics: Statistics,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._rules = rules
         self._store = store
         self._reader = reader
         self._topics = topics
@@ -80,7 +82,13 @@ class PullProcessor:
         self._clients = clients
         self._offsets = offsets
         self._hold = hold
+        self._statistics = statistics
         self._now_ms = now_ms
+        self.configure(rules)
+
+    def configure(self, rules: PullRules) -> None:
+        """Go by these rules from the next request on."""
+        self._rules = rules
 
     def pull(self, session: Session, request: Request) -> None:
         """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
@@ -127,7 +135,7 @@ class PullProcessor:
         try:
             wish = self._wish(group, topic, header, config.consume_broadcast_enable)
         except _Refused as exc:
-            self._refuse(session, request, exc.code, str(exc))
+            self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             try:
@@ -151,6 +159,7 @@ class PullProcessor:
             0,
             self._read_again,
             scanned=header.queue_offset,
+            group=group,
         )
         suspend = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
         if suspend:
@@ -182,7 +191,15 @@ class PullProcessor:
                     f"the consumer group {group} is not online on this broker",
                 )
             if info.message_model == BROADCASTING and not broadcast_allowed:
-                raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting")
+                raise _Refused(
+                    ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4
+                )
+            if self._groups.read_forbidden(group, topic):
+                raise _Refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"the consumer group {group} is forbidden for topic {topic}",
+                    5,
+                )
             known = info.subscriptions.get(topic)
             if known is None:
                 raise _Refused(
@@ -206,6 +223,15 @@ class PullProcessor:
     # -- reading and waiting -------------------------------------------------------------------------
 
     def _read(self, held: HeldPull, *, may_hold: bool) -> None:
+        if self._offsets.resets:
+            queue = held.queue
+            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id)
+            if offset is not None and offset != held.offset:
+                self._answer(
+                    held, GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.readable)
+                )
+                return
+
         def done(result: GetResult | None) -> None:
             if result is None:
                 self._answer_now(
@@ -257,8 +283,12 @@ class PullProcessor:
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
         request = held.request
+        size = sum(map(len, result.records))
+        if result.status is GetStatus.FOUND:
+            self._statistics.got(held.queue.topic, held.group, self._store.now, result.count, size)
+        else:
+            self._statistics.missed += 1
         if result.status is GetStatus.FOUND and request.serialize_type == JSON:
-            size = sum(map(len, result.records))
             header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, 0, request.opaque)
             head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
             self._answer_now(held, head, *result.records)
@@ -295,6 +325,7 @@ class PullProcessor:
 
 
 class _Refused(Exception):
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
         super().__init__(remark)
         self.code = code
+        self.forbidden_type = forbidden_type

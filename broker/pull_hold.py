@@ -34,6 +34,7 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull, bool], None]
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
+    group: str = field(default="")
     scanned: int = field(default=0)
     """Where to read on: `offset`, or behind entries that are known not to match."""
     waiting: bool = field(default=False)
@@ -84,6 +85,13 @@ class PullHold:
                 held.waiting = False
                 self.size -= 1
                 held.answer(held, False)
+
+    def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
+        """Answer the pulls of a queue (of one group, if named) as if their time were over."""
+        for held in list(queue.held or ()):
+            if group is None or held.group == group:
+                self._take(held)
+                held.answer(held, True)
 
     def expire(self, now_ms: int) -> None:
         """Answer every pull whose time is over."""

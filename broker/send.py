@@ -25,6 +25,7 @@ from msgspec import MsgspecError
 
 from broker.groups import GroupTable
 from broker.session import Request, Session
+from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
 from ropewalk.codes import FrameFlag, MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
@@ -106,6 +107,7 @@ class SendProcessor:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
+        statistics: Statistics,
         *,
         chance: random.Random,
         make_unique_key: Callable[[], str],
@@ -113,21 +115,26 @@ class SendProcessor:
         topic_created: Callable[[], None],
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics."""
-        self._rules = rules
         self._store = store
         self._topics = topics
         self._groups = groups
+        self._statistics = statistics
         self._chance = chance
         self._make_unique_key = make_unique_key
         self._refusal = refusal
         self._topic_created = topic_created
         self._targets: dict[str, _Target] = {}
         self._targets_of = -1
-        self._cluster_property = f"{P.CLUSTER}\x01{rules.cluster}\x02"
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self._sync = store.config.sync_flush
+        self.configure(rules)
+
+    def configure(self, rules: SendRules) -> None:
+        """Go by these rules from the next request on."""
+        self._rules = rules
+        self._cluster_property = f"{P.CLUSTER}\x01{rules.cluster}\x02"
         # Beyond it a message is either refused or larger than a segment: not for a run to find out half-way.
-        self._plain_size_max = min(rules.max_message_size, store.config.segment_size - _PLAIN_SLACK)
+        self._plain_size_max = min(rules.max_message_size, self._store.config.segment_size - _PLAIN_SLACK)
         always = {"MSG_REGION": rules.region, "TRACE_ON": "true" if rules.trace_on else "false"}
         self._answer_format = (
             b'{"code":0,"extFields":{'
@@ -154,6 +161,7 @@ class SendProcessor:
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
         index = start
+        last, topic_count = None, 0
         for index in range(start, len(payloads)):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -198,6 +206,9 @@ class SendProcessor:
             ).encode()
             if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
                 break
+            if target is not last:
+                last = target
+                topic_count += 1
             batch.append(
                 (
                     queue,
@@ -217,10 +228,31 @@ class SendProcessor:
         else:
             index = len(payloads)
         if batch:
-            stored = self._store.put(batch, _host_of(session.link.peer))
+            stored = self._put(batch, session, one_topic=topic_count == 1)
             self._answer_run(session, batch, owed, stored)
             index = start + len(stored)  # the disk is full: the next one is refused on its own way
         return index
+
+    def _put(
+        self, batch: list[Message], session: Session, *, one_topic: bool = True
+    ) -> list[tuple[int, int]]:
+        """Append, and count what was appended. HOT."""
+        store, statistics = self._store, self._statistics
+        began, end = statistics.clock(), store.log.end_offset
+        stored = store.put(batch, _host_of(session.link.peer))
+        statistics.put_took(statistics.clock() - began)
+        if not stored:
+            return stored
+        if one_topic:
+            statistics.put(batch[0][0].topic, store.now, len(stored), store.log.end_offset - end)
+            return stored
+        sizes: dict[str, list[int]] = {}
+        ends = [offset for offset, _ in stored[1:]] + [store.log.end_offset]
+        for message, (offset, _), after in zip(batch, stored, ends, strict=False):
+            sizes.setdefault(message[0].topic, []).append(after - offset)
+        for topic, found in sizes.items():
+            statistics.put(topic, store.now, len(found), sum(found))
+        return stored
 
     def _answer_run(
         self,
@@ -306,7 +338,7 @@ class SendProcessor:
             0,
             tags_code(properties.get(P.TAGS)),
         )
-        stored = self._store.put([message], _host_of(session.link.peer))
+        stored = self._put([message], session)
         if not stored:
             raise _Refused(*_disk_full(self._store.full))
         offset, queue_offset = stored[0]
@@ -382,7 +414,7 @@ class SendProcessor:
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
         self._store.reserve(size + 1)
-        stored = self._store.put(batch, born_host)
+        stored = self._put(batch, session)
         assert len(stored) == len(batch), "the room was reserved"
         key = properties.get(P.UNIQ_KEY) or parse_properties(items[0].properties).get(P.UNIQ_KEY, "")
         ids = ",".join(self._message_id(offset) for offset, _ in stored)

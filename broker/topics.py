@@ -243,11 +243,16 @@ class TopicTable:
         Raises ValueError, in words for the administrator, if the configuration makes no sense or asks for
         what is not built.
         """
-        _judge(config)
+        if (reason := self.refusal(config)) is not None:
+            raise ValueError(reason)
         if self._topics.get(config.name) == config:
             return False
         self._put(config, now_ms)
         return True
+
+    def refusal(self, config: TopicConfig) -> str | None:
+        """Why `update` would not take this configuration, or None."""
+        return _refusal(config)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
@@ -256,6 +261,10 @@ class TopicTable:
         self._texts.pop(name, None)
         self._changed(now_ms)
         return True
+
+    def touch(self, now_ms: int) -> None:
+        """Have everyone look at the table again, because something outside it changes what they will see."""
+        self._changed(now_ms)
 
     def set_state_version(self, state_version: int, now_ms: int) -> None:
         """Carry a new role epoch in the table's version, so that name servers prefer this broker."""
@@ -349,13 +358,12 @@ class TopicTable:
         return findings
 
 
-def _judge(config: TopicConfig) -> None:
+def _refusal(config: TopicConfig) -> str | None:
     problem = names.check_topic(config.name) or _out_of_bounds(config)
     for attribute, kind in _NOT_BUILT.items():
         if config.attributes.get(attribute, "").casefold() == kind.casefold():
             problem = problem or f"{attribute}={kind} is not built"
-    if problem is not None:
-        raise ValueError(f"topic {config.name!r}: {problem}")
+    return f"topic {config.name!r}: {problem}" if problem is not None else None
 
 
 def _out_of_bounds(config: TopicConfig) -> str | None:

@@ -261,6 +261,14 @@ class Disk:
         usable = used + status.f_bavail
         return -(-used * 100 // usable) if usable else -1
 
+    def space(self, path: Path) -> tuple[int, int]:
+        """Size and free bytes of the file system of `path`, or -1 twice. Blocks."""
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            return -1, -1
+        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 

@@ -39,6 +39,8 @@ class GetStatus(enum.Enum):
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+    """No read ends so: the broker's own answer to a pull after an administrator moved the group's offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class GetResult:
     min_offset: int
     max_offset: int
     records: list[bytes] = field(default_factory=list)
+    count: int = 0
+    """Messages found."""
     last_physical: int = 0
     """Log offset of the last entry looked at: how far behind the end this consumer is."""
 
@@ -241,6 +245,7 @@ class Reader:
             result.last_physical = physical
         if records:
             result.records = records
+            result.count = len(records)
             result.status = GetStatus.FOUND
         else:  # a stale entry: never serve what it points at, and do not stay on it either
             result.next_offset += 1
@@ -314,6 +319,7 @@ class Reader:
                     read = read[:at]
                     break
                 at += size
+                result.count += 1
             if read:
                 result.records.append(read)
         if result.records:
@@ -367,7 +373,11 @@ def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper:
 
 def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
     """When message `queue_offset` was stored, ms; -1 if its record is gone. Blocks."""
-    physical, _size, _tags = queue.read(queue_offset)
+    return record_time(log, queue.read(queue_offset)[0])
+
+
+def record_time(log: CommitLog, physical: int) -> int:
+    """When the record at log offset `physical` was stored, ms; -1 if it is gone. Blocks."""
     segment = log.find(physical)
     if segment is None:
         return -1

@@ -412,6 +412,14 @@ class GroupHeader(msgspec.Struct, rename="camel"):
     topic: str | None = None
 
 
+class GroupForbiddenHeader(msgspec.Struct, rename="camel"):
+    """353. Without `readable` it only asks."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
 class DeleteGroupHeader(msgspec.Struct, rename="camel"):
     """207."""
 
@@ -425,6 +433,69 @@ class ConsumeStatsHeader(msgspec.Struct, rename="camel"):
     consumer_group: str
     topic: str | None = None
     topic_list: str | None = None
+
+
+class TopicGroupHeader(msgspec.Struct, rename="camel"):
+    """303."""
+
+    topic: str
+    group: str
+
+
+class CorrectionOffsetHeader(msgspec.Struct, rename="camel"):
+    """308. `filter_groups` are separated by commas."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffsetHeader(msgspec.Struct, rename="camel"):
+    """314. Without a topic: all of the source's."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class BrokerStatsHeader(msgspec.Struct, rename="camel"):
+    """315."""
+
+    stats_name: str
+    stats_key: str
+
+
+class BrokerConsumeStatsHeader(msgspec.Struct, rename="camel"):
+    """317."""
+
+    is_order: bool
+
+
+class QueryConsumeQueueHeader(msgspec.Struct, rename="camel"):
+    """321. `index` is a queue offset."""
+
+    topic: str
+    queue_id: I32
+    index: I64
+    count: I32
+    consumer_group: str | None = None
+
+
+class ConsumerStatusHeader(msgspec.Struct, rename="camel"):
+    """223 to a broker. `client_addr` holds a client id: that client alone."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class RelayHeader(msgspec.Struct, rename="camel"):
+    """307 and 309, which a broker hands on to one consumer."""
+
+    consumer_group: str
+    client_id: str
+    msg_id: str | None = None
 
 
 class ResetOffsetHeader(msgspec.Struct, rename="camel"):

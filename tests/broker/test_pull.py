@@ -115,6 +115,7 @@ def test_every_status_of_a_read_has_its_code() -> None:
         GetStatus.OFFSET_FOUND_NULL: (19, 19),
         GetStatus.OFFSET_OVERFLOW_BADLY: (21, 21),
         GetStatus.OFFSET_TOO_SMALL: (21, 21),
+        GetStatus.OFFSET_RESET: (21, 21),
     }
     assert {status: (code_of(status, 0), code_of(status, 7)) for status in GetStatus} == expected
 

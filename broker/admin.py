@@ -1,0 +1,42 @@
+"""The administrators' entrance: every request that tools send and programs do not, and the file that answers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.admin_base import Desk
+from broker.admin_broker import AdminBroker
+from broker.admin_groups import AdminGroups
+from broker.admin_offsets import AdminOffsets
+from broker.admin_relay import AdminRelay
+from broker.admin_topics import AdminTopics
+from broker.session import Handlers
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+__all__ = ["Admin"]
+
+
+class Admin:
+    """All of them over one broker, with the helper thread they share."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._desk = Desk(broker)
+
+    def register(self, handlers: Handlers) -> None:
+        desk = self._desk
+        for part in (
+            AdminTopics(desk),
+            AdminGroups(desk),
+            AdminOffsets(desk),
+            AdminRelay(desk),
+            AdminBroker(desk),
+        ):
+            for code, handler in part.handlers().items():
+                assert code not in handlers.cold, code
+                handlers.cold[code] = desk.guarded(handler)
+
+    def stop(self) -> None:
+        """End the helper thread. Blocks until its work is done."""
+        self._desk.stop()

@@ -1,0 +1,299 @@
+"""What went through this broker: counts and bytes by topic and group, over the last minute, hour and day.
+
+A `Meter` is three running totals (times, messages, bytes) and, for each window, the totals at the beginnings of its
+recent slots. It is fed once for a run of messages or for an answer, never for a message, and costs nothing in
+between: slots begin when the next feed finds that one has, and what a window holds is worked out when somebody
+asks.
+
+    minute: slots of 10 s, 6 of them      hour: slots of 10 min, 6      day: slots of 1 h, 24
+
+A window reaches back over its whole slots and the current one, as RocketMQ's do. Names and keys are RocketMQ's (code
+315): `TOPIC_PUT_NUMS` by topic, `GROUP_GET_NUMS` by `topic@group`, `BROKER_PUT_NUMS` by cluster. Totals begin at the
+start of the process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, NamedTuple
+
+__all__ = ["Meter", "Snapshot", "Statistics", "Window"]
+
+METERS_MAX = 100_000
+"""Beyond this a new pair of topic and group is not counted: names come from strangers."""
+PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+"""Upper bounds of the classes in which the original tells how long appends took; the last class is open."""
+
+
+class Totals(NamedTuple):
+    """Of one meter since the start."""
+
+    times: int
+    messages: int
+    bytes: int
+
+
+class Window(NamedTuple):
+    slot_ms: int
+    slots: int
+
+
+MINUTE: Final = Window(10_000, 6)
+HOUR: Final = Window(600_000, 6)
+DAY: Final = Window(3_600_000, 24)
+_WINDOWS: Final = (MINUTE, HOUR, DAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One window of one value, as code 315 shows it."""
+
+    sum: int
+    tps: float
+    avgpt: float
+    """The average per time: messages, or bytes, of one feed."""
+
+    def to_json(self) -> dict[str, float]:
+        return {"avgpt": self.avgpt, "sum": self.sum, "tps": self.tps}
+
+
+class Meter:
+    """The totals of one name and key, and their recent past."""
+
+    __slots__ = ("_created_ms", "_marks", "_next_slot_ms", "bytes", "messages", "times")
+
+    def __init__(self, now_ms: int) -> None:
+        self.times = 0
+        self.messages = 0
+        self.bytes = 0
+        self._created_ms = now_ms
+        # By window: (slot number, totals when it began), oldest first; slots in which nothing came have no entry.
+        self._marks: tuple[deque[tuple[int, Totals]], ...] = tuple(deque() for _ in _WINDOWS)
+        self._next_slot_ms = 0
+
+    def add(self, now_ms: int, messages: int, size: int) -> None:
+        """Count one run: `messages` with `size` bytes together. HOT."""
+        if now_ms >= self._next_slot_ms:
+            self._begin_slots(now_ms)
+        self.times += 1
+        self.messages += messages
+        self.bytes += size
+
+    def _begin_slots(self, now_ms: int) -> None:
+        totals = self.totals()
+        for window, marks in zip(_WINDOWS, self._marks, strict=True):
+            slot = now_ms // window.slot_ms
+            if not marks or marks[-1][0] < slot:
+                marks.append((slot, totals))
+                while marks[0][0] < slot - window.slots:
+                    marks.popleft()
+        self._next_slot_ms = (now_ms // MINUTE.slot_ms + 1) * MINUTE.slot_ms
+
+    def totals(self) -> Totals:
+        return Totals(self.times, self.messages, self.bytes)
+
+    def over(self, window: Window, now_ms: int) -> tuple[Totals, float]:
+        """What came within a window that ends now, and the seconds that this was."""
+        marks = self._marks[_WINDOWS.index(window)]
+        first = now_ms // window.slot_ms - window.slots
+        at = bisect_left(marks, first, key=lambda mark: mark[0])
+        before = marks[at][1] if at < len(marks) else self.totals()
+        seconds = (now_ms - max(first * window.slot_ms, self._created_ms)) / 1000
+        now = self.totals()
+        return Totals(*(now[n] - before[n] for n in range(3))), max(seconds, 1.0)
+
+    def snapshot(self, window: Window, now_ms: int, *, of_bytes: bool = False) -> Snapshot:
+        found, seconds = self.over(window, now_ms)
+        value = found.bytes if of_bytes else found.messages
+        return Snapshot(value, value / seconds, value / found.times if found.times else 0.0)
+
+
+class Rates:
+    """Averages over the last 10, 60 and 600 seconds of a total that is sampled about once a second."""
+
+    SPANS_MS: Final = (10_000, 60_000, 600_000)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def sample(self, now_ms: int, total: int) -> None:
+        samples = self._samples
+        samples.append((now_ms, total))
+        while samples[0][0] < now_ms - self.SPANS_MS[-1] - 1000:
+            samples.popleft()
+
+    def text(self) -> str:
+        """The three averages as runtime info (28) shows them."""
+        return " ".join(str(self._average(span)) for span in self.SPANS_MS)
+
+    def _average(self, span_ms: int) -> float:
+        if len(self._samples) < 2:
+            return 0.0
+        now_ms, total = self._samples[-1]
+        at = min(bisect_left(self._samples, (now_ms - span_ms, -1)), len(self._samples) - 2)
+        before_ms, before = self._samples[at]
+        return (total - before) * 1000 / max(now_ms - before_ms, 1)
+
+
+_BY_BYTES: Final = {"TOPIC_PUT_SIZE": "TOPIC_PUT_NUMS", "GROUP_GET_SIZE": "GROUP_GET_NUMS"}
+"""Names that tell the bytes of another name's meters."""
+
+
+class Statistics:
+    """All meters of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(self, cluster: str, now_ms: int, clock: Callable[[], float] = lambda: 0.0) -> None:
+        """`clock` tells seconds, finely: whoever appends reads it before and after."""
+        self.cluster = cluster
+        self.boot_ms = now_ms
+        self.clock = clock
+        self.puts = Meter(now_ms)
+        """Everything stored for producers."""
+        self.gets = Meter(now_ms)
+        """Every pull that found messages."""
+        self.missed = 0
+        """Pulls that found none."""
+        self.put_failures = 0
+        self.put_time_max_ms = 0.0
+        self.put_times = [0] * (len(PUT_TIME_BOUNDS_MS) + 1)
+        """Runs by how long they took to append; classes as in `PUT_TIME_BOUNDS_MS`."""
+        self.put_rates, self.found_rates, self.missed_rates, self.total_rates, self.transferred_rates = (
+            Rates() for _ in range(5)
+        )
+        self._meters: dict[str, dict[str, Meter]] = {}
+        self._size = 0
+        self._overflow = Meter(now_ms)
+        self._topics: dict[str, Meter] = {}
+        self._groups: dict[tuple[str, str], Meter] = {}
+        self._day = date.min
+        self._put_mornings = [0, 0]  # yesterday's, today's
+        self._get_mornings = [0, 0]
+        self._next_sample_ms = 0
+        self._meters["BROKER_PUT_NUMS"] = {cluster: self.puts}
+        self._meters["BROKER_GET_NUMS"] = {cluster: self.gets}
+
+    # -- feeding -------------------------------------------------------------------------------------
+
+    def put(self, topic: str, now_ms: int, messages: int, size: int) -> None:
+        """A run of messages of one topic was stored. HOT."""
+        meter = self._topics.get(topic)
+        if meter is None:
+            meter = self._topics[topic] = self.meter("TOPIC_PUT_NUMS", topic, now_ms)
+        meter.add(now_ms, messages, size)
+        self.puts.add(now_ms, messages, size)
+
+    def put_took(self, seconds: float) -> None:
+        """How long the append of one run took."""
+        took_ms = seconds * 1000
+        self.put_times[0 if took_ms < 1 else bisect_left(PUT_TIME_BOUNDS_MS, took_ms)] += 1
+        if took_ms > self.put_time_max_ms:
+            self.put_time_max_ms = took_ms
+
+    def got(self, topic: str, group: str, now_ms: int, messages: int, size: int) -> None:
+        """A pull was answered with messages. HOT."""
+        meter = self._groups.get((topic, group))
+        if meter is None:
+            meter = self._groups[topic, group] = self.meter("GROUP_GET_NUMS", f"{topic}@{group}", now_ms)
+        meter.add(now_ms, messages, size)
+        self.gets.add(now_ms, messages, size)
+
+    def meter(self, name: str, key: str, now_ms: int) -> Meter:
+        """The meter of any other name and key, made on first use; keep it to save the look-up.
+
+        Past `METERS_MAX` it is one that nobody can look at.
+        """
+        meters = self._meters.setdefault(name, {})
+        meter = meters.get(key)
+        if meter is None:
+            if self._size >= METERS_MAX:
+                return self._overflow
+            self._size += 1
+            meter = meters[key] = Meter(now_ms)
+        return meter
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted, and its past with it."""
+        self._forget(lambda name, key: key == topic if name.startswith("TOPIC_") else _topic_of(key) == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda name, key: _group_of(key) == group)
+
+    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
+        for name, meters in self._meters.items():
+            if name.startswith("BROKER_"):
+                continue
+            for key in [key for key in meters if is_gone(name, key)]:
+                del meters[key]
+                self._size -= 1
+        self._topics.clear()
+        self._groups.clear()
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def view(self, name: str, key: str, now_ms: int) -> dict[str, Snapshot] | None:
+        """The three windows of one statistic (315), or None if it was never counted."""
+        meter = self._meters.get(_BY_BYTES.get(name, name), {}).get(key)
+        if meter is None:
+            return None
+        of_bytes = name in _BY_BYTES
+        return {
+            "statsMinute": meter.snapshot(MINUTE, now_ms, of_bytes=of_bytes),
+            "statsHour": meter.snapshot(HOUR, now_ms, of_bytes=of_bytes),
+            "statsDay": meter.snapshot(DAY, now_ms, of_bytes=of_bytes),
+        }
+
+    def topic_put_tps(self, topic: str, now_ms: int) -> float:
+        return self._tps("TOPIC_PUT_NUMS", topic, now_ms)
+
+    def group_get_tps(self, topic: str, group: str, now_ms: int) -> float:
+        return self._tps("GROUP_GET_NUMS", f"{topic}@{group}", now_ms)
+
+    def _tps(self, name: str, key: str, now_ms: int) -> float:
+        meter = self._meters.get(name, {}).get(key)
+        return meter.snapshot(MINUTE, now_ms).tps if meter is not None else 0.0
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Sample the totals about once a second, and note the mornings; call as often as convenient."""
+        if now_ms < self._next_sample_ms:
+            return
+        self._next_sample_ms = now_ms + 1000
+        self.put_rates.sample(now_ms, self.puts.messages)
+        self.found_rates.sample(now_ms, self.gets.times)
+        self.missed_rates.sample(now_ms, self.missed)
+        self.total_rates.sample(now_ms, self.gets.times + self.missed)
+        self.transferred_rates.sample(now_ms, self.gets.messages)
+        today = date.fromtimestamp(now_ms / 1000)
+        if today != self._day:
+            if self._day != date.min:
+                self._put_mornings = [self._put_mornings[1], self.puts.messages]
+                self._get_mornings = [self._get_mornings[1], self.gets.messages]
+            self._day = today
+
+    def daily(self) -> dict[str, int]:
+        """Message totals at the last two midnights and now, as runtime info (28) names them."""
+        puts, gets = self._put_mornings, self._get_mornings
+        return {
+            "msgPutTotalYesterdayMorning": puts[0],
+            "msgPutTotalTodayMorning": puts[1],
+            "msgPutTotalTodayNow": self.puts.messages,
+            "msgGetTotalYesterdayMorning": gets[0],
+            "msgGetTotalTodayMorning": gets[1],
+            "msgGetTotalTodayNow": self.gets.messages,
+        }
+
+
+def _topic_of(key: str) -> str:
+    """Of `topic@group` and `queue@topic@group`."""
+    parts = key.split("@")
+    return parts[-2] if len(parts) > 1 else ""
+
+
+def _group_of(key: str) -> str:
+    parts = key.split("@")
+    return parts[-1] if len(parts) > 1 else ""
