@@ -114,6 +114,8 @@ class MessageStore:
         self._entries_written = 0
         self._unsynced: set[Path] = set()
         """Queue files and directories written since the last checkpoint; the writer thread's own."""
+        self._inherited = True
+        """Queue files of an earlier process may be in the page cache only; the writer thread's own."""
         self._noted = (0, 0)
         """A log end and the time of that moment, ms: what is stored from then on lies behind it."""
         self._ticked_ms = 0
@@ -230,6 +232,7 @@ class MessageStore:
         data = self._disk.read_file(root / "checkpoint")
         checkpoint = _checkpoint_of(data)
         self._index_checkpoint_ms = checkpoint.index_msg_timestamp
+        self._inherited = bound is None or not bound.clean
         whole = self._load_queues()
         if bound is not None and (bound.clean or bound.boot == self._boot):
             whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
@@ -707,8 +710,9 @@ class MessageStore:
 
     def _sync_queues(self, stored_before_ms: int, index_ms: int) -> bool:
         """On the writer thread: what the checkpoint is about to claim is made true first."""
-        if len(self._unsynced) > _SYNC_SINGLY_MAX:
+        if self._inherited or len(self._unsynced) > _SYNC_SINGLY_MAX:
             self._disk.sync_file_system(self.config.root)
+            self._inherited = False
         else:
             for path in sorted(self._unsynced):
                 self._disk.sync_file(path)
