@@ -147,7 +147,6 @@ class Shell:
         self._epoll.register(self._wake_fd, _IN)
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
-        self._accepting = True
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -343,10 +342,14 @@ class Shell:
         self._deaf.clear()
         for connection in self.connections.values():
             if connection.out and now - connection.progress > self._stall_s:
+                # The kernel calls a socket writable again when a third of its buffer is free, which is minutes on
+                # a thin line: whatever a send can place now is progress too.
+                self._write(connection)
+            if connection.out and now - connection.progress > self._stall_s:
                 log.warning(
                     "closed a peer that takes nothing", peer=connection.peer, owed=connection.out_size
                 )
                 connection.close()
-            elif now - connection.active > self._idle_s:
+            elif now - max(connection.active, connection.progress) > self._idle_s:
                 connection.close()
         self.flush()
