@@ -27,6 +27,7 @@ from broker.namesrv import NameServer
 from broker.offsets import OffsetTable
 from broker.pull import PullProcessor, PullRules
 from broker.pull_hold import PullHold
+from broker.queries import Queries
 from broker.requests import Requests
 from broker.send import SendProcessor, SendRules
 from broker.serve import Connection
@@ -35,11 +36,13 @@ from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicRules, TopicTable
 from ropewalk.client.ids import UniqueKeys
 from ropewalk.codes import Permission, RequestCode, ResponseCode
+from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
 from store.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from store.reader import Reader, ReadLimits
+from store.retention import HOUR_MS, RetentionRules, delete_hours
 
 log = structlog.get_logger("broker")
 
@@ -127,6 +130,7 @@ class Broker:
         }
         self.handlers.run = sends.send_run
         self.requests.register(self.handlers)
+        Queries(self).register(self.handlers)
         self.admin = Admin(self)
         self.admin.register(self.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
@@ -235,6 +239,8 @@ class Broker:
         """Why no message is taken at the moment."""
         if self.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
+        if (why := self.store.refusal) is not None:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, why
         if len(self.acks) >= ACKS_WAITING_MAX:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
         return None
@@ -269,6 +275,8 @@ class Broker:
         self.begin_turn()
         now = self.now_ms()
         self.store.tick()
+        for finding in self.store.take_findings():
+            log.warning("store", finding=finding)
         self.hold.expire(now)
         self.acks.expire(now)
         self.requests.tell_members()
@@ -326,6 +334,21 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         flush_interval_ms=config.flush_interval_commit_log,
         warm_window=config.warm_window_bytes,
+        index=Geometry(config.max_hash_slot_num, config.max_index_num)
+        if config.message_index_enable
+        else None,
+        retention=RetentionRules(
+            reserved_ms=config.file_reserved_time * HOUR_MS,
+            delete_hours=delete_hours(config.delete_when),
+            max_used=config.disk_max_used_space_ratio,
+            force_used=config.disk_space_clean_forcibly_ratio,
+            warning_used=config.disk_space_warning_level_ratio,
+            force=config.clean_file_forcibly_enable,
+            batch_max=config.delete_file_batch_max,
+            interval_ms=config.clean_resource_interval,
+            log_pause_ms=config.delete_commit_log_files_interval,
+            queue_pause_ms=config.delete_consume_queue_files_interval,
+        ),
     )
 
 

@@ -41,10 +41,17 @@ from broker.config_keys import (
 )
 from broker.java_properties import PropertiesError, read_properties
 from ropewalk.errors import RopewalkError
+from store.retention import delete_hours
 
 CONFIG_FILE_SIZE_MAX = 1 << 20
 CONSUME_QUEUE_ENTRY_SIZE = 20
 LOOPBACK = "127.0.0.1"
+DISK_RATIOS = {
+    "diskMaxUsedSpaceRatio": (10, 95),
+    "diskSpaceCleanForciblyRatio": (30, 85),
+    "diskSpaceWarningLevelRatio": (35, 90),
+}
+"""Percent; a value outside is moved to the nearer end, as RocketMQ does."""
 REGISTER_PERIOD_MS = (10_000, 60_000)
 """RocketMQ moves the registration period into these bounds instead of refusing it."""
 
@@ -100,6 +107,22 @@ class BrokerConfig:
     mapped_file_size_commit_log: int
     mapped_file_size_consume_queue: int
     """A multiple of the 20 bytes of an entry."""
+    message_index_enable: bool
+    max_hash_slot_num: int
+    max_index_num: int
+    max_msgs_num_batch: int
+    default_query_max_num: int
+    file_reserved_time: int
+    """Hours."""
+    delete_when: str
+    disk_max_used_space_ratio: int
+    disk_space_clean_forcibly_ratio: int
+    disk_space_warning_level_ratio: int
+    clean_file_forcibly_enable: bool
+    clean_resource_interval: int
+    delete_file_batch_max: int
+    delete_commit_log_files_interval: int
+    delete_consume_queue_files_interval: int
     flush_disk_type: str
     flush_interval_commit_log: int
     sync_flush_timeout: int
@@ -425,6 +448,11 @@ def _directory(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def _hours(text: str) -> str:
+    delete_hours(text)
+    return text
+
+
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "brokerClusterName": _name,
     "brokerName": _name,
@@ -435,6 +463,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "storePathRootDir": lambda text: Path(text).expanduser(),
     "storePathCommitLog": _directory,
     "messageDelayLevel": _delays,
+    "deleteWhen": _hours,
     "msgTraceTopicName": _topic,
 }
 
@@ -503,6 +532,8 @@ def _derive(
 
     entries = -(-values["mappedFileSizeConsumeQueue"] // CONSUME_QUEUE_ENTRY_SIZE)
     values["mappedFileSizeConsumeQueue"] = entries * CONSUME_QUEUE_ENTRY_SIZE
+    for name, (low, high) in DISK_RATIOS.items():
+        values[name] = min(max(values[name], low), high)
     low, high = REGISTER_PERIOD_MS
     period = values["registerNameServerPeriod"]
     if not low <= period <= high:

@@ -126,6 +126,24 @@ _HONOURED: Final = (
     _text("storePathCommitLog", None),
     _int("mappedFileSizeCommitLog", GIB, 64 * KIB),
     _int("mappedFileSizeConsumeQueue", 6_000_000, 20, INT_MAX // 20 * 20),
+    # The key index; slots and items of each of its files. How many messages one query by key may give, and one by
+    # unique key.
+    _bool("messageIndexEnable", True),
+    _int("maxHashSlotNum", 5_000_000, 1),
+    _int("maxIndexNum", 20_000_000, 2),
+    _int("maxMsgsNumBatch", 64, 1),
+    _int("defaultQueryMaxNum", 32, 1),
+    # How long messages are kept: hours; hours of the day, separated by ';'; percent of a disk; milliseconds.
+    _int("fileReservedTime", 72, 0),
+    _text("deleteWhen", "04"),
+    _int("diskMaxUsedSpaceRatio", 75, 0, 100),
+    _int("diskSpaceCleanForciblyRatio", 85, 0, 100),
+    _int("diskSpaceWarningLevelRatio", 90, 0, 100),
+    _bool("cleanFileForciblyEnable", True),
+    _int("cleanResourceInterval", 10_000, 1),
+    _int("deleteFileBatchMax", 10, 1),
+    _int("deleteCommitLogFilesInterval", 100, 0),
+    _int("deleteConsumeQueueFilesInterval", 100, 0),
     # When bytes reach the disk; intervals in milliseconds, pages of 4 KiB.
     _text("flushDiskType", "ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"),
     _int("flushIntervalCommitLog", 500, 1),
@@ -425,8 +443,6 @@ bitMapLengthConsumeQueueExt int 64
 bottomMostCompressionTypeForConsumeQueueStore text zstd
 checkCRCOnRecover bool true
 checkCommitLogOffsetOnRecover bool false
-cleanFileForciblyEnable bool true
-cleanResourceInterval int 10000
 cleanRocksDBDirtyCQIntervalMin long 60
 cleanSwapedMapInterval long 300000
 coldDataFlowControlEnable bool false
@@ -455,17 +471,9 @@ dLegerPeers text -
 dLegerSelfId text -
 dataReadAheadEnable bool true
 debugLockEnable bool false
-defaultQueryMaxNum int 32
-deleteCommitLogFilesInterval int 100
-deleteConsumeQueueFilesInterval int 100
-deleteFileBatchMax int 10
-deleteWhen text 04
 destroyMapedFileIntervalForcibly int 120000
 disappearTimeAfterStart int -1
 diskFallRecorded bool true
-diskMaxUsedSpaceRatio int 75
-diskSpaceCleanForciblyRatio int 85
-diskSpaceWarningLevelRatio int 90
 dispatchCqCacheNum int 4096
 dispatchCqThreads int 10
 dispatchFromSenderThread bool false
@@ -487,7 +495,6 @@ enableScheduleAsyncDeliver bool false
 enableScheduleMessageStats bool true
 enabledAppendPropCRC bool false
 fastFailIfNoBufferInStorePool bool false
-fileReservedTime int 72
 flushCommitLogLeastPages int 4
 flushCommitLogThoroughInterval int 10000
 flushCommitLogTimed bool true
@@ -523,17 +530,13 @@ maxChecksumRange long 1073741824
 maxConsumeQueueScan int 20000
 maxFilterMessageSize int 16000
 maxHaTransferByteInSecond long 104857600
-maxHashSlotNum int 5000000
-maxIndexNum int 20000000
 maxLmqConsumeQueueNum int 20000
-maxMsgsNumBatch int 64
 maxOffsetMapSize int 104857600
 maxRecoveryCommitlogFiles int 30
 maxRocksDBIndexQueryDays int 7
 maxSlaveResendLength long 268435456
 maxTopicLength int 127
 memTableFlushIntervalMs long 3600000
-messageIndexEnable bool true
 messageIndexSafe bool false
 minInSyncReplicas int 1
 offsetCheckInSlave bool false

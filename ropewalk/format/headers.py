@@ -297,7 +297,7 @@ class ViewMessageHeader(msgspec.Struct, rename="camel"):
 
 
 class QueryMessageHeader(msgspec.Struct, rename="camel"):
-    """12. Times are in ms."""
+    """12. Times are in ms. The index type is K for keys, U for unique keys, T for tags."""
 
     topic: str
     key: str
@@ -305,6 +305,7 @@ class QueryMessageHeader(msgspec.Struct, rename="camel"):
     begin_timestamp: I64
     end_timestamp: I64
     unique_key_query: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
+    index_type: str | None = None
 
 
 class QueryMessageResponseHeader(msgspec.Struct, rename="camel"):

@@ -330,9 +330,11 @@ def test_a_damaged_escape_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_one_warning_lists_what_was_set_without_effect(tmp_path: Path) -> None:
-    config = load_text(tmp_path, "deleteWhen=04\nfileReservedTime=48\nsendMessageThreadPoolNums=16\n")
+    config = load_text(
+        tmp_path, "warmMapedFileEnable=true\nlitePullMessageEnable=false\nsendMessageThreadPoolNums=16\n"
+    )
     (warning,) = config.warnings
-    assert warning.endswith("deleteWhen, fileReservedTime, sendMessageThreadPoolNums")
+    assert warning.endswith("litePullMessageEnable, sendMessageThreadPoolNums, warmMapedFileEnable")
 
 
 def test_a_key_set_twice_is_told_and_the_second_counts(tmp_path: Path) -> None:
@@ -369,16 +371,16 @@ def test_a_message_size_beyond_the_segment_is_told() -> None:
 
 
 def test_every_value_is_shown_with_its_origin(tmp_path: Path) -> None:
-    config = load_text(tmp_path, "brokerName=b\nfileReservedTime=48\n", named={"namesrvAddr": "a:1;b:2"})
+    config = load_text(tmp_path, "brokerName=b\nwarmMapedFileEnable=true\n", named={"namesrvAddr": "a:1;b:2"})
     rows = {row.key: row for row in config.describe()}
     assert (rows["brokerName"].value, rows["brokerName"].origin) == ("b", f"{tmp_path}/broker.conf:1")
     assert (rows["namesrvAddr"].value, rows["namesrvAddr"].origin) == ("a:1;b:2", "flag")
     assert (rows["haListenPort"].value, rows["haListenPort"].origin) == ("10912", "default")
     assert rows["traceOn"].value == "true"
     assert rows["messageDelayLevel"].value.startswith("1s 5s")
-    assert rows["fileReservedTime"].mark is Mark.NO_EFFECT
-    assert "deleteWhen" not in rows
-    assert "deleteWhen" in {row.key for row in config.describe(every_key=True)}
+    assert rows["warmMapedFileEnable"].mark is Mark.NO_EFFECT
+    assert "putMessageTimeout" not in rows
+    assert "putMessageTimeout" in {row.key for row in config.describe(every_key=True)}
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
