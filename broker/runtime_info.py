@@ -93,7 +93,7 @@ def _traffic(stats: Statistics) -> dict[str, object]:
         "putMessageFailedTimes": stats.put_failures,
         "putMessageSizeTotal": puts.bytes,
         "putMessageAverageSize": puts.bytes / puts.messages if puts.messages else 0.0,
-        "putMessageEntireTimeMax": round(stats.put_time_max_ms),
+        "putMessageEntireTimeMax": round(stats.put_time_max_s * 1000),
         "putMessageDistributeTime": _distribution(stats.put_times),
         "putLatency99": _percentile(stats.put_times, 0.99),
         "putLatency999": _percentile(stats.put_times, 0.999),

@@ -238,20 +238,22 @@ class SendProcessor:
     ) -> list[tuple[int, int]]:
         """Append, and count what was appended. HOT."""
         store, statistics = self._store, self._statistics
-        began, end = statistics.clock(), store.log.end_offset
+        clock = statistics.clock
+        began = clock()
         stored = store.put(batch, _host_of(session.link.peer))
-        statistics.put_took(statistics.clock() - began)
+        took_s = clock() - began
         if not stored:
             return stored
+        queue = batch[len(stored) - 1][0]
         if one_topic:
-            statistics.put(batch[0][0].topic, store.now, len(stored), store.log.end_offset - end)
+            statistics.put(queue.topic, store.now, len(stored), queue.max_physical - stored[0][0], took_s)
             return stored
         sizes: dict[str, list[int]] = {}
-        ends = [offset for offset, _ in stored[1:]] + [store.log.end_offset]
+        ends = [offset for offset, _ in stored[1:]] + [queue.max_physical]
         for message, (offset, _), after in zip(batch, stored, ends, strict=False):
             sizes.setdefault(message[0].topic, []).append(after - offset)
         for topic, found in sizes.items():
-            statistics.put(topic, store.now, len(found), sum(found))
+            statistics.put(topic, store.now, len(found), sum(found), took_s)
         return stored
 
     def _answer_run(
