@@ -232,8 +232,9 @@ class MessageStore:
         data = self._disk.read_file(root / "checkpoint")
         checkpoint = _checkpoint_of(data)
         self._index_checkpoint_ms = checkpoint.index_msg_timestamp
-        self._inherited = bound is None or not bound.clean
         whole = self._load_queues()
+        clean = bound is not None and bound.clean
+        self._inherited = not clean and any(queue.next_offset for queue in self._each_queue())
         if bound is not None and (bound.clean or bound.boot == self._boot):
             whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
         else:
@@ -272,6 +273,11 @@ class MessageStore:
         found = Recovered(end=start, scanned_from=start, durable=durable)
         kept: dict[ConsumeQueue, int] = {}
         for queue in self._each_queue():
+            if start == 0:
+                # The log tells everything from the first message on; what a queue file adds to that is not true.
+                kept[queue] = 0
+                queue.forget()
+                continue
             kept[queue] = recovery.confirm_queue(queue, self.log, start)
             queue.keep(kept[queue])
             queue.raise_min(self.log.min_offset)
