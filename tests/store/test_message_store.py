@@ -296,7 +296,7 @@ def test_thousands_of_changed_queue_files_are_synced_by_one_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store.message_store, "_SYNC_SINGLY_MAX", 3)
-    calls = []
+    calls: list[Path] = []
     monkeypatch.setattr(Disk, "sync_file_system", lambda _self, path: calls.append(path))
     with world.opened() as opened:
         for queue_id in range(5):
@@ -648,7 +648,6 @@ class StoreAgainstLists(RuleBasedStateMachine):
         self.model: dict[tuple[str, int], list[bytes]] = {(t, q): [] for t in "AB" for q in (0, 1)}
         self.ends: dict[tuple[str, int], list[int]] = {key: [] for key in self.model}
         self.counter = 0
-        self.old: list[MessageStore] = []
 
     @initialize(sync_flush=st.booleans())
     def begin(self, sync_flush: bool) -> None:
@@ -699,8 +698,9 @@ class StoreAgainstLists(RuleBasedStateMachine):
     def kill(self) -> None:
         """Under either mode a kill keeps what was appended: it is in the page cache."""
         wait_for(self.store, lambda: not self.store._writer.pending and not self.store._janitor.pending)
-        self.old.append(self.store)
-        self.world = self.world.killed()
+        killed = self.world.killed()
+        abandon(self.store)
+        self.world = killed
         self.store = self.world.store()
         found = self.store.open()
         assert found.findings == ()
@@ -708,8 +708,9 @@ class StoreAgainstLists(RuleBasedStateMachine):
     @rule()
     def kill_and_forget_the_hints(self) -> None:
         wait_for(self.store, lambda: not self.store._writer.pending and not self.store._janitor.pending)
-        self.old.append(self.store)
-        self.world = self.world.killed()
+        killed = self.world.killed()
+        abandon(self.store)
+        self.world = killed
         self.world.forget_hints()
         self.store = self.world.store()
         self.store.open()
@@ -734,8 +735,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
                 assert len(found) == len(expected)
 
     def teardown(self) -> None:
-        for opened in [*self.old, self.store]:
-            abandon(opened)
+        abandon(self.store)
         shutil.rmtree(self.folder)
 
 

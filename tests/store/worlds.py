@@ -69,7 +69,7 @@ class World:
 
     def killed(self) -> World:
         """The same world as a kill -9 at this moment would leave it, in a directory of its own."""
-        target = self.root.with_name(f"{self.root.name}-killed-{next(_copies)}")
+        target = self.root.with_name(f"killed-{next(_copies)}")
         shutil.copytree(self.root, target)
         return World(target, self.sync_flush, self.segment_size, self.queue_file_size, Clock(self.clock.ms))
 
