@@ -1,0 +1,630 @@
+"""The key index: complete behind the log, the original's in form, rebuilt where a crash makes it doubtful."""
+
+import errno
+import os
+import random
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ropewalk.format.checkpoint import Checkpoint
+from ropewalk.format.index import Geometry, IndexHeader, record_hashes
+from ropewalk.format.properties import encode_properties
+from store.disk import Disk, PagedFile
+from store.index import (
+    IndexBuilder,
+    IndexPlace,
+    Query,
+    find_messages,
+    index_names,
+    indexed_through,
+    read_header,
+    search,
+)
+from store.janitor import KeyIndex, ProcessIndex
+from store.message_store import MessageStore, StoreConfig
+from store.workers import Completions
+from tests.store.worlds import HOST, Clock, put, wait_for
+
+FOREVER = 1 << 62
+SMALL = Geometry(slots=50, items=40)
+SEGMENT_SIZE = 8192
+
+
+@dataclass
+class World:
+    """A store directory with an index, built by a thread or (`process`) by the helper process."""
+
+    root: Path
+    clock: Clock
+    geometry: Geometry = SMALL
+    process: bool = False
+
+    @property
+    def place(self) -> IndexPlace:
+        root = self.root
+        return IndexPlace(
+            root / "index", root / "commitlog", SEGMENT_SIZE, self.geometry, root / "ropewalk" / "index.lock"
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return index_names(Disk(), self.place.directory)
+
+    def header(self, name: str) -> IndexHeader:
+        header = read_header(Disk(), self.place.directory / name, self.geometry)
+        assert header is not None
+        return header
+
+    def store(self, disk: Disk | None = None) -> MessageStore:
+        config = StoreConfig(
+            root=self.root,
+            log_directory=self.root / "commitlog",
+            store_host=HOST,
+            segment_size=SEGMENT_SIZE,
+            queue_file_size=200,
+            index=self.geometry,
+            index_in_process=self.process,
+        )
+        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
+
+    @contextmanager
+    def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
+        store = self.store(disk)
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "store", Clock())
+
+
+def index_of(store: MessageStore) -> KeyIndex:
+    assert store.index is not None
+    return store.index
+
+
+def send(
+    store: MessageStore, *messages: dict[str, str], topic: str = "T", body: bytes = b"body"
+) -> list[int]:
+    """Store messages with these properties; their log offsets."""
+    store.begin_turn()
+    queue = store.queue(topic, 0)
+    done = store.put(
+        [(queue, body, encode_properties(properties), 0, 0, store.now, 0, 0, 0) for properties in messages],
+        HOST,
+    )
+    store.publish()
+    return [offset for offset, _number in done]
+
+
+def built(store: MessageStore) -> None:
+    """Have the index catch up."""
+    reached: list[int] = []
+    index_of(store).when_built(store.readable_offset, lambda: reached.append(1))
+
+    def happened() -> bool:
+        return bool(reached)
+
+    wait_for(store, happened)
+    assert index_of(store).position >= store.readable_offset
+
+
+def find(store: MessageStore, key: str, topic: str = "T", count: int = 64, **more: int | bool) -> list[int]:
+    """The offsets of the messages found by a key."""
+    query = Query(
+        topic,
+        key,
+        count,
+        int(more.get("begin", 0)),
+        int(more.get("end", FOREVER)),
+        by_tag=bool(more.get("by_tag")),
+    )
+    found = find_messages(Disk(), index_of(store).place, store.log, query)
+    return [int.from_bytes(record[28:36], "big") for record in found.records]
+
+
+# --- found --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_a_message_is_found_by_unique_key_by_each_key_and_by_tag(world: World, process: bool) -> None:
+    world.process = process
+    with world.opened() as store:
+        first, second, third = send(
+            store,
+            {"UNIQ_KEY": "u1", "KEYS": "a b", "TAGS": "red"},
+            {"UNIQ_KEY": "u2", "KEYS": "b"},
+            {"UNIQ_KEY": "u3"},
+        )
+        built(store)
+        assert find(store, "u1") == find(store, "a") == [first]
+        assert find(store, "b") == [first, second]
+        assert find(store, "u3") == [third]
+        assert find(store, "red", by_tag=True) == [first]
+        assert find(store, "red") == find(store, "c") == find(store, "a b") == []
+        assert find(store, "a", topic="U") == []
+
+
+def test_the_newest_are_kept_when_more_match_than_asked_for(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 10)
+        built(store)
+        assert find(store, "k", count=3) == offsets[-3:]
+
+
+def test_only_messages_of_the_asked_time_are_found_to_the_second(world: World) -> None:
+    with world.opened() as store:
+        offsets = []
+        for _ in range(5):
+            offsets += send(store, {"KEYS": "k"})
+            world.clock.ms += 10_000
+        built(store)
+        start = world.clock.ms - 50_000
+        assert find(store, "k", begin=start + 10_000, end=start + 30_000) == offsets[1:4]
+        assert find(store, "k", begin=start + 40_000) == offsets[4:]
+        assert find(store, "k", end=start - 1_000) == []
+
+
+def test_a_search_agrees_with_a_list_over_many_files_and_shared_slots(world: World) -> None:
+    world.geometry = Geometry(slots=3, items=20)  # nearly every chain holds foreign keys
+    draw = random.Random(7)
+    expected: dict[str, list[int]] = {}
+    with world.opened() as store:
+        for _ in range(60):
+            keys = sorted({f"k{draw.randrange(12)}" for _ in range(draw.randrange(4))})
+            (offset,) = send(store, {"KEYS": " ".join(keys)} if keys else {})
+            for key in keys:
+                expected.setdefault(key, []).append(offset)
+            if draw.random() < 0.2:
+                built(store)
+            world.clock.ms += draw.randrange(3000)
+        built(store)
+        assert len(world.names) > 3
+        for key, offsets in expected.items():
+            assert find(store, key) == offsets, key
+
+
+def test_a_rolled_back_message_is_not_indexed(world: World) -> None:
+    with world.opened() as store:
+        store.begin_turn()
+        queue = store.queue("T", 0)
+        store.put([(queue, b"", encode_properties({"KEYS": "k"}), 0, 0xC, store.now, 0, 0, 0)], HOST)
+        store.publish()
+        built(store)
+        assert find(store, "k") == []
+
+
+def test_a_message_larger_than_what_is_read_at_once_is_indexed(tmp_path: Path) -> None:
+    place = IndexPlace(tmp_path / "index", tmp_path / "commitlog", 4 << 20, SMALL, tmp_path / "lock")
+    config = StoreConfig(
+        root=tmp_path, log_directory=tmp_path / "commitlog", store_host=HOST, segment_size=4 << 20
+    )
+    store = MessageStore(config, Disk(), Clock(), lambda: None)
+    store.open()
+    send(store, {"KEYS": "a"}, body=bytes(1 << 20))
+    send(store, {"KEYS": "b"}, body=bytes(1_500_000))
+    send(store, {"KEYS": "c"}, body=bytes(1_500_000))  # in the next segment
+    builder = IndexBuilder(place, Disk(), Clock())
+    builder.open(store.log.end_offset, None)
+    assert builder.advance(store.log.end_offset, 0)
+    assert [len(list(search(Disk(), place, "T", key, 0, FOREVER))) for key in "abc"] == [1, 1, 1]
+    store.close()
+
+
+# --- the form -----------------------------------------------------------------------------------------
+
+
+def test_the_files_are_those_of_the_original(world: World) -> None:
+    world.clock.ms = 1_700_000_000_126
+    with world.opened() as store:
+        (offset,) = send(store, {"UNIQ_KEY": "u", "KEYS": "order-1"})
+        world.clock.ms += 2_500
+        (second,) = send(store, {"UNIQ_KEY": "u"})
+        built(store)
+    (name,) = world.names
+    assert name.startswith(time.strftime("%Y%m%d%H%M%S", time.localtime(1_700_000_002))) and len(name) == 17
+    data = (world.place.directory / name).read_bytes()
+    assert len(data) == SMALL.file_size == 40 + 4 * 50 + 20 * 40
+    unique, order = record_hashes(b"T", encode_properties({"UNIQ_KEY": "u", "KEYS": "order-1"}))
+    assert data[:40] == struct.pack(">qqqqii", 1_700_000_000_126, 1_700_000_002_626, offset, second, 2, 4)
+    assert struct.unpack_from(">iqii", data, 240 + 20) == (unique, offset, 0, 0)
+    assert struct.unpack_from(">iqii", data, 240 + 40) == (order, offset, 0, 0)
+    assert struct.unpack_from(">iqii", data, 240 + 60) == (unique, second, 2, 1)
+    assert data[240:260] == bytes(20)
+    assert struct.unpack_from(">i", data, 40 + 4 * (unique % 50)) == (3,)
+    assert struct.unpack_from(">i", data, 40 + 4 * (order % 50)) == (2,)
+
+
+def test_a_full_file_is_followed_by_one_that_begins_where_it_ends(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=6)  # room for five
+    with world.opened() as store:
+        offsets = send(store, *[{"UNIQ_KEY": f"u{n}", "KEYS": "k"} for n in range(3)])
+        built(store)
+        first, second = world.names
+        assert first < second
+        assert world.header(first).next_item == 6
+        assert world.header(second) == IndexHeader(store.now, store.now, offsets[2], offsets[2], 1, 2)
+        assert index_of(store).full_timestamp == store.now
+        assert find(store, "k") == offsets
+
+
+def test_the_first_message_makes_a_file_even_without_a_key(world: World) -> None:
+    with world.opened() as store:
+        send(store, {})
+        built(store)
+        assert [world.header(name).next_item for name in world.names] == [1]
+
+
+def test_files_are_sparse(world: World) -> None:
+    world.geometry = Geometry()
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        built(store)
+        assert len(find(store, "k")) == 1
+    (name,) = world.names
+    status = (world.place.directory / name).stat()
+    assert status.st_size == 420_000_040
+    assert status.st_blocks * 512 < 1 << 20
+
+
+def test_names_go_on_when_the_clock_steps_back(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=2)
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        built(store)
+        world.clock.ms -= 3_600_000
+        send(store, *[{"KEYS": "k"}] * 3)
+        built(store)
+    assert len(world.names) == 4
+    assert world.names == sorted(set(world.names))
+
+
+def test_the_checkpoint_names_the_end_of_the_last_full_file(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=3)
+    with world.opened() as store:
+        send(store, {"KEYS": "a"})
+        send(store, {"KEYS": "b"})
+        stamp = store.now
+        world.clock.ms += 5_000
+        send(store, {"KEYS": "c"})
+        built(store)
+    checkpoint = Checkpoint.decode((world.root / "checkpoint").read_bytes())
+    assert checkpoint.index_msg_timestamp == stamp
+    assert checkpoint.physic_msg_timestamp == stamp + 5_000
+
+
+# --- starts and stops -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_what_was_stored_last_is_indexed_at_a_clean_stop(world: World, process: bool) -> None:
+    world.process = process
+    with world.opened() as store:
+        send(store, {"KEYS": "early"})
+        built(store)
+        (late,) = send(store, {"KEYS": "late"})
+    with world.opened() as store:
+        assert find(store, "late") == [late]
+
+
+def test_a_clean_restart_neither_repeats_nor_starts_anything(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        send(store, {"UNIQ_KEY": "u", "KEYS": "k", "TAGS": "t"})
+    before = (world.place.directory / world.names[0]).read_bytes()
+    for _ in range(2):
+        with world.opened() as store:
+            assert index_of(store).position == store.log.end_offset
+            for _turn in range(5):
+                world.clock.ms += 300
+                store.tick()
+            index = index_of(store)
+            assert isinstance(index, ProcessIndex) and index._thread is None
+    assert (world.place.directory / world.names[0]).read_bytes() == before
+
+
+def test_a_store_is_ready_before_its_index_is_rebuilt(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 100)
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    with world.opened() as store:
+        assert index_of(store).position == 0
+        built(store)
+        assert find(store, "k", count=1000) == offsets
+
+
+def test_after_a_crash_files_that_the_checkpoint_does_not_vouch_for_are_built_again(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=11)
+    with world.opened() as store:
+        offsets = []
+        for _ in range(25):
+            offsets += send(store, {"KEYS": "k"})
+            world.clock.ms += 1_000
+    first, second, third = world.names
+    (world.root / "abort").write_bytes(b"1")  # as a kill leaves it
+    checkpoint = Checkpoint.decode((world.root / "checkpoint").read_bytes())
+    checkpoint.index_msg_timestamp = world.header(first).end_timestamp
+    (world.root / "checkpoint").write_bytes(checkpoint.encode())
+    kept = (world.place.directory / first).read_bytes()
+    (world.place.directory / second).write_bytes(bytes(world.geometry.file_size))
+    world.clock.ms += 60_000
+    with world.opened() as store:
+        built(store)
+        assert find(store, "k") == offsets
+        assert any("built again" in finding for finding in store.take_findings())
+        assert world.names[0] == first
+        assert (world.place.directory / first).read_bytes() == kept
+        assert second not in world.names and third not in world.names
+
+
+def test_after_a_crash_without_a_checkpoint_the_whole_index_is_built_again(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 60)
+    (world.root / "abort").write_bytes(b"1")
+    (world.place.directory / world.names[0]).write_bytes(os.urandom(SMALL.file_size))
+    with world.opened() as store:
+        built(store)
+        assert find(store, "k", count=100) == offsets
+
+
+def test_an_index_that_knows_more_than_the_log_is_built_again(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 5)
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(100, None)
+    assert world.names == []
+    assert "records that the log does not have" in builder.findings[0]
+
+
+def test_files_of_another_geometry_are_built_again(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 5)
+    world.geometry = Geometry(slots=60, items=40)
+    with world.opened() as store:
+        built(store)
+        assert find(store, "k") == offsets
+        assert any("maxIndexNum" in finding for finding in store.take_findings())
+
+
+def test_an_index_left_behind_the_log_is_gone_on_with(world: World) -> None:
+    with world.opened() as store:
+        first = send(store, *[{"KEYS": "k", "UNIQ_KEY": f"u{n}"} for n in range(5)])
+    config = StoreConfig(
+        root=world.root, log_directory=world.root / "commitlog", store_host=HOST, segment_size=SEGMENT_SIZE,
+        queue_file_size=200,
+    )  # fmt: skip
+    without = MessageStore(config, Disk(), world.clock, lambda: None)
+    without.open()
+    second = send(without, *[{"KEYS": "k"}] * 5)
+    without.close()
+    assert indexed_through(Disk(), world.place) < second[1]
+    with world.opened() as store:
+        built(store)
+        assert find(store, "k") == first + second
+        assert world.header(world.names[0]).next_item == 1 + 10 + 5
+
+
+def test_a_message_found_twice_in_the_index_is_given_once(world: World) -> None:
+    with world.opened() as store:
+        (offset,) = send(store, {"KEYS": "k"})
+        built(store)
+        for _ in range(2):
+            builder = IndexBuilder(world.place, Disk(), world.clock)
+            builder.open(store.log.end_offset, None)
+            builder.position = 0
+            builder.advance(store.log.end_offset, 0)
+        assert list(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [offset] * 3
+        assert find(store, "k") == [offset]
+
+
+# --- trouble --------------------------------------------------------------------------------------------
+
+
+class NoRoom(Disk):
+    """A disk whose index files cannot be written for a while."""
+
+    full = False
+
+    def open_paged(self, path: Path) -> PagedFile:
+        return self._file(super().open_paged(path))
+
+    def create_paged(self, path: Path, size: int) -> PagedFile:
+        return self._file(super().create_paged(path, size))
+
+    def _file(self, file: PagedFile) -> PagedFile:
+        if file.path.parent.name == "index":
+            write: Callable[[int, bytes], None] = file.write_at
+
+            def write_at(position: int, data: bytes) -> None:
+                if self.full and position:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                write(position, data)
+
+            file.write_at = write_at  # type: ignore[method-assign,assignment]
+        return file
+
+
+def test_a_full_disk_delays_the_index_and_loses_nothing(world: World) -> None:
+    disk = NoRoom()
+    with world.opened(disk) as store:
+        first = send(store, *[{"KEYS": "k"}] * 10)
+        built(store)
+        disk.full = True
+        second = send(store, *[{"KEYS": "k"}] * 10)
+        for _ in range(3):
+            world.clock.ms += 300
+            store.tick()
+            time.sleep(0.01)
+            store.run_completions()
+        assert find(store, "k") == first
+        disk.full = False
+        third = send(store, *[{"KEYS": "k"}] * 5)
+        built(store)
+        assert find(store, "k") == first + second + third
+
+
+def test_a_chain_that_bites_its_tail_ends(world: World) -> None:
+    with world.opened() as store:
+        (offset,) = send(store, {"KEYS": "k"})
+        built(store)
+    path = world.place.directory / world.names[0]
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">i", data, 240 + 20 + 16, 1)  # item 1 says that item 1 comes before it
+    path.write_bytes(data)
+    assert list(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [offset]
+
+
+def test_a_damaged_record_costs_the_rest_of_its_segment_and_is_told(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 120)
+        end = store.log.end_offset
+    assert offsets[-1] > SEGMENT_SIZE
+    log = world.root / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[offsets[3] + 4 : offsets[3] + 8] = b"\0\0\0\0"
+    log.write_bytes(data)
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(end, None)
+    builder.advance(end, 0)
+    found = sorted(search(Disk(), world.place, "T", "k", 0, FOREVER))
+    assert found == [offset for offset in offsets if offset < offsets[3] or offset >= SEGMENT_SIZE]
+    assert f"log offset {offsets[3]} is no record" in builder.findings[0]
+
+
+def test_a_query_is_answered_in_a_second_when_the_index_is_far_behind(world: World) -> None:
+    class Stuck(KeyIndex):
+        def _work(self, through: int, min_offset: int) -> None:
+            pass
+
+    index = Stuck(world.place, Disk(), world.clock)
+    index.start(0, 0, 0, abnormal=False)
+    answered: list[int] = []
+    index.when_built(100, lambda: answered.append(1))
+    index.follow(100, 0)
+    assert not answered
+    world.clock.ms += 1000
+    index.follow(100, 0)
+    assert answered
+
+
+# --- retention ------------------------------------------------------------------------------------------
+
+
+def test_files_about_removed_records_go_and_the_last_one_stays(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=11)
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 35)
+    names = world.names
+    assert len(names) == 4
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(offsets[-1] + 1, None)
+    builder.drop_before(offsets[9])  # its record is the last one of the first file
+    assert world.names == names
+    builder.drop_before(offsets[20])
+    assert world.names == names[2:]
+    builder.drop_before(FOREVER)
+    assert world.names == names[3:]
+
+
+def test_records_removed_before_they_were_indexed_are_left_out(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 120)
+        end = store.log.end_offset
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    (world.root / "commitlog" / f"{0:020d}").unlink()
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(end, None)
+    assert builder.advance(end, SEGMENT_SIZE // 2)
+    assert sorted(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [
+        o for o in offsets if o >= SEGMENT_SIZE
+    ]
+
+
+# --- the helper process ---------------------------------------------------------------------------------
+
+
+def helper(store: MessageStore) -> subprocess.Popen[bytes]:
+    index = index_of(store)
+    assert isinstance(index, ProcessIndex) and index._process is not None
+    return index._process
+
+
+def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        first = send(store, {"KEYS": "k"})
+        built(store)
+        process = helper(store)
+        process.kill()
+        wait_for(store, lambda: bool(index_of(store).findings))
+        assert "started again" in store.take_findings()[0]
+        second = send(store, {"KEYS": "k"})
+        world.clock.ms += 10_000
+        store.tick()
+        wait_for(store, lambda: index_of(store).position >= store.readable_offset)
+        assert helper(store).pid != process.pid
+        assert find(store, "k") == first + second
+
+
+def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        built(store)
+        process = helper(store)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        send(store, {"KEYS": "k"})
+        built(store)
+    assert process.returncode == 0
+
+
+def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 10)
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    disk = Disk()
+    held = disk.lock(world.place.lock)
+    completions = Completions(lambda: None)
+    index = ProcessIndex(world.place, Disk(), lambda: time.time_ns() // 1_000_000, completions)
+    index.start(FOREVER, 0, 0, abnormal=False)
+    end = store.readable_offset
+    index.follow(end, 0)
+    time.sleep(0.5)
+    completions.run()
+    assert world.names == []
+    disk.unlock(held)
+    deadline = time.monotonic() + 20
+    while index.position < end:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        completions.run()
+    index.stop(end, 0)
+    assert world.names
+
+
+def test_put_does_not_wait_for_a_helper(world: World) -> None:
+    """Not a measurement: the index is asked for by time alone, and never by a put."""
+    world.process = True
+    with world.opened() as store:
+        for _ in range(100):
+            put(store, [b"x"])
+        index = index_of(store)
+        assert isinstance(index, ProcessIndex) and index._thread is None
