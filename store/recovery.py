@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ropewalk.format.names import SCHEDULE_TOPIC
 from ropewalk.format.properties import find_property, tags_code
@@ -41,8 +42,7 @@ _CHUNK = 1 << 20
 _MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
 
 
-@dataclass(frozen=True, slots=True)
-class Sighted:
+class Sighted(NamedTuple):
     """A whole, valid record as recovery and dispatch see it; times in ms."""
 
     offset: int
