@@ -22,13 +22,18 @@ from broker.admin import Admin
 from broker.asks import Asks
 from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
+from broker.delay_progress import DelayProgress
 from broker.groups import GroupTable
+from broker.locks import LockTable
 from broker.namesrv import NameServer
 from broker.offsets import OffsetTable
 from broker.pull import PullProcessor, PullRules
 from broker.pull_hold import PullHold
 from broker.queries import Queries
+from broker.reply import ReplyProcessor
 from broker.requests import Requests
+from broker.retry import RetryRules, SendBack
+from broker.schedule import DelayService
 from broker.send import SendProcessor, SendRules
 from broker.serve import Connection
 from broker.session import PULL_FAMILY, Handlers, Session
@@ -39,10 +44,13 @@ from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
+from store.bound import boot_id
+from store.delay_levels import DelayLevels
 from store.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from store.reader import Reader, ReadLimits
 from store.retention import HOUR_MS, RetentionRules, delete_hours
+from store.workers import Worker
 
 log = structlog.get_logger("broker")
 
@@ -71,6 +79,7 @@ class Broker:
         self.disk = disk
         self.now_ms = now_ms
         self.stopping = False
+        self._wake = wake
         host = encode_host(*address)
         self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
         self.topics = TopicTable(
@@ -91,11 +100,23 @@ class Broker:
         self.hold = PullHold()
         self.acks = AckQueue()
         self.asks = Asks()
+        self.locks = LockTable()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
+        levels = self.store.config.delay_levels
+        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        self._delays_behind = False
+        self._delays_noted = -1
+        self._delay_progress = DelayProgress(
+            config.store_path_root_dir,
+            disk,
+            boot_id(disk),
+            lambda: Worker("ropewalk-delay", self.store.completions),
+        )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
+        retries = RetryRules(self.groups, self.topics, self.locks, now_ms)
         self._sends = sends = SendProcessor(
             _send_rules(config),
             self.store,
@@ -106,6 +127,8 @@ class Broker:
             make_unique_key=keys.next,
             refusal=self._refusal,
             topic_created=self.topics_changed,
+            retries=retries,
+            place=self.delays.place,
         )
         self._pulls = pulls = PullProcessor(
             _pull_rules(config),
@@ -119,6 +142,18 @@ class Broker:
             self.statistics,
             now_ms=now_ms,
         )
+        replies = ReplyProcessor(
+            sends,
+            self.store,
+            self.clients,
+            self.asks,
+            self.acks,
+            keep=config.store_reply_message_enable,
+            address=address,
+            flush_timeout_ms=config.sync_flush_timeout,
+            now_ms=now_ms,
+        )
+        send_back = SendBack(self, retries, self.delays.place, self._refusal, chance)
         self.requests = Requests(self)
         self.handlers = Handlers()
         self.handlers.hot = {
@@ -127,12 +162,15 @@ class Broker:
             RequestCode.SEND_BATCH_MESSAGE: sends.send,
             RequestCode.PULL_MESSAGE: pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: pulls.pull,
+            RequestCode.SEND_REPLY_MESSAGE: replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
         self.handlers.run = sends.send_run
         self.requests.register(self.handlers)
         Queries(self).register(self.handlers)
         self.admin = Admin(self)
         self.admin.register(self.handlers)
+        self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
 
@@ -145,6 +183,7 @@ class Broker:
             log.warning("recovery", finding=finding)
         directory = self.config.store_path_root_dir / "config"
         now = self.now_ms()
+        self._load_delays(directory / "delayOffset.json")
         for name, load in (
             ("topics.json", self.topics.load),
             ("subscriptionGroup.json", self.groups.load),
@@ -159,6 +198,13 @@ class Broker:
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
+
+    def _load_delays(self, path: Path) -> None:
+        value, findings = json_file.load(path)
+        offsets, odd = self._delay_progress.load(value, self.store.log.end_offset)
+        for finding in [*findings, *odd]:
+            log.warning("config file", file=path.name, finding=finding)
+        self.delays.load(offsets)
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
@@ -186,6 +232,10 @@ class Broker:
                 self.offsets.changed,
                 lambda: self.offsets.dump(self.now_ms()),
             ),
+            directory / "delayOffset.json": (
+                self._delay_progress.generation,
+                lambda: self._delay_progress.dump(self.now_ms()),
+            ),
         }
 
     def close(self) -> None:
@@ -193,7 +243,12 @@ class Broker:
         self.admin.stop()
         self.reader.stop()
         self.store.run_completions()
+        self._note_delays()
+        self._delay_progress.stop()
         self.store.close()
+        # Only now is all that was delivered flushed, and the file may say so.
+        data = self._delay_progress.final(self.now_ms())
+        json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Go by another configuration from now on, in what may change while the broker runs."""
@@ -258,6 +313,21 @@ class Broker:
 
     def wakened(self) -> None:
         self.store.run_completions()
+        if self._delays_behind:
+            self._deliver()
+        self._note_delays()
+
+    def _deliver(self) -> None:
+        """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
+        self._delays_behind = self._refusal() is None and self.delays.run()
+        if self._delays_behind:
+            self._wake()
+        self._note_delays()
+
+    def _note_delays(self) -> None:
+        if self._delays_noted != self.delays.changed:
+            self._delays_noted = self.delays.changed
+            self._delay_progress.note(self.delays.offsets(), self.store.log.end_offset)
 
     def end_turn(self) -> None:
         store = self.store
@@ -277,6 +347,8 @@ class Broker:
         self.store.tick()
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
+        self._deliver()
+        self._delay_progress.flushed(self.store.flushed_offset)
         self.hold.expire(now)
         self.acks.expire(now)
         self.requests.tell_members()
@@ -291,6 +363,7 @@ class Broker:
             assert isinstance(peer, Session)
             peer.link.close()
         self.requests.notify(notifications)
+        self.locks.expire(self.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 
@@ -349,6 +422,7 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
             log_pause_ms=config.delete_commit_log_files_interval,
             queue_pause_ms=config.delete_consume_queue_files_interval,
         ),
+        delay_levels=DelayLevels(config.message_delay_level),
     )
 
 

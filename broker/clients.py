@@ -121,6 +121,7 @@ class _Peer:
 
     consumer_groups: dict[str, None] = field(default_factory=dict)
     producer_groups: dict[str, None] = field(default_factory=dict)
+    client_id: str = ""
 
 
 class ClientRegistry:
@@ -135,6 +136,8 @@ class ClientRegistry:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
         self._peers: dict[Hashable, _Peer] = {}
+        self._producer_ids: dict[str, Hashable] = {}
+        """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
         self._findings: list[str] = []
 
     # -- coming and going ------------------------------------------------------------------------------
@@ -168,6 +171,10 @@ class ClientRegistry:
                 data.client_id, language, version, address, now_ms
             )
             known.producer_groups[group] = None
+        if data.producers:
+            self._forget_producer_id(peer, known)
+            known.client_id = data.client_id
+            self._producer_ids[data.client_id] = peer
         if not known.consumer_groups and not known.producer_groups:
             del self._peers[peer]
         return notifications
@@ -241,6 +248,10 @@ class ClientRegistry:
     def groups_subscribed_to(self, topic: str) -> list[str]:
         """The live groups that read a topic (300)."""
         return [group for group, info in self._consumers.items() if topic in info.subscriptions]
+
+    def producer(self, client_id: str) -> Hashable | None:
+        """The connection of the producer with this client id, or None: where answers to its requests go."""
+        return self._producer_ids.get(client_id)
 
     def producer_groups(self) -> list[str]:
         return list(self._producers)
@@ -318,6 +329,12 @@ class ClientRegistry:
         members.pop(peer, None)
         if not members:
             self._producers.pop(group, None)
+        if not known.producer_groups:
+            self._forget_producer_id(peer, known)
+
+    def _forget_producer_id(self, peer: Hashable, known: _Peer) -> None:
+        if self._producer_ids.get(known.client_id) == peer:
+            del self._producer_ids[known.client_id]
 
     def _forget_if_idle(self, peer: Hashable, known: _Peer) -> bool:
         if known.consumer_groups or known.producer_groups:

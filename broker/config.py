@@ -138,6 +138,8 @@ class BrokerConfig:
     msg_trace_topic_name: str
     message_delay_level: tuple[int, ...]
     """Milliseconds of level 1, 2, 3 …"""
+    store_reply_message_enable: bool
+    """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
     long_polling_enable: bool
     short_polling_time_mills: int

@@ -160,6 +160,7 @@ _HONOURED: Final = (
     _bool("traceTopicEnable", False),
     _text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC"),
     _text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
+    _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
     # Pulls.
@@ -403,7 +404,6 @@ slaveReadEnable bool false
 splitMetadataSize int 2000
 splitRegistrationSize int 800
 startAcceptSendRequestTimeStamp long 0
-storeReplyMessageEnable bool true
 subscriptionExpiredTimeout long 600000
 syncBrokerMemberGroupPeriod int 1000
 syncBrokerMetadataPeriod long 5000

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.clients import HeartbeatData, HeartbeatRefused, Notification
+from broker.locks import LockRequest
 from broker.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -46,6 +47,8 @@ class Requests:
                 RequestCode.HEART_BEAT: self.heartbeat,
                 RequestCode.UNREGISTER_CLIENT: self.unregister,
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+                RequestCode.LOCK_BATCH_MQ: self.lock,
+                RequestCode.UNLOCK_BATCH_MQ: self.unlock,
                 RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
                 RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
                 RequestCode.GET_MAX_OFFSET: self.max_offset,
@@ -113,6 +116,22 @@ class Requests:
         for session, group in owed:
             if session.is_open:
                 session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def lock(self, request: Command, session: Session) -> Command:
+        try:
+            wanted = LockRequest.decode(request.body)
+        except ValueError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        granted = self._broker.locks.lock(wanted, self._broker.now_ms())
+        body = fastjson.dumps({"lockOKMQSet": [queue.to_json() for queue in granted]})
+        return request.reply(ResponseCode.SUCCESS, body=body)
+
+    def unlock(self, request: Command, session: Session) -> Command:
+        try:
+            self._broker.locks.unlock(LockRequest.decode(request.body))
+        except ValueError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        return request.reply(ResponseCode.SUCCESS)
 
     def consumer_list(self, request: Command, session: Session) -> Command:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group

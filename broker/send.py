@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
+import structlog
 from msgspec import MsgspecError
 
 from broker.groups import GroupTable
+from broker.retry import RetryRules
 from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
@@ -38,6 +40,8 @@ from ropewalk.format.remoting import I32
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
 from store.message_store import Message, MessageStore
+
+log = structlog.get_logger("broker.send")
 
 PROPERTIES_SIZE_MAX = 32_767
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
@@ -100,6 +104,10 @@ class _Refused(Exception):
         self.remark = remark
 
 
+class _Full(_Refused):
+    """There is no room on the disk."""
+
+
 class SendProcessor:
     def __init__(
         self,
@@ -113,8 +121,13 @@ class SendProcessor:
         make_unique_key: Callable[[], str],
         refusal: Callable[[], tuple[int, str] | None],
         topic_created: Callable[[], None],
+        retries: RetryRules,
+        place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
     ) -> None:
-        """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics."""
+        """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
+
+        `place` says where a message goes, and with which tag code: a delayed one waits elsewhere (`schedule`).
+        """
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -123,6 +136,8 @@ class SendProcessor:
         self._make_unique_key = make_unique_key
         self._refusal = refusal
         self._topic_created = topic_created
+        self._retries = retries
+        self._place = place
         self._targets: dict[str, _Target] = {}
         self._targets_of = -1
         self._id_prefix = store.config.store_host.hex().upper().encode()
@@ -285,17 +300,12 @@ class SendProcessor:
         else:
             header = request.header(SendMessageHeaderV2, _decode_v2)
         try:
-            if (refused := self._refusal()) is not None:
-                raise _Refused(*refused)
-            target = self._judge(header)
-            queue_id = header.queue_id
-            if not 0 <= queue_id < target.queues_max:
-                queue_id = self._any_queue(queue_id, target)
-            queue = self._store.queue(target.config.name, queue_id)
+            target, queue = self._admit(header)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
-                answer, wait = self._put_batch(session, request, header, target, queue)
+                ext, wait = self._put_batch(session, request, header, target, queue)
             else:
-                answer, wait = self._put_one(session, request, header, target, queue)
+                ext, wait = self._put_one(session, request, header, target, queue)
+            answer = request.reply(ResponseCode.SUCCESS, None, ext)
         except _Refused as exc:
             self._refuse(session, request, exc.code, exc.remark)
         except DiskFull as exc:
@@ -306,6 +316,45 @@ class SendProcessor:
             if not request.is_oneway:
                 (session.waiting if wait and self._sync else session.ready).append(answer)
 
+    def take_reply(
+        self,
+        session: Session,
+        request: Request,
+        header: SendMessageHeader | SendMessageHeaderV2,
+        *,
+        keep: bool,
+    ) -> tuple[dict[str, str], int] | None:
+        """Judge the answer of a request-reply as a message, and store it if it is to be kept.
+
+        The fields of the responder's answer, and the log offset through which that has to wait for the flush. None
+        if it is refused; the responder has been told then. A full disk does not keep an answer from its requester.
+        """
+        try:
+            target, queue = self._admit(header)
+            ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
+            if keep:
+                try:
+                    ext, wait = self._put_one(session, request, header, target, queue)
+                except _Full as exc:
+                    log.error("the answer to a request is not stored", reason=exc.remark)
+        except _Refused as exc:
+            self._refuse(session, request, exc.code, exc.remark)
+            return None
+        except (LocalProtocolError, UnicodeEncodeError) as exc:
+            self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
+            return None
+        return ext, self._store.log.end_offset if wait and self._sync else 0
+
+    def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[_Target, ConsumeQueue]:
+        """The topic and the queue that a message asks for. Raises `_Refused`."""
+        if (refused := self._refusal()) is not None:
+            raise _Refused(*refused)
+        target = self._judge(header)
+        queue_id = header.queue_id
+        if not 0 <= queue_id < target.queues_max:
+            queue_id = self._any_queue(queue_id, target)
+        return target, self._store.queue(target.config.name, queue_id)
+
     def _put_one(
         self,
         session: Session,
@@ -313,9 +362,12 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageHeaderV2,
         target: _Target,
         queue: ConsumeQueue,
-    ) -> tuple[bytes, bool]:
-        """Store one message; its answer, and whether that has to wait for the flush. Raises `_Refused`."""
-        body = request.body
+    ) -> tuple[dict[str, str], bool]:
+        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `_Refused`."""
+        asked, body = queue.queue_id, request.body
+        given_up = False
+        if target.config.name.startswith(names.RETRY_PREFIX):
+            given_up, queue = self._retry(request, header, queue)
         if len(body) > self._rules.max_message_size:
             raise _Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -323,6 +375,12 @@ class SendProcessor:
             )
         sys_flag = header.sys_flag | target.sys_flag
         properties = self._judge_properties(header.properties or "", sys_flag, header.reconsume_times or 0)
+        if given_up:
+            properties[P.DELAY] = "-1"
+        try:
+            queue, tag_code = self._place(queue, properties)
+        except ValueError as exc:
+            raise _Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         raw = encode_properties(properties)
         if len(raw) > PROPERTIES_SIZE_MAX:
             raise _Refused(
@@ -338,14 +396,34 @@ class SendProcessor:
             header.born_timestamp,
             header.reconsume_times or 0,
             0,
-            tags_code(properties.get(P.TAGS)),
+            tag_code,
         )
         stored = self._put([message], session)
         if not stored:
-            raise _Refused(*_disk_full(self._store.full))
+            raise _Full(*_disk_full(self._store.full))
         offset, queue_offset = stored[0]
-        ext = self._answer_ext(self._message_id(offset), queue.queue_id, queue_offset, properties[P.UNIQ_KEY])
-        return request.reply(ResponseCode.SUCCESS, None, ext), _waits(properties)
+        # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
+        ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
+        return ext, _waits(properties)
+
+    def _retry(
+        self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
+    ) -> tuple[bool, ConsumeQueue]:
+        """Whether a message to a retry topic is given up, and the queue it then goes to. Raises `_Refused`."""
+        group = self._retries.group_of(queue.topic)
+        if group is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {queue.topic.removeprefix(names.RETRY_PREFIX)}",
+            )
+        times = header.reconsume_times or 0
+        if not self._retries.given_up_on_send(group, times, header.max_reconsume_times, request.version):
+            return False, queue
+        topic = self._retries.dead_letters(group)
+        self._topic_created()
+        if topic is None:
+            raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
+        return True, self._store.queue(topic, 0)
 
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix.decode()}{offset:016X}"
@@ -359,7 +437,7 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageHeaderV2,
         target: _Target,
         queue: ConsumeQueue,
-    ) -> tuple[bytes, bool]:
+    ) -> tuple[dict[str, str], bool]:
         """Every item becomes a record of its own; all stand side by side, or none does. Raises `_Refused`."""
         if target.config.name.startswith(names.RETRY_PREFIX):
             raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
@@ -420,19 +498,19 @@ class SendProcessor:
         assert len(stored) == len(batch), "the room was reserved"
         key = properties.get(P.UNIQ_KEY) or parse_properties(items[0].properties).get(P.UNIQ_KEY, "")
         ids = ",".join(self._message_id(offset) for offset, _ in stored)
-        answer = request.reply(
-            ResponseCode.SUCCESS, None, self._answer_ext(ids, queue.queue_id, stored[0][1], key)
-        )
-        return answer, wait and _waits(properties)
+        return self._answer_ext(ids, queue.queue_id, stored[0][1], key), wait and _waits(properties)
 
-    def _answer_ext(self, msg_id: str, queue_id: int, queue_offset: int, unique_key: str) -> dict[str, str]:
+    def _answer_ext(
+        self, msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None
+    ) -> dict[str, str]:
+        transaction = {} if unique_key is None else {"transactionId": unique_key}
         return {
             "MSG_REGION": self._rules.region,
             "TRACE_ON": "true" if self._rules.trace_on else "false",
             "msgId": msg_id,
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
-            "transactionId": unique_key,
+            **transaction,
         }
 
     # -- the rest ------------------------------------------------------------------------------------
@@ -461,7 +539,10 @@ class SendProcessor:
         queues = self._store.queues.setdefault(name, {})
         target = _Target(config, max(config.read_queues, config.write_queues), sys_flag, queues)
         self._targets_of = self._topics.generation
-        self._targets[name] = target
+        if not name.startswith(
+            names.RETRY_PREFIX
+        ):  # each message there is judged by itself, so never in a run
+            self._targets[name] = target
         return target
 
     def _create(self, header: SendMessageHeader | SendMessageHeaderV2) -> TopicConfig:
@@ -500,14 +581,12 @@ class SendProcessor:
         properties = parse_properties(text)
         delayed = _is_delayed(properties)
         half = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
-        # A record that is sent back keeps the property of the transaction that it once was part of.
-        if half and not (reconsume_times > 0 and delayed):
+        # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
+        if half and (not (reconsume_times > 0 and delayed) or sys_flag & MessageSysFlag.TRANSACTION_PREPARED):
             raise _Refused(
                 ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"
             )
-        if delayed:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, "delay levels are not supported by this broker")
-        if _is_timed(properties):
+        if not delayed and _is_timed(properties):
             raise _Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
         if sys_flag & _INNER_BITS or P.INNER_NUM in properties:
             raise _Refused(
@@ -534,7 +613,7 @@ def _disk_full(why: str | None) -> tuple[int, str]:
 
 
 def _is_delayed(properties: dict[str, str]) -> bool:
-    # Zero and less is no delay; what is no number at all is refused with the delays, never stored as if plain.
+    # Zero and less is no delay; what is no number at all was meant as one, and is never stored as if plain.
     return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
 
 

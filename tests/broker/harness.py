@@ -50,8 +50,8 @@ def _word(value: object) -> str:
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.ms = START_MS
+    def __init__(self, ms: int = START_MS) -> None:
+        self.ms = ms
 
     def __call__(self) -> int:
         return self.ms
@@ -155,8 +155,8 @@ class Client:
 class InProcess:
     """The broker and what drives it."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk | None = None) -> None:
-        self.clock = Clock()
+    def __init__(self, config: BrokerConfig, disk: Disk | None = None, *, now_ms: int = START_MS) -> None:
+        self.clock = Clock(now_ms)
         self.broker = Broker(
             config,
             address=ADDRESS,
