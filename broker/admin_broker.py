@@ -15,7 +15,7 @@ from broker.admin_base import Desk, Handler, Refused, body_of
 from broker.config import ConfigError, change
 from broker.data_version import DataVersion
 from broker.java_properties import PropertiesError, read_properties, write_properties
-from broker.runtime_info import DiskFacts, runtime_info
+from broker.runtime_info import DiskFacts, Space, runtime_info
 from broker.session import Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -107,7 +107,7 @@ class AdminBroker:
 
         def look() -> DiskFacts:
             earliest = reader.record_time(store.log, store.log.min_offset)
-            return DiskFacts(*disk.space(commit_log), *disk.space(root), earliest)
+            return DiskFacts(Space(*disk.space(commit_log)), Space(*disk.space(root)), earliest)
 
         def answer(facts: DiskFacts) -> Command:
             return body_of(request, {"table": runtime_info(broker, facts, broker.now_ms())})

@@ -155,7 +155,7 @@ class AdminGroups:
                     "clientId": member.client_id,
                     "language": member.language,
                     "lastUpdateTimestamp": member.seen_ms,
-                    "remoteIP": member.address,
+                    "remoteIP": f"/{member.address}",  # as Java writes an address
                     "version": member.version,
                 }
                 for member in clients.producer_members(group).values()

@@ -8,7 +8,6 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from broker.statistics import PUT_TIME_BOUNDS_MS, Statistics
@@ -16,32 +15,42 @@ from broker.statistics import PUT_TIME_BOUNDS_MS, Statistics
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-__all__ = ["DiskFacts", "runtime_info"]
+__all__ = ["DiskFacts", "Space", "runtime_info"]
 
 VERSION: Final = "V5_5_0"
 VERSION_NUMBER: Final = 479
 """What the frames of this broker say too: clients choose by it what they may ask."""
 
+_PUT_TIME_LABELS: Final = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 
 
 @dataclass(frozen=True, slots=True)
+class Space:
+    """A file system: its size, what is free, and what of that others than root may use. Bytes, -1 where unknown."""
+
+    total: int
+    free: int
+    usable: int
+
+    @property
+    def used_ratio(self) -> float:
+        """As `df` tells it: of what there is for everybody, how much is used."""
+        used = self.total - self.free
+        return round(used / (used + self.usable), 2) if self.total > 0 else -1.0
+
+
+@dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """What only the disk can tell, found out on a helper thread. Sizes in bytes, -1 where unknown."""
+    """What only the disk can tell, found out on a helper thread."""
 
-    log_total: int
-    log_free: int
-    queues_total: int
-    queues_free: int
+    log: Space
+    queues: Space
     earliest_ms: int
-
-    @property
-    def log_ratio(self) -> float:
-        return 1 - self.log_free / self.log_total if self.log_total > 0 else -1.0
-
-    @property
-    def queues_ratio(self) -> float:
-        return 1 - self.queues_free / self.queues_total if self.queues_total > 0 else -1.0
+    """When the oldest record was stored, -1 if there is none."""
 
 
 def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]:
@@ -57,10 +66,10 @@ def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]
         "startAcceptSendRequestTimeStamp": 0,
         "commitLogMinOffset": store.log.min_offset,
         "commitLogMaxOffset": end,
-        "commitLogDiskRatio": disk.log_ratio,
-        f"commitLogDiskRatio_{config.store_path_commit_log}": disk.log_ratio,
-        "consumeQueueDiskRatio": disk.queues_ratio,
-        "commitLogDirCapacity": f"Total : {_size(disk.log_total)}, Free : {_size(disk.log_free)}.",
+        "commitLogDiskRatio": disk.log.used_ratio,
+        f"commitLogDiskRatio_{config.store_path_commit_log}": disk.log.used_ratio,
+        "consumeQueueDiskRatio": disk.queues.used_ratio,
+        "commitLogDirCapacity": f"Total : {_size(disk.log.total)}, Free : {_size(disk.log.free)}.",
         "remainHowManyDataToFlush": _size(end - store.flushed_offset),
         "remainHowManyDataToCommit": _size(0),
         "remainTransientStoreBufferNumbs": 2**31 - 1,
@@ -108,16 +117,7 @@ def _traffic(stats: Statistics) -> dict[str, object]:
 
 
 def _distribution(classes: list[int]) -> str:
-    names = [f"[<={PUT_TIME_BOUNDS_MS[0]}ms]"]
-    for low, high in pairwise(PUT_TIME_BOUNDS_MS):
-        names.append(f"[{_time(low)}~{_time(high)}]")
-    names.append(f"[{_time(PUT_TIME_BOUNDS_MS[-1])}~]")
-    return " ".join(f"{name}:{count}" for name, count in zip(names, classes, strict=True))
-
-
-def _time(ms: int) -> str:
-    """As the original labels its classes: `0~10ms`, `1~2s`."""
-    return f"{ms // 1000}s" if ms >= 1000 else f"{ms}ms"
+    return " ".join(f"[{label}]:{count}" for label, count in zip(_PUT_TIME_LABELS, classes, strict=True))
 
 
 def _percentile(classes: list[int], part: float) -> float:

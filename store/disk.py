@@ -261,13 +261,14 @@ class Disk:
         usable = used + status.f_bavail
         return -(-used * 100 // usable) if usable else -1
 
-    def space(self, path: Path) -> tuple[int, int]:
-        """Size and free bytes of the file system of `path`, or -1 twice. Blocks."""
+    def space(self, path: Path) -> tuple[int, int, int]:
+        """The file system of `path` in bytes: size, free, free for others than root; or -1 thrice. Blocks."""
         try:
             found = os.statvfs(path)
         except OSError:
-            return -1, -1
-        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+            return -1, -1, -1
+        size = found.f_frsize
+        return size * found.f_blocks, size * found.f_bfree, size * found.f_bavail
 
     def exists(self, path: Path) -> bool:
         return path.exists()
