@@ -33,7 +33,16 @@ PROXY_IP = "127.0.0.2"
 FRAME_SIZE_KEPT = 2_500
 # Those without megabytes; between them they use every request an ordinary client sends.
 SCENARIOS = (
-    *("push_pair", "push", "pull_held", "lite_assign", "lite_subscribe", "pull_old", "tag_filter"),
+    *(
+        "push_pair",
+        "push",
+        "pull_held",
+        "lite_assign",
+        "lite_seek",
+        "lite_subscribe",
+        "pull_old",
+        "tag_filter",
+    ),
     *("offsets", "view_by_id", "send_sync", "send_async", "send_oneway", "send_batch", "send_selected"),
     *("auto_create", "round_trip"),
 )

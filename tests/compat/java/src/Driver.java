@@ -33,6 +33,7 @@ public final class Driver {
         SCENARIOS.put("push_tags", Pushing::pushTags);
         SCENARIOS.put("pull_held", Pulling::pullHeld);
         SCENARIOS.put("lite_assign", Pulling::liteAssign);
+        SCENARIOS.put("lite_seek", Pulling::liteSeek);
         SCENARIOS.put("lite_subscribe", Pulling::liteSubscribe);
         SCENARIOS.put("pull_old", Pulling::pullOld);
         SCENARIOS.put("tag_filter", Pulling::tagFilter);

@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -99,6 +100,26 @@ final class World implements AutoCloseable {
 
     static List<MessageQueue> inOrder(Set<MessageQueue> queues) {
         return inOrder((Iterable<MessageQueue>) queues);
+    }
+
+    /**
+     * Wait until all the topic's messages, or all of these queues', can be read. An answer to a send says
+     * that a message is stored; RocketMQ puts it into its queue a moment later.
+     */
+    static void awaitReadable(DefaultMQProducer producer, List<MessageQueue> queues, long count) throws Exception {
+        await(count + " messages can be read", () -> {
+            long total = 0;
+            for (MessageQueue queue : queues) {
+                total += producer.maxOffset(queue);
+            }
+            return total >= count;
+        });
+    }
+
+    /** Wait until the message of a SendResult, and so all before it in its queue, can be read. */
+    static void awaitReadable(DefaultMQProducer producer, SendResult last) throws Exception {
+        await("the last message can be read",
+            () -> producer.maxOffset(last.getMessageQueue()) > last.getQueueOffset());
     }
 
     /** Wait for a condition; the exception says what never came true. Returns the milliseconds it took. */

@@ -1,0 +1,100 @@
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * Runs many commands of the original's mqadmin in one JVM: a start for each would take longer than all of them.
+ *
+ * Reads one command a line, its words separated by tabs, and writes what it printed, then a line with END alone. Words
+ * that begin with '@' are our own: a consumer or a producer that stays connected, messages to look at. Argument: the
+ * name server.
+ */
+public final class Mqadmin {
+    private static final String END = "\u0004";
+    private static final List<DefaultMQPushConsumer> CONSUMERS = new ArrayList<>();
+    private static final List<DefaultMQProducer> PRODUCERS = new ArrayList<>();
+
+    private Mqadmin() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, true, "UTF-8");
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            ByteArrayOutputStream printed = new ByteArrayOutputStream();
+            PrintStream capture = new PrintStream(printed, true, "UTF-8");
+            System.setOut(capture);
+            System.setErr(capture);
+            try {
+                run(arguments[0], line.split("\t", -1), capture);
+            } catch (Throwable failure) {
+                failure.printStackTrace(capture);
+            }
+            capture.flush();
+            out.print(printed.toString("UTF-8"));
+            out.println();
+            out.println(END);
+        }
+        CONSUMERS.forEach(DefaultMQPushConsumer::shutdown);
+        PRODUCERS.forEach(DefaultMQProducer::shutdown);
+        System.exit(0);
+    }
+
+    private static void run(String namesrv, String[] words, PrintStream out) throws Exception {
+        switch (words[0]) {
+            case "@consume":
+                consume(namesrv, words[1], words[2]);
+                return;
+            case "@stop":
+                CONSUMERS.forEach(DefaultMQPushConsumer::shutdown);
+                CONSUMERS.clear();
+                return;
+            case "@send":
+                send(namesrv, words[1], words[2], Integer.parseInt(words[3]), out);
+                return;
+            default:
+                List<String> all = new ArrayList<>(Arrays.asList(words));
+                all.add("-n");
+                all.add(namesrv);
+                MQAdminStartup.main0(all.toArray(new String[0]), null);
+        }
+    }
+
+    private static void consume(String namesrv, String group, String topic) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName(group);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPersistConsumerOffsetInterval(200);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(
+            (MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        consumer.start();
+        CONSUMERS.add(consumer);
+    }
+
+    private static void send(String namesrv, String group, String topic, int count, PrintStream out)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(group);
+        producer.setNamesrvAddr(namesrv);
+        producer.setInstanceName(group);
+        producer.start();
+        PRODUCERS.add(producer);
+        for (int n = 0; n < count; n++) {
+            Message message = new Message(topic, "tag", "key" + n, ("body " + n).getBytes(StandardCharsets.UTF_8));
+            out.println(producer.send(message).getOffsetMsgId());
+        }
+    }
+}
