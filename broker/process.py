@@ -46,6 +46,8 @@ _GC_THRESHOLD = 50_000
 _EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
 _STOP_FLUSH_S = 5.0
+_STORE_FILES = 1024
+_CONNECTIONS_MAX = 1_000_000
 
 
 class StartFailed(RopewalkError):
@@ -88,6 +90,12 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _connections_max() -> int:
+    """How many descriptors may go to connections; the store keeps the rest for segments and queue files."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(limit - _STORE_FILES, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
+
+
 # -- the broker --------------------------------------------------------------------------------------
 
 
@@ -108,6 +116,7 @@ class BrokerProcess:
             self,
             out_max=config.outgoing_bytes_max,
             idle_s=config.server_channel_max_idle_time_seconds,
+            connections_max=_connections_max(),
         )
         self.name_server = None if config.namesrv_addr else NameServer(now_ms)
         self.broker: Broker

@@ -129,8 +129,15 @@ class Shell:
     """All connections of one process, and the turns in which they are served."""
 
     def __init__(
-        self, turns: Turns, *, out_max: int = 8 << 20, stall_s: float = 30.0, idle_s: float = 120.0
+        self,
+        turns: Turns,
+        *,
+        out_max: int = 8 << 20,
+        stall_s: float = 30.0,
+        idle_s: float = 120.0,
+        connections_max: int = 1 << 30,
     ) -> None:
+        """`connections_max` leaves descriptors to the store: a file it cannot open would stop everybody."""
         self.dirty: list[Connection] = []
         self.doomed: list[Connection] = []
         self._resumed: list[Connection] = []
@@ -140,6 +147,7 @@ class Shell:
         self.out_max = out_max
         self._stall_s = stall_s
         self._idle_s = idle_s
+        self._connections_max = connections_max
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, Callable[[Connection], Session]]] = {}
         self._deaf: list[int] = []
@@ -304,17 +312,16 @@ class Shell:
     def _accept(self, fd: int) -> None:
         listener, make_session = self._listeners[fd]
         while True:
+            if len(self.connections) >= self._connections_max:
+                self._grow_deaf(fd, f"{self._connections_max} are as many as the limit of open files allows")
+                return
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as exc:
                 if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    log.error(
-                        "cannot accept more connections", reason=exc.strerror, open=len(self.connections)
-                    )
-                    self._epoll.unregister(fd)  # a ready listener would spin; `sweep` listens again
-                    self._deaf.append(fd)
+                    self._grow_deaf(fd, os.strerror(exc.errno))
                     return
                 continue  # the peer was gone before we took it
             sock.setblocking(False)
@@ -323,6 +330,11 @@ class Shell:
             connection.session = make_session(connection)
             self.connections[connection.fd] = connection
             self._epoll.register(connection.fd, _IN)
+
+    def _grow_deaf(self, fd: int, reason: str) -> None:
+        log.error("cannot accept more connections", reason=reason, open=len(self.connections))
+        self._epoll.unregister(fd)  # a ready listener would spin; `sweep` listens again
+        self._deaf.append(fd)
 
     def _drop(self, connection: Connection) -> None:
         if self.connections.pop(connection.fd, None) is None:

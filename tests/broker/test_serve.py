@@ -406,6 +406,26 @@ def test_without_a_descriptor_left_nobody_is_accepted_and_everybody_else_served(
     outside.close()
 
 
+def test_connections_leave_descriptors_to_the_store(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net(stack, connections_max=2)
+    first, _second = net.connect(), net.connect()
+    third = socket.socket()
+    stack.callback(third.close)
+    third.connect(("127.0.0.1", net.port))
+    third.setblocking(False)
+    net.idle()
+    assert len(net.shell.connections) == 2
+    assert "cannot accept more connections" in capsys.readouterr().out
+    first.close()
+    net.until(lambda: len(net.shell.connections) == 1)
+    net.shell.sweep()
+    net.until(lambda: len(net.shell.connections) == 2)
+    third.send(b"at last")
+    assert net.read(third, 7) == b"at last"
+
+
 # -- with a broker ------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,386 @@
+"""The broker as a process: how it starts, what it says when it cannot, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ropewalk.client.blocking import Connection
+from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.record import decode_records
+from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
+from tests.broker.harness import pull_ext, request, send_ext
+from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
+
+PATIENCE_S = 30.0
+V2 = RequestCode.SEND_MESSAGE_V2
+
+
+@contextmanager
+def broker(cwd: Path, *arguments: str, command: list[str] | None = None) -> Iterator[RunningBroker]:
+    words = command or checkout_command()
+    with running_broker(words, *arguments, cwd=cwd, environment=checkout_environment()) as running:
+        yield running
+
+
+def ask(
+    connection: Connection, code: int, ext: dict[str, object] | None = None, body: bytes = b""
+) -> Command:
+    fields = {name: str(value) for name, value in (ext or {}).items()}
+    return connection.call(Command(code, fields, body), PATIENCE_S)
+
+
+def address_of(running: RunningBroker, what: str = "broker") -> str:
+    return str(running.ready[what])
+
+
+def fails(cwd: Path, *arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Start a broker that must not start; its exit code and what it wrote."""
+    ended = subprocess.run(
+        [*checkout_command(), "broker", *arguments],
+        cwd=cwd,
+        env={**checkout_environment(), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    text = (ended.stdout + ended.stderr).decode()
+    assert "Traceback" not in text
+    return ended.returncode, " ".join(text.replace("\u2502", " ").split())
+
+
+def stderr_of(cwd: Path) -> str:
+    return (cwd / "broker-stderr.txt").read_text()
+
+
+# -- it cannot start ------------------------------------------------------------------------------------
+
+
+def test_what_keeps_a_broker_from_starting_is_said_clearly(tmp_path: Path) -> None:
+    """One broker runs; others are refused its ports and its store, and it never notices."""
+    with broker(tmp_path) as running:
+        port = address_of(running).rpartition(":")[2]
+        other = ("--set", f"storePathRootDir={tmp_path / 'other'}", "--namesrv-port", "0")
+        status, text = fails(tmp_path, *other, "--set", f"listenPort={port}")
+        assert status not in (0, None)
+        assert f":{port}" in text
+        assert "in use" in text
+        assert "listenPort" in text
+
+        status, text = fails(
+            tmp_path,
+            "--set", "listenPort=0",
+            "--set", f"storePathRootDir={tmp_path / 'other'}",
+            "--namesrv-port", running.namesrv.rpartition(":")[2],
+        )  # fmt: skip
+        assert status != 0
+        assert "in use" in text
+        assert "namesrv" in text
+
+        store = address_of(running, "dataDir")
+        status, text = fails(
+            tmp_path, "--set", "listenPort=0", "--namesrv-port", "0", "--set", f"storePathRootDir={store}"
+        )
+        assert status != 0
+        assert "in use by another process" in text
+        assert store in text
+        assert "storePathRootDir" in text
+
+        with Connection(address_of(running)) as connection:
+            assert ask(connection, V2, send_ext("T"), b"undisturbed").code == 0
+
+
+def test_every_mistake_of_a_configuration_file_is_listed(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "flushDiskTyp = SYNC_FLUSH\nlistenPort = many\nbrokerRole = KING\nenableDLegerCommitLog = true\n"
+        "brokerName = a/b\n"
+    )
+    status, text = fails(tmp_path, "-c", str(file), "--set", "maxMessageSize=-1")
+    assert status != 0
+    for word in ("flushDiskTyp", "flushDiskType", "listenPort", "brokerRole", "enableDLegerCommitLog"):
+        assert word in text
+    assert "brokerName" in text
+    assert "maxMessageSize" in text
+
+
+def test_a_configuration_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    status, text = fails(tmp_path, "-c", "nowhere.conf")
+    assert status != 0
+    assert "nowhere.conf" in text
+
+
+def test_an_interpreter_that_strips_checks_is_refused(tmp_path: Path) -> None:
+    status, text = fails(tmp_path, "--ephemeral", environment={"PYTHONOPTIMIZE": "1"})
+    assert status != 0
+    assert "-O" in text
+
+
+# -- it runs ----------------------------------------------------------------------------------------------
+
+
+def test_two_ports_serve_the_same_codes_but_for_pulls(tmp_path: Path) -> None:
+    with broker(tmp_path) as running:
+        fast = running.ready["fast"]
+        if fast is None:
+            pytest.skip("the port two below the broker's was taken by somebody else")
+        with Connection(fast) as quick, Connection(address_of(running)) as whole:
+            assert ask(quick, V2, send_ext("T"), b"x").code == 0
+            refused = ask(quick, RequestCode.PULL_MESSAGE, pull_ext("T"))
+            assert (refused.code, refused.remark) == (3, " request type 11 not supported")
+            assert ask(whole, RequestCode.PULL_MESSAGE, pull_ext("T")).code == 0
+
+
+def test_a_topic_has_its_route_when_its_first_message_is_answered(tmp_path: Path) -> None:
+    with (
+        broker(tmp_path) as running,
+        Connection(address_of(running)) as connection,
+        Connection(running.namesrv) as names,
+    ):
+        route = {"topic": "young"}
+        assert ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(route)).code == 17
+        assert ask(connection, V2, send_ext("young")).code == 0
+        found = ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(route))
+        assert found.code == 0
+        assert address_of(running).encode() in found.body
+
+
+def test_a_held_pull_is_answered_across_connections_and_at_its_time(tmp_path: Path) -> None:
+    with (
+        broker(tmp_path) as running,
+        Connection(address_of(running)) as producer,
+        Connection(address_of(running)) as consumer,
+    ):
+        ask(producer, V2, send_ext("T"), b"first")
+        ext = {k: str(v) for k, v in pull_ext("T", sysFlag=6, queueOffset=1).items()}
+        started = time.monotonic()
+        pull = consumer.start(Command(RequestCode.PULL_MESSAGE, {**ext, "suspendTimeoutMillis": "300"}))
+        assert consumer.wait(pull, PATIENCE_S).code == 19
+        assert 0.25 < time.monotonic() - started < 5
+        pull = consumer.start(Command(RequestCode.PULL_MESSAGE, ext))
+        ask(producer, V2, send_ext("T"), b"second")
+        answer = consumer.wait(pull, PATIENCE_S)
+        assert [r.body for r in decode_records(answer.body)] == [b"second"]
+
+
+def test_strangers_are_hung_up_on_with_a_reason_in_the_log_and_nobody_else_notices(tmp_path: Path) -> None:
+    with broker(tmp_path) as running:
+        host, _, port = address_of(running).rpartition(":")
+        for hello in (b"\x16\x03\x01\x00\x05hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff"):
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as stranger:
+                stranger.sendall(hello)
+                assert stranger.recv(100) == b""
+        with Connection(address_of(running)) as connection:
+            assert ask(connection, V2, send_ext("T")).code == 0
+    log = stderr_of(tmp_path)
+    assert "TLS" in log
+    assert log.count("hung up") == 3
+
+
+def test_when_connections_take_all_descriptors_those_inside_are_served_and_the_store_lives(
+    tmp_path: Path,
+) -> None:
+    few = ["sh", "-c", 'ulimit -n 80 && exec "$@"', "sh", *checkout_command()]
+    with broker(tmp_path, command=few) as running, ExitStack() as stack:
+        inside = stack.enter_context(Connection(address_of(running)))
+        assert ask(inside, V2, send_ext("T"), b"before").code == 0
+        host, _, port = address_of(running).rpartition(":")
+        crowd = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            for _ in range(100)
+        ]
+        for n in range(20):
+            assert ask(inside, V2, send_ext(f"T{n}"), b"meanwhile").code == 0
+        time.sleep(1.5)  # the queues of twenty new topics are written in this time, into files of their own
+        assert ask(inside, RequestCode.PULL_MESSAGE, pull_ext("T")).code == 0
+        assert running.process.poll() is None
+        for each in crowd:
+            each.close()
+        with Connection(address_of(running)) as late:
+            assert ask(late, V2, send_ext("T"), b"after").code == 0
+    assert "cannot accept more connections" in stderr_of(tmp_path)
+
+
+# -- it ends ----------------------------------------------------------------------------------------------
+
+
+def still_answers(address: str) -> bool:
+    try:
+        with Connection(address, 1.0) as connection:
+            return ask(connection, 9999).code == 3
+    except RopewalkError:
+        return False
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_graceful_stop_answers_what_it_took_and_keeps_what_it_answered(tmp_path: Path, flush: str) -> None:
+    codes: list[int] = []
+    offsets: set[int] = set()
+    data = ("--set", f"storePathRootDir={tmp_path / 'store'}", "--set", f"flushDiskType={flush}")
+    with broker(tmp_path, *data) as running:
+        host, _, port = address_of(running).rpartition(":")
+        with Connection(address_of(running)) as consumer:
+            assert ask(consumer, V2, send_ext("T")).code == 0
+            assert ask(consumer, RequestCode.PULL_MESSAGE, pull_ext("T")).code == 0
+            commit = {"consumerGroup": "cg", "topic": "T", "queueId": 0, "commitOffset": 1}
+            assert ask(consumer, RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as producer:
+
+            def send_for_ever() -> None:
+                try:
+                    for n in range(1_000_000):
+                        producer.sendall(request(V2, send_ext("T"), b"%d" % n, opaque=n))
+                except OSError:
+                    pass
+
+            sender = threading.Thread(target=send_for_ever, daemon=True)
+            sender.start()
+            frames = FrameBuffer()
+            try:
+                while data_ := producer.recv(1 << 16):
+                    for payload in frames.feed(data_):
+                        answer = decode_frame(payload)
+                        codes.append(answer.code)
+                        if answer.code == 0:
+                            offsets.add(int(answer.ext["queueOffset"]))
+                    if len(codes) > 500 and running.process.poll() is None:
+                        running.process.send_signal(signal.SIGTERM)
+                        break
+                while data_ := producer.recv(1 << 16):
+                    for payload in frames.feed(data_):
+                        answer = decode_frame(payload)
+                        codes.append(answer.code)
+                        if answer.code == 0:
+                            offsets.add(int(answer.ext["queueOffset"]))
+            except ConnectionResetError:
+                pass
+            sender.join(PATIENCE_S)
+        assert running.process.wait(PATIENCE_S) == 0
+    assert set(codes) <= {0, 14}
+    assert not (tmp_path / "store" / "abort").exists()
+    with broker(tmp_path, *data) as running, Connection(address_of(running)) as consumer:
+        end = int(ask(consumer, RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}).ext["offset"])
+        assert end > max(offsets), "no acknowledged message is missing"
+        kept = ask(
+            consumer, RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "cg", "topic": "T", "queueId": 0}
+        )
+        assert (kept.code, kept.ext) == (0, {"offset": "1"})
+    assert "recovery" not in stderr_of(tmp_path), "a store closed in good order has nothing to repair"
+
+
+@contextmanager
+def name_server(cwd: Path) -> Iterator[str]:
+    process = subprocess.Popen(
+        [*checkout_command(), "namesrv", "--port", "0", "--json"],
+        cwd=cwd,
+        env=checkout_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["namesrv"]
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_name_server_of_its_own_is_told_at_start_of_new_topics_and_at_the_end(tmp_path: Path) -> None:
+    with name_server(tmp_path) as address:
+
+        def brokers_of(topic: str) -> int:
+            with Connection(address) as names:
+                return ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code
+
+        def until(topic: str, code: int) -> None:
+            give_up = time.monotonic() + PATIENCE_S
+            while brokers_of(topic) != code:
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+
+        with broker(tmp_path, "-n", address) as running:
+            assert running.namesrv == address
+            until("TBW102", 0)
+            with Connection(address_of(running)) as connection:
+                assert ask(connection, V2, send_ext("T")).code == 0
+            until("T", 0)
+            running.process.send_signal(signal.SIGINT)
+            assert running.process.wait(PATIENCE_S) == 0
+            assert brokers_of("T") == 17, "it said good-bye before it went"
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # A name server that takes connections and says nothing makes the good-bye last.
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with broker(tmp_path, "-n", address) as running:
+            with Connection(address_of(running)) as connection:
+                assert ask(connection, V2, send_ext("T"), b"kept").code == 0
+            running.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            assert running.process.poll() is None
+            started = time.monotonic()
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(PATIENCE_S) == 130
+            assert time.monotonic() - started < 0.8
+    with broker(tmp_path) as running, Connection(address_of(running)) as connection:
+        answer = ask(connection, RequestCode.PULL_MESSAGE, pull_ext("T"))
+        assert [r.body for r in decode_records(answer.body)] == [b"kept"]
+
+
+def test_an_ephemeral_broker_leaves_nothing_behind(tmp_path: Path) -> None:
+    with broker(tmp_path, "--ephemeral") as running:
+        directory = Path(address_of(running, "dataDir"))
+        assert directory.is_dir()
+        running.process.terminate()
+        assert running.process.wait(PATIENCE_S) == 0
+    assert not directory.exists()
+
+
+def test_a_broker_that_cannot_flush_stops_and_leaves_the_rest_to_recovery(tmp_path: Path) -> None:
+    """The one failure after which nothing may be claimed: fdatasync said no."""
+    patch = tmp_path / "sitecustomize.py"
+    patch.write_text(
+        "import os\n"
+        "real = os.fdatasync\n"
+        "def fdatasync(fd):\n"
+        "    if os.path.exists(os.environ['NO_FLUSH']):\n"
+        "        raise OSError(5, 'Input/output error')\n"
+        "    real(fd)\n"
+        "os.fdatasync = fdatasync\n"
+    )
+    flag = tmp_path / "no-flush"
+    environment = {**checkout_environment(), "NO_FLUSH": str(flag)}
+    environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
+    with running_broker(
+        [sys.executable, "-m", "ropewalk"],
+        "--set",
+        "flushDiskType=SYNC_FLUSH",
+        cwd=tmp_path,
+        environment=environment,
+    ) as running:
+        with Connection(address_of(running)) as connection:
+            assert ask(connection, V2, send_ext("T"), b"safe").code == 0
+            flag.touch()
+            with pytest.raises(RopewalkError):
+                ask(connection, V2, send_ext("T"), b"lost")
+        assert running.process.wait(PATIENCE_S) not in (0, None)
+        assert (Path(address_of(running, "dataDir")) / "abort").exists()
+    assert "Input/output error" in stderr_of(tmp_path)
+    assert not still_answers(address_of(running))
