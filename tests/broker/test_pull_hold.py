@@ -121,6 +121,18 @@ def test_many_messages_of_one_turn_that_do_not_match_keep_it_waiting_too(
     assert (answer.opaque, bodies(answer)) == (opaque, [b"mine"])
 
 
+def test_being_woken_for_nothing_changes_nothing(client: Client, producer: Client) -> None:
+    opaque = hold(client, subscription="A")
+    producer.send("T", properties={"TAGS": "B"})
+    queue = client.owner.broker.store.find_queue("T", 0)
+    assert queue is not None
+    for _ in range(3):
+        client.owner.broker.hold.arrived(queue)
+    assert client.answers() == []
+    producer.send("T", b"mine", properties={"TAGS": "A"})
+    assert [(c.opaque, bodies(c)) for c in client.answers()] == [(opaque, [b"mine"])]
+
+
 def test_a_long_run_that_does_not_match_is_answered_20_with_progress(
     client: Client, producer: Client
 ) -> None:
