@@ -147,10 +147,13 @@ class SendProcessor:
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
-        self._cluster_property = f"{P.CLUSTER}\x01{rules.cluster}\x02"
+        region, trace = rules.region, "true" if rules.trace_on else "false"
+        # The original stores all three with every single message, and none with those of a batch.
+        self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
+        self._own_text = encode_properties(self._own).decode()
         # Beyond it a message is either refused or larger than a segment: not for a run to find out half-way.
         self._plain_size_max = min(rules.max_message_size, self._store.config.segment_size - _PLAIN_SLACK)
-        always = {"MSG_REGION": rules.region, "TRACE_ON": "true" if rules.trace_on else "false"}
+        always = {"MSG_REGION": region, "TRACE_ON": trace}
         self._answer_format = (
             b'{"code":0,"extFields":{'
             + json.dumps(always, separators=(",", ":"))[1:-1].replace("%", "%%").encode()
@@ -172,7 +175,7 @@ class SendProcessor:
         if self._targets_of != self._topics.generation or self._refusal() is not None:
             return start
         targets, size_max = self._targets, self._plain_size_max
-        cluster_property, sync = self._cluster_property, self._sync
+        own_text, sync = self._own_text, self._sync
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
         index = start
@@ -216,9 +219,7 @@ class SendProcessor:
                 break
             end = text.find("\x02", at)
             unique_key = text[at + 9 : end] if end > 0 else text[at + 9 :]
-            properties = (
-                text + cluster_property if text[-1] == "\x02" else f"{text}\x02{cluster_property}"
-            ).encode()
+            properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
             if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
                 break
             if target is not last:
@@ -600,8 +601,7 @@ class SendProcessor:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
-        properties[P.CLUSTER] = self._rules.cluster
-        return properties
+        return properties | self._own
 
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}

@@ -39,6 +39,8 @@ StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])
 V2 = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
+OWN = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What the broker stores with every single message, as the original does."""
 
 
 def taken(running: InProcess) -> tuple[int, int]:
@@ -66,7 +68,7 @@ def test_a_message_is_stored_as_it_came_with_the_brokers_own_properties(
         "WAIT": "true",
         "TAGS": "TagA",
         "k": "é",
-        "CLUSTER": "DefaultCluster",
+        **OWN,
     }
     assert (record.flag, record.reconsume_times, record.sys_flag) == (77, 3, 1)
     assert record.born_timestamp == START_MS - 5
@@ -104,7 +106,7 @@ def test_added_properties_do_not_run_into_the_last_one(client: Client, close: st
     for _way in ("the readable one, the topic is new", "the fast one"):
         client.send("T", properties=f"UNIQ_KEY\x01{UNIQ}\x02TAGS\x01A{close}")
         record = client.owner.stored("T")[-1]
-        assert record.properties == {"UNIQ_KEY": UNIQ, "TAGS": "A", "CLUSTER": "DefaultCluster"}
+        assert record.properties == {"UNIQ_KEY": UNIQ, "TAGS": "A", **OWN}
 
 
 def test_what_a_client_says_about_the_cluster_is_replaced(client: Client) -> None:
@@ -113,7 +115,7 @@ def test_what_a_client_says_about_the_cluster_is_replaced(client: Client) -> Non
         assert client.owner.stored("T")[-1].properties == {
             "UNIQ_KEY": UNIQ,
             "WAIT": "true",
-            "CLUSTER": "DefaultCluster",
+            **OWN,
         }
 
 
@@ -361,7 +363,7 @@ def test_the_largest_message_a_segment_holds_is_stored(start_broker: StartBroker
 
 
 def test_properties_are_limited_with_the_brokers_own_among_them(client: Client) -> None:
-    own = len(text_of({"UNIQ_KEY": UNIQ, "WAIT": "true", "k": "", "CLUSTER": "DefaultCluster"}).encode())
+    own = len(text_of({"UNIQ_KEY": UNIQ, "WAIT": "true", "k": "", **OWN}).encode())
     for _way in range(2):
         assert client.send("T", properties={"k": "v" * (32_767 - own)}).code == 0
         refused = client.send("T", properties={"k": "v" * (32_767 - own + 1)})

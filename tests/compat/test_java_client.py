@@ -138,9 +138,10 @@ def test_keys_tags_flags_and_properties_survive_in_any_script(run: Run) -> None:
     assert properties["UNIQ_KEY"] == message["msgId"] == run.sent("round_trip")[0]["msgId"]
 
 
-def test_the_broker_adds_its_cluster_to_the_properties_of_a_single_message(run: Run) -> None:
+def test_the_broker_adds_its_own_to_the_properties_of_a_single_message(run: Run) -> None:
     (message,) = run.received("round_trip")
-    assert message["properties"]["CLUSTER"] == "DefaultCluster"
+    own = {name: message["properties"][name] for name in ("CLUSTER", "MSG_REGION", "TRACE_ON")}
+    assert own == {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 def test_a_message_knows_who_sent_it_and_who_stored_it(run: Run, server: Server) -> None:
