@@ -94,7 +94,7 @@ class DelayService:
         self._reader = reader
         self._topics = topics
         self._statistics = statistics
-        self._now_ms = now_ms
+        self._clock = now_ms
         self._seen_ms = 0
         self._lines: dict[int, _Line] = {}  # by queue id
         self._loaded: dict[int, int] = {}
@@ -114,9 +114,15 @@ class DelayService:
         properties[P.DELAY] = str(level)
         properties[P.REAL_TOPIC] = queue.topic
         properties[P.REAL_QID] = str(queue.queue_id)
-        # The store's time stands still when the clock was set back; waiting is counted from the real one.
-        stored_ms = min(self._store.now, self._now_ms())
-        return self._store.queue(names.SCHEDULE_TOPIC, level - 1), stored_ms + self._levels.delay_ms(level)
+        due_ms = self._time_ms() + self._levels.delay_ms(level)
+        return self._store.queue(names.SCHEDULE_TOPIC, level - 1), due_ms
+
+    def _time_ms(self) -> int:
+        """The time of this turn, in which what is appended now is stored.
+
+        Where the clock was set back it is the clock's: the store's time stands still then, and waiting would not end.
+        """
+        return min(self._store.now, self._clock())
 
     # -- how far we are ------------------------------------------------------------------------------
 
@@ -159,7 +165,7 @@ class DelayService:
     def run(self) -> bool:
         """Deliver what is due, a bounded amount of it. Whether there is more to do at once."""
         steps = 0
-        while lines := self.due(self._now_ms()):
+        while lines := self.due(self._time_ms()):
             if steps >= _STEPS_MAX:
                 return True
             for line in lines:
@@ -185,7 +191,7 @@ class DelayService:
         )
 
     def _have_entries(self, line: _Line, entries: bytes) -> None:
-        now, due = self._now_ms(), 0
+        now, due = self._time_ms(), 0
         first_ms = 0
         for _offset, _size, due_ms in ENTRY.iter_unpack(entries[: len(entries) // ENTRY.size * ENTRY.size]):
             if line.delay_ms is not None and due_ms > now + line.delay_ms + _CLOCK_SLACK_MS:
@@ -207,7 +213,7 @@ class DelayService:
         """The records of a batch, or None: too many reads wait, or the disk could not; it is tried again."""
         line.reading = False
         if result is None or result.next_offset <= line.offset:
-            line.wake_ms = self._now_ms() + _RETRY_MS
+            line.wake_ms = self._time_ms() + _RETRY_MS
             return
         delivery = self._copies(line, result)
         start = line.offset
@@ -275,7 +281,7 @@ class DelayService:
             stored = self._store.put([message for _, _, message in run], born_host)
             self._count([message for _, _, message in run[: len(stored)]])
             if len(stored) < len(run):  # the disk is full
-                line.wake_ms = self._now_ms() + _FULL_RETRY_MS
+                line.wake_ms = self._time_ms() + _FULL_RETRY_MS
                 return run[len(stored)][0]
         return behind
 
