@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import selectors
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ SOURCES = [Path(__file__).with_name("java") / "tools" / "Mqadmin.java"]
 COMMAND_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 END = b"\x04"
+_LOGGER = re.compile(r"\d\d:\d\d:\d\d,\d\d\d \|-")
 
 
 class Mqadmin:
@@ -64,7 +66,9 @@ class Mqadmin:
                 data = stdout.read1(65_536)  # type: ignore[attr-defined]
                 assert data, f"the JVM ended in {words}: {printed!r}"
                 printed += data
-        return printed.removesuffix(END + b"\n").decode()
+        text = printed.removesuffix(END + b"\n").decode()
+        # The server's jars, which share the class path, bring a logger that tells of itself as it starts.
+        return "\n".join(line for line in text.splitlines() if not _LOGGER.match(line))
 
     def table(self, *words: str) -> list[list[str]]:
         """The rows that a command printed under its `#` heading, as words; the heading is the first row."""

@@ -1,68 +1,308 @@
-"""RocketMQ's own mqadmin reads routes and messages. One JVM per command, as for its users."""
+"""RocketMQ's own mqadmin, command by command: what operators type, and what they get to see.
+
+The commands run in the order of this file against one server, in one JVM; the later ones look at what the earlier
+ones made. With ROPEWALK_COMPAT_TARGET=rocketmq the same expectations are held against the original.
+"""
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
+import re
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.bench.peers.rocketmq.artifacts import program
 from tests.compat.conftest import Server
-from tests.compat.driver import Driver
+from tests.compat.mqadmin import Mqadmin
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
-TOPIC = "mqadmin-view_by_id"
-
-
-def mqadmin(server: Server, classpath: str, home: Path, command: str, *arguments: str) -> str:
-    options = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
-    options += [f"-Drocketmq.home.dir={home}", "-cp", classpath]
-    done = subprocess.run(
-        [
-            *(program("java"), *options, "org.apache.rocketmq.tools.command.MQAdminStartup"),
-            *(command, "-n", server.namesrv, *arguments),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+TOPIC, SECOND, GROUP, PRODUCERS = "adminTopic", "adminSecond", "adminGroup", "adminProducers"
+CLUSTER, BROKER = "DefaultCluster", "broker-a"
+MESSAGES = 8
+PATIENCE_S = 15.0
 
 
 @pytest.fixture(scope="module")
-def message_id(java: str, server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The offset id of a message with the body "view 0", key "key0" and tag "tag"."""
-    driver = Driver("5.5.0", "JSON")
-    run = driver.run(server.namesrv, tmp_path_factory.mktemp("java"), "view_by_id", prefix="mqadmin")
-    offset_id: str = run.sent("view_by_id")[0]["offsetMsgId"]
-    return offset_id
+def admin(
+    java: str, server: Server, tools_classpath: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mqadmin]:
+    with Mqadmin(server.namesrv, tools_classpath, tmp_path_factory.mktemp("mqadmin")) as running:
+        yield running
 
 
-def test_mqadmin_shows_a_message_by_its_id(
-    server: Server, tools_classpath: str, message_id: str, tmp_path: Path
-) -> None:
-    output = mqadmin(server, tools_classpath, tmp_path, "queryMsgById", "-i", message_id, "-t", TOPIC)
-    shown = dict(line.split(":", 1) for line in output.splitlines() if ":" in line)
-    shown = {name.strip(): value.strip() for name, value in shown.items()}
-    assert shown["OffsetID"] == message_id
-    assert shown["Topic"] == TOPIC
-    assert shown["Tags"] == "[tag]"
-    assert shown["Keys"] == "[key0]"
+@pytest.fixture(scope="module")
+def topic(admin: Mqadmin) -> str:
+    """A topic of four queues that mqadmin made."""
+    made = admin.run("updateTopic", "-c", CLUSTER, "-t", TOPIC, "-r", "4", "-w", "4")
+    assert "create topic to" in made and "success" in made, made
+    return TOPIC
+
+
+@pytest.fixture(scope="module")
+def message_ids(admin: Mqadmin, topic: str) -> list[str]:
+    """The offset ids of messages with tag "tag" and key "keyN", from a producer that stays connected."""
+    ids = admin.run("@send", PRODUCERS, topic, str(MESSAGES)).split()
+    assert len(ids) == MESSAGES
+    return ids
+
+
+@pytest.fixture(scope="module")
+def consumer(admin: Mqadmin, topic: str, message_ids: list[str]) -> str:
+    """A group with one member, which has consumed everything."""
+    made = admin.run("updateSubGroup", "-c", CLUSTER, "-g", GROUP, "-r", "3")
+    assert "create subscription group to" in made and f"groupName={GROUP}" in made, made
+    admin.run("@consume", GROUP, topic)
+    eventually(lambda: sum(int(row[4]) for row in progress(admin)) == MESSAGES)
+    return GROUP
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it did not come true"
+        time.sleep(0.3)
+
+
+def progress(admin: Mqadmin) -> list[list[str]]:
+    """Topic, broker, queue, broker offset, consumer offset ... of each queue of the topic."""
+    rows = admin.table("consumerProgress", "-g", GROUP)
+    return [row for row in rows if row[0] == TOPIC]
+
+
+def facts(text: str, separator: str) -> dict[str, str]:
+    """The `name: value` or `name = value` lines of an output."""
+    pairs = [line.split(separator, 1) for line in text.splitlines() if separator in line]
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+# -- topics --------------------------------------------------------------------------------------------
+
+
+def test_update_topic_makes_a_topic_and_its_route(admin: Mqadmin, server: Server, topic: str) -> None:
+    route = admin.run("topicRoute", "-t", topic)
+    assert server.broker in route
+    assert '"writeQueueNums":4' in re.sub(r"\s", "", route)
+    assert '"perm":6' in re.sub(r"\s", "", route)
+
+
+def test_update_topic_refuses_system_topics(admin: Mqadmin, server: Server) -> None:
+    refused = admin.run("updateTopic", "-b", server.broker, "-t", "TBW102")
+    assert "CODE: 29" in refused and "conflict with system topic" in refused
+
+
+def test_topic_list_and_topic_cluster_list(admin: Mqadmin, topic: str) -> None:
+    assert {topic, "TBW102", BROKER, CLUSTER} <= set(admin.run("topicList").split())
+    rows = admin.table("topicList", "-c")
+    assert rows[0] == ["#Cluster", "Name", "#Topic", "#Consumer", "Group"]
+    assert [CLUSTER, topic] in [row[:2] for row in rows]
+    assert admin.run("topicClusterList", "-t", topic).split() == [CLUSTER]
+
+
+def test_topic_status(admin: Mqadmin, topic: str, message_ids: list[str]) -> None:
+    rows = admin.table("topicStatus", "-t", topic)
+    queues = [row for row in rows if row[0] == BROKER]
+    assert [row[1:3] for row in queues] == [["0", "0"], ["1", "0"], ["2", "0"], ["3", "0"]]
+    assert sum(int(row[3]) for row in queues) == MESSAGES
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", row[4]) for row in queues)
+    assert rows[-1][:3] == ["Topic", "Put", "TPS:"]
+
+
+def test_update_topic_perm(admin: Mqadmin, server: Server) -> None:
+    admin.run("updateTopic", "-b", server.broker, "-t", SECOND, "-r", "2", "-w", "2")
+    changed = admin.run("updateTopicPerm", "-b", server.broker, "-t", SECOND, "-p", "4")
+    assert f"update topic perm from 6 to 4 in {server.broker} success." in changed
+    assert "perm=R--" in changed
+    assert '"perm":4' in re.sub(r"\s", "", admin.run("topicRoute", "-t", SECOND))
+
+
+# -- cluster and broker --------------------------------------------------------------------------------
+
+
+def test_cluster_list(admin: Mqadmin, server: Server, message_ids: list[str]) -> None:
+    heading, row = admin.table("clusterList")
+    assert heading[-2:] == ["#SPACE", "#ACTIVATED"]
+    assert row[:4] == [CLUSTER, BROKER, "0", server.broker]
+    assert row[-1] == "true"
+    assert 0 < float(row[-2]) < 1
+    _heading, row = admin.table("clusterList", "-m")
+    assert row[:2] == [CLUSTER, BROKER]
+    assert int(row[4]) >= MESSAGES, row
+
+
+def test_broker_status(admin: Mqadmin, server: Server, message_ids: list[str]) -> None:
+    found = facts(admin.run("brokerStatus", "-b", server.broker), ":")
+    assert found["brokerActive"] == "true"
+    assert int(found["msgPutTotalTodayNow"]) >= MESSAGES
+    assert re.fullmatch(r"\[ 0 days, \d+ hours, \d+ minutes, \d+ seconds \]", found["runtime"])
+    assert re.fullmatch(r"Total : [\d.]+ .iB, Free : [\d.]+ .iB\.", found["commitLogDirCapacity"])
+    assert found["bootTimestamp"].isdigit()
+
+
+def test_get_and_update_broker_config(admin: Mqadmin, server: Server) -> None:
+    def config() -> dict[str, str]:
+        return facts(admin.run("getBrokerConfig", "-b", server.broker), "=")
+
+    assert config()["brokerName"] == BROKER
+    size = "4194304"
+    changed = admin.run("updateBrokerConfig", "-b", server.broker, "-k", "maxMessageSize", "-v", "4000000")
+    assert f"update broker config success, {server.broker}" in changed
+    assert config()["maxMessageSize"] == "4000000"
+    admin.run("updateBrokerConfig", "-b", server.broker, "-k", "maxMessageSize", "-v", size)
+    assert config()["maxMessageSize"] == size
+    refused = admin.run("updateBrokerConfig", "-b", server.broker, "-k", "brokerConfigPath", "-v", "x")
+    assert "CODE: 16" in refused
+
+
+def test_maintenance_commands(admin: Mqadmin, server: Server) -> None:
+    assert "success" in admin.run("cleanExpiredCQ", "-b", server.broker)
+    assert "success" in admin.run("cleanUnusedTopic", "-b", server.broker)
+
+
+# -- messages ------------------------------------------------------------------------------------------
+
+
+def test_query_message_by_id(admin: Mqadmin, server: Server, topic: str, message_ids: list[str]) -> None:
+    shown = facts(admin.run("queryMsgById", "-i", message_ids[0], "-t", topic), ":")
+    assert shown["OffsetID"] == message_ids[0]
+    assert shown["Topic"] == topic
+    assert (shown["Tags"], shown["Keys"]) == ("[tag]", "[key0]")
     assert shown["Store Host"] == server.broker
 
 
-def test_mqadmin_shows_a_topics_route(
-    server: Server, tools_classpath: str, message_id: str, tmp_path: Path
+def test_query_message_by_offset(admin: Mqadmin, topic: str, message_ids: list[str]) -> None:
+    output = admin.run("queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "0")
+    shown = facts(output, ":")
+    assert shown["OffsetID"] in message_ids
+    assert (shown["Queue ID"], shown["Queue Offset"]) == ("0", "0")
+
+
+def test_print_messages(admin: Mqadmin, topic: str, message_ids: list[str]) -> None:
+    printed = admin.run("printMsg", "-t", topic, "-d", "true")
+    assert printed.count("MSGID: ") == MESSAGES
+    assert all(f"body {n}" in printed for n in range(MESSAGES))
+
+
+def test_send_and_consume_message(admin: Mqadmin, server: Server) -> None:
+    made = admin.run("updateTopic", "-b", server.broker, "-t", "adminSent", "-r", "2", "-w", "2")
+    assert "success" in made
+    words = ("sendMessage", "-t", "adminSent", "-p", "hello there", "-b", BROKER, "-i", "1", "-c", "tagged")
+    rows = admin.table(*words)
+    assert rows[1][:3] == [BROKER, "1", "SEND_OK"]
+    words = ("consumeMessage", "-t", "adminSent", "-b", BROKER, "-i", "1", "-o", "0", "-c", "1")
+    consumed = admin.run(*words, "-g", "adminReader")
+    assert "Consume ok" in consumed and "hello there" in consumed
+
+
+# -- groups and connections ----------------------------------------------------------------------------
+
+
+def test_consumer_progress(admin: Mqadmin, consumer: str) -> None:
+    rows = admin.table("consumerProgress", "-g", consumer)
+    assert rows[0][:5] == ["#Topic", "#Broker", "Name", "#QID", "#Broker"]
+    assert [row[2] for row in progress(admin)] == ["0", "1", "2", "3"]
+    assert ["Consume", "Diff", "Total:", "0"] in rows
+    (row,) = [row for row in admin.table("consumerProgress") if row[0] == consumer]
+    assert row[1] == "1" and row[3:5] == ["PUSH", "CLUSTERING"]
+
+
+def test_consumer_connection(admin: Mqadmin, topic: str, consumer: str) -> None:
+    output = admin.run("consumerConnection", "-g", consumer)
+    assert re.search(rf"@{consumer}\s+127\.0\.0\.1:\d+\s+JAVA\s+V5_5_0", output)
+    assert re.search(rf"^{topic}\s+\*", output, re.MULTILINE)
+    assert "ConsumeType: CONSUME_PASSIVELY" in output
+    assert "MessageModel: CLUSTERING" in output
+    assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in output
+    assert "CODE: 206" in admin.run("consumerConnection", "-g", "adminReader")
+
+
+def test_consumer_status_is_asked_of_the_client(admin: Mqadmin, consumer: str) -> None:
+    output = admin.run("consumerStatus", "-g", consumer)
+    assert re.search(rf"^1\s+\S+@{consumer}\s+V5_5_0\s+\d+/\S+@{consumer}", output, re.MULTILINE)
+    assert "Same subscription in the same group of consumer" in output
+    assert "Rebalance OK" in output
+
+
+def test_a_message_is_consumed_directly(
+    admin: Mqadmin, topic: str, consumer: str, message_ids: list[str]
 ) -> None:
-    output = mqadmin(server, tools_classpath, tmp_path, "topicRoute", "-t", TOPIC)
-    assert server.broker in output
-    assert '"writeQueueNums":4' in output.replace(" ", "").replace("\t", "")
+    client = re.findall(rf"(\S+@{consumer})\s", admin.run("consumerConnection", "-g", consumer))[0]
+    words = ("queryMsgById", "-i", message_ids[1], "-t", topic, "-g", consumer, "-d", client)
+    assert "consumeResult=CR_SUCCESS" in admin.run(*words)
+    assert "not online" in admin.run(*words[:-1], "nobody")
 
 
-def test_mqadmin_lists_topics(server: Server, tools_classpath: str, message_id: str, tmp_path: Path) -> None:
-    output = mqadmin(server, tools_classpath, tmp_path, "topicList")
-    assert TOPIC in output.split()
+def test_producer_connection(admin: Mqadmin, server: Server, topic: str, message_ids: list[str]) -> None:
+    output = admin.run("producerConnection", "-g", PRODUCERS, "-t", topic)
+    assert re.search(rf"^0001\s+\S+@{PRODUCERS}\s+127\.0\.0\.1:\d+\s+JAVA\s+V5_5_0", output, re.MULTILINE)
+    assert f"producer group ({PRODUCERS})" in admin.run("producer", "-b", server.broker)
+
+
+def test_statistics_of_topics_and_groups(admin: Mqadmin, topic: str, consumer: str) -> None:
+    rows = admin.table("statsAll", "-t", topic)
+    assert rows[0][0] == "#Topic"
+    (row,) = [row for row in rows if row[:2] == [topic, consumer]]
+    assert row[2] == "0", "nothing is accumulated"
+    assert float(row[3]) >= 0 and float(row[4]) >= 0
+
+
+def test_group_configuration_and_queue_entries(
+    admin: Mqadmin, server: Server, topic: str, consumer: str
+) -> None:
+    config = facts(admin.run("getConsumerConfig", "-g", consumer), "=")
+    assert (config["groupName"], config["retryMaxTimes"]) == (consumer, "3")
+    entries = admin.run("queryCq", "-t", topic, "-q", "0", "-i", "0", "-c", "2", "-b", server.broker)
+    assert "max: 2, min: 0" in entries and "tagsCode=114586" in entries
+    stats = admin.table("brokerConsumeStats", "-b", server.broker)
+    assert [topic, consumer, BROKER] in [row[:3] for row in stats]
+
+
+# -- sending groups elsewhere, and the end of everything -----------------------------------------------
+
+
+def test_offsets_of_a_group_are_reset_skipped_and_cloned(
+    admin: Mqadmin, server: Server, topic: str, consumer: str
+) -> None:
+    admin.run("@stop")
+    rows = admin.table("resetOffsetByTime", "-g", consumer, "-t", topic, "-s", "0")
+    assert sorted(row[:3] for row in rows[1:]) == [[BROKER, str(n), "0"] for n in range(4)]
+    assert sum(int(row[4]) for row in progress(admin)) == 0
+    rows = admin.table("skipAccumulatedMessage", "-g", consumer, "-t", topic)
+    assert sorted(row[:3] for row in rows[1:]) == [[BROKER, str(n), "2"] for n in range(4)]
+    assert sum(int(row[4]) for row in progress(admin)) == MESSAGES
+    words = ("cloneGroupOffset", "-s", consumer, "-d", "adminClone", "-t", topic)
+    assert "CODE: 26" in admin.run(*words)
+    admin.run("updateSubGroup", "-c", CLUSTER, "-g", "adminClone")
+    assert "clone group offset success" in admin.run(*words)
+    cloned = admin.table("brokerConsumeStats", "-b", server.broker)
+    assert sum(int(row[5]) for row in cloned if row[:2] == [topic, "adminClone"]) == MESSAGES
+
+
+def test_write_permission_is_wiped_and_given_back(admin: Mqadmin, server: Server, topic: str) -> None:
+    wiped = admin.run("wipeWritePerm", "-b", BROKER)
+    assert re.search(
+        rf"wipe write perm of broker\[{BROKER}\] in name server\[{server.namesrv}\] OK, \d+", wiped
+    )
+    assert '"perm":4' in re.sub(r"\s", "", admin.run("topicRoute", "-t", topic))
+    added = admin.run("addWritePerm", "-b", BROKER)
+    assert re.search(
+        rf"add write perm of broker\[{BROKER}\] in name server\[{server.namesrv}\] OK, \d+", added
+    )
+    assert '"perm":6' in re.sub(r"\s", "", admin.run("topicRoute", "-t", topic))
+
+
+def test_name_server_configuration(admin: Mqadmin, server: Server) -> None:
+    output = admin.run("getNamesrvConfig")
+    assert f"============{server.namesrv}============" in output
+    assert facts(output, "=  ")["enableTopicList"] == "true"
+
+
+def test_groups_and_topics_are_deleted(admin: Mqadmin, server: Server, topic: str, consumer: str) -> None:
+    deleted = admin.run("deleteSubGroup", "-c", CLUSTER, "-g", consumer, "-r", "true")
+    assert f"delete subscription group [{consumer}] from broker [{server.broker}]" in deleted
+    assert progress(admin) == []
+    deleted = admin.run("deleteTopic", "-c", CLUSTER, "-t", topic)
+    assert f"delete topic [{topic}] from cluster [{CLUSTER}] success." in deleted
+    assert f"delete topic [{topic}] from NameServer success." in deleted
+    assert topic not in admin.run("topicList").split()
+    assert "CODE: 17" in admin.run("topicStatus", "-t", topic)

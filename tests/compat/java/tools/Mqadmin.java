@@ -2,6 +2,7 @@ import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -68,8 +69,16 @@ public final class Mqadmin {
                 List<String> all = new ArrayList<>(Arrays.asList(words));
                 all.add("-n");
                 all.add(namesrv);
+                forgetCommands();
                 MQAdminStartup.main0(all.toArray(new String[0]), null);
         }
+    }
+
+    /** Some commands keep the connection of their first run, closed since: mqadmin makes new ones for this run. */
+    private static void forgetCommands() throws ReflectiveOperationException {
+        Field commands = MQAdminStartup.class.getDeclaredField("SUB_COMMANDS");
+        commands.setAccessible(true);
+        ((List<?>) commands.get(null)).clear();
     }
 
     private static void consume(String namesrv, String group, String topic) throws Exception {
