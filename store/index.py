@@ -53,6 +53,7 @@ _HEAD = struct.Struct(">iI20xqi16xq20xi")
 _V6_BITS = 0x30
 _TRANSACTION_MASK = _ROLLBACK = 0xC
 _IDENTITY = struct.Struct(">i24xq")
+_unpack_slot, _pack_slot, _pack_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pack
 _BLANK = struct.pack(">I", MAGIC_BLANK)
 
 
@@ -77,29 +78,31 @@ class IndexFile:
 
     def put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> int:
         """Index one record under as many of the hashes as there is room for; return how many that were. HOT."""
-        header, slots, items_max = self.header, self._geometry.slots, self._geometry.items
+        header, pages, slots = self.header, self._pages, self._geometry.slots
+        number, items_max = header.next_item, self._geometry.items
         done = 0
         for value in hashes:
-            number = header.next_item
             if number >= items_max:
-                return done
+                break
             page_number, at = divmod(value % slots * SLOT_SIZE, _PAGE)
-            page = self._pages.get(page_number)
+            page = pages.get(page_number)
             if page is None:
                 page = self._load(page_number)
-            (previous,) = SLOT.unpack_from(page, at)
+            (previous,) = _unpack_slot(page, at)
             if not 0 < previous <= number:
                 previous = 0
                 header.slots_used += 1
             seconds = time_difference(store_timestamp, header.begin_timestamp)
-            self._items.append(ITEM.pack(value, offset, seconds, previous))
-            SLOT.pack_into(page, at, number)
+            self._items.append(_pack_item(value, offset, seconds, previous))
+            _pack_slot(page, at, number)
             self._dirty.add(page_number)
             if number == 1:
                 header.begin_offset, header.begin_timestamp = offset, store_timestamp
-            header.next_item = number + 1
-            header.end_offset, header.end_timestamp = offset, store_timestamp
+            number += 1
             done += 1
+        if done:
+            header.next_item = number
+            header.end_offset, header.end_timestamp = offset, store_timestamp
         return done
 
     def _load(self, number: int) -> bytearray:
@@ -521,4 +524,6 @@ def read_record(segment: Segment, offset: int) -> bytes | None:
     size, stands_at = _IDENTITY.unpack(head)
     if stands_at != offset or not RECORD_SIZE_MIN <= size <= segment.size - position:
         return None
+    if segment.checks is not None:
+        segment.checks.check(position, size)
     return segment.file.read_at(position, size)
