@@ -1,4 +1,5 @@
-"""Administrators' requests about how far groups have read, and where they are sent (208, 303, 317, 43, 222, 314, 308).
+"""Administrators' requests about how far groups have read, and where they are sent (208, 303, 317, 43, 45, 308, 314,
+222).
 
 A reset (222) is the broker's own: the new offset counts at once, for a group that is away as well as for one that
 reads. Whoever reads already learns of it with the answer to the next pull, and pulls that are being held are answered
@@ -54,6 +55,7 @@ class AdminOffsets:
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
             RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
@@ -178,6 +180,9 @@ class AdminOffsets:
 
     def all_offsets(self, request: Command, session: Session) -> Command:
         return body_of(request, self._broker.offsets.to_wrapper(self._broker.now_ms()))
+
+    def delay_offsets(self, request: Command, session: Session) -> Command:
+        return body_of(request, self._broker.delay_offsets())
 
     def correction(self, request: Command, session: Session) -> Command:
         """The least offset any group has in each queue; as large as can be where `compareGroup` is behind it."""

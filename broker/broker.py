@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -41,6 +42,7 @@ from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicRules, TopicTable
 from ropewalk.client.ids import UniqueKeys
 from ropewalk.codes import Permission, RequestCode, ResponseCode
+from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
@@ -266,6 +268,13 @@ class Broker:
         if config.broker_permission != before.broker_permission:
             self.topics.touch(now)
         self.topics_changed()
+
+    def delay_offsets(self) -> dict[str, Any]:
+        """How far each delay level has been delivered, as code 45 carries it to slaves."""
+        return {
+            "dataVersion": self._delay_progress.data_version.to_json(),
+            "offsetTable": fastjson.IntKeys(self.delays.offsets()),
+        }
 
     # -- sessions ------------------------------------------------------------------------------------
 

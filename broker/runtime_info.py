@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.statistics import PUT_TIME_BOUNDS_MS, Statistics
+from ropewalk.format import names
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -87,6 +88,9 @@ def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]
         **_traffic(stats),
         **stats.daily(),
     }
+    for level, delivered in broker.delays.offsets().items():
+        waiting = store.find_queue(names.SCHEDULE_TOPIC, level - 1)
+        table[f"scheduleMessageOffset_{level}"] = f"{delivered},{waiting.readable if waiting else 0}"
     for pool in _POOLS:
         table[f"{pool}ThreadPoolQueueSize"] = 0
         table[f"{pool}ThreadPoolQueueCapacity"] = 0

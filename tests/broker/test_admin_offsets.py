@@ -102,6 +102,19 @@ def test_all_offsets_travel_as_slaves_read_them(filled: InProcess, client: Clien
     assert b'"offsetTable":{"T@g":{0:4}}' in body
 
 
+def test_the_progress_of_delay_levels_is_shown(running: InProcess, client: Client) -> None:
+    client.send("T", properties={"DELAY": "1"})
+    answer = client.call(RequestCode.GET_ALL_DELAY_OFFSET)
+    assert b'"offsetTable":{' in answer.body
+    before = fastjson.loads(answer.body)["offsetTable"].get("1", 0)
+    running.tick(1_000)
+    running.until(lambda: bool(running.stored("T")))
+    found = fastjson.loads(client.call(RequestCode.GET_ALL_DELAY_OFFSET).body)
+    assert (before, found["offsetTable"]["1"]) == (0, 1)
+    info = json.loads(client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert info["scheduleMessageOffset_1"] == "1,1"
+
+
 def test_correction_offsets_are_the_least_of_all_groups_and_nobody_loses_any(
     filled: InProcess, client: Client
 ) -> None:
