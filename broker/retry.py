@@ -181,17 +181,13 @@ class SendBack:
         back.add(now, 1, record.size)
 
     def _record(self, header: ConsumerSendBackHeader, data: bytes | None) -> Record:
+        # `originTopic` is not compared: of a retried message clients name the topic that it was first sent to.
         try:
             record = decode_record(data) if data is not None else None
         except CorruptRecord:
             record = None
         if record is None or record.offset + record.size > self._broker.store.readable_offset:
             raise _Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        if header.origin_topic is not None and header.origin_topic != record.topic:
-            raise _Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"look message by offset failed to check the topic name, {header.offset} is of {record.topic}",
-            )
         return record
 
     def _store(self, record: Record, queue: ConsumeQueue) -> None:
