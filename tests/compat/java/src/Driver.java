@@ -28,6 +28,11 @@ public final class Driver {
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
 
     static {
+        SCENARIOS.put("delay", Everyday::delay);
+        SCENARIOS.put("retry_dlq", Everyday::retryDlq);
+        SCENARIOS.put("orderly_dlq", Everyday::orderlyDlq);
+        SCENARIOS.put("orderly", Everyday::orderly);
+        SCENARIOS.put("request_reply", Everyday::requestReply);
         SCENARIOS.put("push_pair", Pushing::pushPair);
         SCENARIOS.put("push", Pushing::push);
         SCENARIOS.put("push_tags", Pushing::pushTags);
