@@ -137,6 +137,22 @@ def test_the_installed_command_explains_itself(
 
 
 @pytest.mark.slow
+def test_the_installed_package_brings_its_pytest_fixtures(
+    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_user.py").write_text(
+        "def test_it(ropewalk_broker):\n"
+        "    topic = ropewalk_broker.topic('orders')\n"
+        "    ropewalk_broker.send(topic, 'order 7')\n"
+        "    assert [record.body for record in ropewalk_broker.messages(topic, 1)] == [b'order 7']\n"
+    )
+    python = Path(installed[0]).with_name("python")
+    words = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
+    assert "1 passed" in run(*words, cwd=tmp_path, environment=plain_environment)
+
+
+@pytest.mark.slow
 def test_the_installed_command_serves_produces_and_consumes(
     installed: list[str], plain_environment: dict[str, str], tmp_path: Path
 ) -> None:

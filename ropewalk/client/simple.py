@@ -155,6 +155,10 @@ class Client:
         """The queues to pull from."""
         return self.route(topic).read_queues()
 
+    def connection_to(self, address: str) -> Connection:
+        """A connection to any address, shared with this client's own requests. Raises `Unreachable`."""
+        return self._connection(address)
+
     def forget_routes(self) -> None:
         """Ask the name server again at the next need: something is not where it was."""
         self._routes.clear()

@@ -1,0 +1,296 @@
+"""Pytest fixtures: a real broker for tests of programs that send and consume.
+
+pytest finds this module by itself once ropewalk is installed (entry point `pytest11`); a test asks for a fixture:
+
+    def test_an_order_is_announced(ropewalk_broker):
+        topic = ropewalk_broker.topic("orders")
+        announce(order, name_servers=ropewalk_broker.namesrv, topic=topic)
+        assert [record.body for record in ropewalk_broker.messages(topic, 1)] == [b"order 7"]
+
+`ropewalk_broker` is one broker process for the whole session, on free ports of the loopback interface, its data in a
+temporary folder that is removed at the end. Tests do not meet on it because every test gets names of its own:
+`topic("orders")` and `group("billing")` carry a prefix that no other test has. That was chosen over emptying the
+broker between tests because it has no way to leak. A delayed message of an earlier test, a consumer that still lives,
+a commit on its way: each of them still has its old name, and nothing has to be waited for.
+
+A program whose names cannot be chosen takes `ropewalk_own_broker`: a process of its own for one test, ready in about
+half a second. It is also the one to kill. `ropewalk_settings` is the fixture to override for configuration:
+
+    @pytest.fixture(scope="session")
+    def ropewalk_settings():
+        return {"messageDelayLevel": "1s 2s 5s"}
+
+A broker that died (a test killed it) is replaced before the next test. Everything raises `BrokerDidNotStart`, with the
+broker's own words, where no ready line comes within `READY_TIMEOUT_S` seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ropewalk.client.messages import Message, SendResult
+    from ropewalk.client.simple import Client
+    from ropewalk.format.record import Record
+
+READY_TIMEOUT_S = 30.0
+"""A loaded machine may be slow; a healthy one needs about half a second."""
+STOP_TIMEOUT_S = 10.0
+WAIT_S = 10.0
+"""How long the helpers wait for what a test expects."""
+
+_prefixes = itertools.count(1)
+
+
+class BrokerDidNotStart(RuntimeError):
+    """The broker process ended or stayed silent; the message holds what it said."""
+
+
+class BrokerProcess:
+    """A `python -m ropewalk broker --ephemeral` of our own, from its start to its end."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start it and wait until it serves. `settings` are RocketMQ's configuration keys."""
+        self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-test-")
+        home = Path(self._folder.name)
+        self.log = home / "broker.log"
+        """What the broker writes to standard error."""
+        command = [sys.executable, "-m", "ropewalk", "broker", "--ephemeral", "--json"]
+        for key, value in {"listenPort": "0", **(settings or {})}.items():
+            command += ["--set", f"{key}={value}"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--namesrv-port", "0"],
+                cwd=home,  # not the test's folder: a module of the user's that lies there is not ours to import
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        try:
+            self.ready = self._ready_line()
+        except BaseException:
+            self.close()
+            raise
+        self.namesrv = str(self.ready["namesrv"])
+        """The address of its name server: what clients take."""
+        self.broker = str(self.ready["broker"])
+        """The address of the broker itself."""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it without a goodbye, as a power switch would (kill -9), and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """End it and remove its files. Closing twice is harmless."""
+        if self.alive:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ready_line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        limit = threading.Timer(READY_TIMEOUT_S, self.process.kill)
+        limit.start()
+        line = self.process.stdout.readline()
+        limit.cancel()
+        if not line:
+            said = self.log.read_text(errors="replace") or "nothing"
+            raise BrokerDidNotStart(f"ropewalk broker did not become ready; it said: {said}")
+        ready: dict[str, Any] = json.loads(line)
+        return ready
+
+
+class RopewalkBroker:
+    """What a test sees of a broker: where it is, names of the test's own, and helpers to look inside."""
+
+    def __init__(self, process: BrokerProcess, prefix: str) -> None:
+        self.process = process
+        self.namesrv = process.namesrv
+        """The address of the name server, `host:port`: what clients take."""
+        self.broker = process.broker
+        """The address of the broker, `host:port`."""
+        self.prefix = prefix
+        """What every name of this test begins with; empty at a broker of the test's own."""
+        self._client: Client | None = None
+
+    def name(self, plain: str) -> str:
+        """A name that belongs to this test alone, the same for the same `plain`."""
+        return self.prefix + plain
+
+    def topic(self, plain: str = "topic", *, queues: int = 4) -> str:
+        """Create a topic of this test's own and return its name. Consumers may subscribe at once.
+
+        Creating it again changes nothing but the number of queues.
+        """
+        from ropewalk.client.messages import command_of
+        from ropewalk.codes import Permission, RequestCode, ResponseCode
+        from ropewalk.errors import error_for
+        from ropewalk.format.headers import CreateTopicHeader
+
+        topic = self.name(plain)
+        header = CreateTopicHeader(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=Permission.READ | Permission.WRITE,
+            topic_filter_type="SINGLE_TAG",
+        )
+        answer = self.client.connection_to(self.broker).call(
+            command_of(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for(answer.code, answer.remark)
+        self.wait_until(lambda: self._has_queues(topic, queues), f"the route of {topic}")
+        return topic
+
+    def group(self, plain: str = "group") -> str:
+        """The name of a consumer group of this test's own; brokers create groups when they are used."""
+        return self.name(plain)
+
+    @property
+    def client(self) -> Client:
+        """A blocking client without a group, for looking at what a program did. Closed with the test."""
+        if self._client is None:
+            from ropewalk.client.simple import Client
+
+            self._client = Client(self.namesrv)
+        return self._client
+
+    def send(self, topic: str, body: bytes | str | Message) -> SendResult:
+        """Send one message, as somebody else than the program under test."""
+        from ropewalk.client.messages import Message
+
+        if not isinstance(body, Message):
+            body = Message(body.encode() if isinstance(body, str) else body)
+        return self.client.send(topic, body)
+
+    def messages(self, topic: str, count: int | None = None, *, timeout: float = WAIT_S) -> list[Record]:
+        """What lies in a topic, in the order it was stored. Consumes nothing.
+
+        With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`.
+        """
+        found: list[Record] = []
+
+        def enough() -> bool:
+            found[:] = self._read(topic)
+            return count is None or len(found) >= count
+
+        try:
+            self.wait_until(enough, f"{count} messages in {topic}", timeout=timeout)
+        except TimeoutError as exc:
+            raise TimeoutError(f"{exc}; it holds {len(found)}") from None
+        return found
+
+    def committed(self, group: str, topic: str) -> int:
+        """How many messages of a topic a group has committed, over all its queues."""
+        offsets = (
+            self.client.committed_offset(group, topic, queue) for queue in self.client.read_queues(topic)
+        )
+        return sum(offset or 0 for offset in offsets)
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str = "a condition", *, timeout: float = WAIT_S
+    ) -> None:
+        """Call `condition` until it is true, for at most `timeout` seconds; then raise `TimeoutError`."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{what}: not within {timeout:g} s")
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Hang up. The broker goes on for the next test."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _read(self, topic: str) -> list[Record]:
+        from ropewalk.client.messages import PullStatus
+
+        records: list[Record] = []
+        for queue in self.client.read_queues(topic):
+            offset = self.client.min_offset(topic, queue)
+            while (result := self.client.pull(topic, queue, offset)).status is PullStatus.FOUND:
+                records += result.records
+                offset = result.next_offset
+        return sorted(records, key=lambda record: record.offset)
+
+    def _has_queues(self, topic: str, count: int) -> bool:
+        from ropewalk.errors import Rejected
+
+        self.client.forget_routes()
+        try:
+            return len(self.client.read_queues(topic)) == count
+        except Rejected:
+            return False
+
+
+@pytest.fixture(scope="session")
+def ropewalk_settings() -> dict[str, str]:
+    """RocketMQ configuration keys for the brokers of this session. Override it to set some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[BrokerProcess]]:
+    """The shared process, once somebody needed it: at most one is alive."""
+    processes: list[BrokerProcess] = []
+    yield processes
+    for process in processes:
+        process.close()
+
+
+@pytest.fixture
+def ropewalk_broker(
+    request: pytest.FixtureRequest,
+    ropewalk_settings: dict[str, str],
+    _ropewalk_processes: list[BrokerProcess],
+) -> Iterator[RopewalkBroker]:
+    """A broker shared by the session, with names that belong to this test alone."""
+    if not _ropewalk_processes or not _ropewalk_processes[-1].alive:
+        _ropewalk_processes.append(BrokerProcess(ropewalk_settings))
+    readable = re.sub(r"[^a-zA-Z0-9_]+", "_", request.node.name)[:40]
+    broker = RopewalkBroker(_ropewalk_processes[-1], f"t{next(_prefixes)}-{readable}-")
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def ropewalk_own_broker(ropewalk_settings: dict[str, str]) -> Iterator[RopewalkBroker]:
+    """A broker for this test alone: names are what the program says, and it may be killed."""
+    with BrokerProcess(ropewalk_settings) as process:
+        broker = RopewalkBroker(process, "")
+        yield broker
+        broker.close()

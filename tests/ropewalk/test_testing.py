@@ -1,0 +1,123 @@
+"""The pytest fixtures, as a user's test meets them: in this process, and from an installed wheel."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ropewalk.client.messages import Message
+from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
+
+START_S = 1.0
+RESET_S = 0.05
+SLOW_MACHINE = 4
+"""How much slower a shared machine may be before a test calls it a fault of ours."""
+
+SEEN: list[str] = []
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_has_names_of_its_own(ropewalk_broker: RopewalkBroker, turn: int) -> None:
+    topic = ropewalk_broker.topic("orders", queues=2)
+    assert topic == ropewalk_broker.name("orders") and topic not in SEEN
+    SEEN.append(topic)
+    assert ropewalk_broker.messages(topic) == [], "nothing of the test before"
+    ropewalk_broker.send(topic, f"turn {turn}")
+    ropewalk_broker.send(topic, Message(b"keyed", keys="k1"))
+    bodies = [record.body for record in ropewalk_broker.messages(topic, 2)]
+    assert bodies == [f"turn {turn}".encode(), b"keyed"]
+    assert ropewalk_broker.committed(ropewalk_broker.group(), topic) == 0
+
+
+@pytest.mark.slow
+def test_the_process_is_shared_and_a_dead_one_replaced(pytester_folder: Path) -> None:
+    (pytester_folder / "test_inner.py").write_text(
+        "pids = []\n"
+        "def test_first(ropewalk_broker):\n"
+        "    pids.append(ropewalk_broker.process.process.pid)\n"
+        "def test_second(ropewalk_broker):\n"
+        "    assert ropewalk_broker.process.process.pid == pids[0]\n"
+        "    ropewalk_broker.process.kill()\n"
+        "def test_third(ropewalk_broker):\n"
+        "    assert ropewalk_broker.process.process.pid != pids[0]\n"
+        "    ropewalk_broker.send(ropewalk_broker.topic(), 'served')\n"
+    )
+    assert "3 passed" in inner_pytest(pytester_folder)
+
+
+@pytest.mark.slow
+def test_settings_reach_the_broker(pytester_folder: Path) -> None:
+    (pytester_folder / "test_inner.py").write_text(
+        "import pytest\n"
+        "from ropewalk.client.messages import Message\n"
+        "@pytest.fixture(scope='session')\n"
+        "def ropewalk_settings():\n"
+        "    return {'autoCreateTopicEnable': 'false'}\n"
+        "def test_it(ropewalk_broker):\n"
+        "    with pytest.raises(Exception, match='TOPIC_NOT_EXIST'):\n"
+        "        ropewalk_broker.client.send('nowhere', Message(b''))\n"
+    )
+    assert "1 passed" in inner_pytest(pytester_folder)
+
+
+def test_a_broker_of_its_own_takes_names_as_they_are(ropewalk_own_broker: RopewalkBroker) -> None:
+    assert ropewalk_own_broker.topic("orders") == "orders"
+    ropewalk_own_broker.send("orders", b"plain")
+    assert [record.body for record in ropewalk_own_broker.messages("orders", 1)] == [b"plain"]
+
+
+def test_waiting_for_what_never_comes_says_what_is_there(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic()
+    ropewalk_broker.send(topic, b"only")
+    with pytest.raises(TimeoutError, match="it holds 1"):
+        ropewalk_broker.messages(topic, 2, timeout=0.1)
+
+
+def test_a_broker_that_cannot_start_is_quoted() -> None:
+    with pytest.raises(BrokerDidNotStart, match="noSuchKey"):
+        BrokerProcess({"noSuchKey": "1"})
+
+
+def test_it_is_ready_within_a_second_and_leaves_nothing() -> None:
+    began = time.monotonic()
+    with BrokerProcess() as process:
+        took = time.monotonic() - began
+        data = Path(process.ready["dataDir"])
+        assert data.exists()
+    assert took < START_S * SLOW_MACHINE, f"{took:.2f} s"
+    assert not data.exists() and not process.log.exists()
+
+
+@pytest.mark.slow
+def test_the_next_test_waits_for_nothing(pytester_folder: Path) -> None:
+    (pytester_folder / "test_inner.py").write_text(
+        "import json, pathlib, time, pytest\n"
+        "times = []\n"
+        "@pytest.mark.parametrize('n', range(20))\n"
+        "def test_one(ropewalk_broker, n):\n"
+        "    times.append(time.monotonic())\n"
+        "def test_end():\n"
+        "    gaps = sorted(b - a for a, b in zip(times, times[1:]))\n"
+        "    pathlib.Path('gaps.json').write_text(json.dumps(gaps))\n"
+    )
+    inner_pytest(pytester_folder)
+    gaps = json.loads((pytester_folder / "gaps.json").read_text())
+    assert gaps[len(gaps) // 2] < RESET_S, gaps
+
+
+@pytest.fixture
+def pytester_folder(tmp_path: Path) -> Path:
+    """A folder of a user's tests, with a configuration of its own."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    return tmp_path
+
+
+def inner_pytest(folder: Path) -> str:
+    """Run a user's tests; the plugin is found through its entry point."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
