@@ -46,6 +46,7 @@ from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
+from ropewalk.format.sidecar import BLOCK_SIZE
 from store.bound import boot_id
 from store.delay_levels import DelayLevels
 from store.disk import Disk
@@ -356,6 +357,8 @@ class Broker:
         self.store.tick()
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
+        while self.reader.findings:
+            log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.hold.expire(now)
@@ -432,6 +435,9 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
             queue_pause_ms=config.delete_consume_queue_files_interval,
         ),
         delay_levels=DelayLevels(config.message_delay_level),
+        checksum_block=BLOCK_SIZE,
+        check_at_start=config.check_at_start_bytes,
+        scrub_bytes_per_second=config.scrub_bytes_per_second,
     )
 
 

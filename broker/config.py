@@ -152,6 +152,9 @@ class BrokerConfig:
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
     outgoing_bytes_max: int
+    check_at_start_bytes: int
+    """How much of the log's end a start checks before it believes it."""
+    scrub_bytes_per_second: int
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()

@@ -178,6 +178,9 @@ _HONOURED: Final = (
     # may wait for one slow reader before its requests are left unread; the embedded name server's port.
     _long("warmWindowBytes", 256 * MIB, MIB),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
+    # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
+    _long("checkAtStartBytes", 16 * MIB, 0),
+    _long("scrubBytesPerSecond", 4 * MIB, 0),
     _int("namesrvPort", 9876, 0, 65535),
 )  # fmt: skip
 

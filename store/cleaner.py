@@ -50,6 +50,7 @@ class Cleaner:
         worker: Worker,
         now_ms: Callable[[], int],
         shorten: Callable[[int, Sequence[Path]], None],
+        checksum_directory: Path | None = None,
     ) -> None:
         """`shorten(entries, paths)` has queue files removed, after noting that there are so many entries less."""
         self.refusal: str | None = None
@@ -63,6 +64,7 @@ class Cleaner:
         self._worker = worker
         self._now_ms = now_ms
         self._shorten = shorten
+        self._checksum_directory = checksum_directory
         self._delete_from_ms = now_ms() + rules.first_ms
         self._next_look_ms = self._next_removal_ms = self._next_queue_ms = 0
         self._looking = self._removing = self._correcting = False
@@ -137,6 +139,10 @@ class Cleaner:
     def _remove_segment(self, segment: Segment) -> int:
         """On the helper thread."""
         segment.file.close()
+        if (
+            self._checksum_directory is not None
+        ):  # first: left alone, they would say that the segment was stolen
+            self._disk.remove(self._checksum_directory / segment.file.path.name)
         self._disk.remove(segment.file.path)
         return 1
 

@@ -28,6 +28,7 @@ from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_record
 from store import recovery
 from store.bound import Bound, boot_id, decode_bound
+from store.checksums import Checksums
 from store.cleaner import Cleaner
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
@@ -36,8 +37,10 @@ from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
 from store.index import IndexPlace
 from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
+from store.recheck import recheck
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
 from store.retention import RetentionRules
+from store.scrub import Scrubber
 from store.segment import FILLER_HEADER_SIZE, Segment
 from store.workers import Completions, Flusher, Helpers
 
@@ -75,6 +78,12 @@ class StoreConfig:
     """Whether a process of its own builds it, or a helper thread."""
     retention: RetentionRules | None = None
     """None keeps everything, however full the disk is."""
+    checksum_block: int = 0
+    """Bytes under one checksum of the log; 0 makes none and looks at none."""
+    check_at_start: int = 0
+    """How much of the log's end is checked before a start believes it, records and queue entries alike."""
+    scrub_bytes_per_second: int = 0
+    """What the scrubber may read; 0 is no scrubber."""
 
 
 class MessageStore:
@@ -127,14 +136,19 @@ class MessageStore:
         self.index: KeyIndex | None = None
         """The key index, while the store is open and has one."""
         self._cleaner: Cleaner | None = None
+        self._checksums: Checksums | None = None
+        if config.checksum_block:
+            directory = config.root / "ropewalk" / "checksums"
+            self._checksums = Checksums(directory, config.checksum_block, self.log, disk)
+        self._scrubber: Scrubber | None = None
         self._index_checkpoint_ms = 0
 
     # -- open ----------------------------------------------------------------------------------------
 
-    def open(self) -> Recovered:
-        """Lock, recover, be ready. Blocks for as long as recovery takes.
+    def recover(self) -> Recovered:
+        """The first half of `open`: take the lock, and bring log and queue files to what is true. Blocks.
 
-        Raises `StoreLocked`, `StoreDamaged` or `DiskFull`; nothing has been changed then.
+        `release` undoes it, if the second half does not follow.
         """
         self._lock_fd = self._disk.lock(self.config.root / "lock")
         try:
@@ -143,11 +157,23 @@ class MessageStore:
             self.log.load()
             self.recovered = self._recover()
         except BaseException as exc:
-            self.log.close(keep_spare=True)
-            self._disk.unlock(self._lock_fd)
+            self.release()
             if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no room to recover the store {self.config.root}: {exc}") from exc
             raise
+        return self.recovered
+
+    def release(self) -> None:
+        """Let go of a store that was recovered and not opened: it stays as a crash at this moment would leave it."""
+        self.log.close(keep_spare=True)
+        self._disk.unlock(self._lock_fd)
+
+    def open(self) -> Recovered:
+        """Lock, recover, be ready. Blocks for as long as recovery takes.
+
+        Raises `StoreLocked`, `StoreDamaged` or `DiskFull`; nothing has been changed then.
+        """
+        self.recover()
         end = self.log.end_offset
         self.flushed_offset = self.log.flushed_offset = min(self.recovered.durable, end)
         if self.config.sync_flush and self.flushed_offset < end:
@@ -165,6 +191,7 @@ class MessageStore:
         self._writer = self._helpers.worker("ropewalk-writer", self.completions)
         self._janitor = self._helpers.worker("ropewalk-janitor", self.completions)
         self._open_index(abnormal)
+        self._open_checksums(end)
         if self.config.retention is not None:
             self._cleaner = Cleaner(
                 self.config.retention,
@@ -175,9 +202,22 @@ class MessageStore:
                 self._helpers.worker("ropewalk-cleaner", self.completions),
                 self._now_ms,
                 self._shorten_queue,
+                self._checksums.directory if self._checksums is not None else None,
             )
         self.tick()
         return self.recovered
+
+    def _open_checksums(self, end: int) -> None:
+        if self._checksums is None:
+            return
+        self._checksums.begin(end)
+        worker = self._helpers.worker("ropewalk-checksums", self.completions)
+        self._checksums.start(worker)
+        config = self.config
+        if config.scrub_bytes_per_second > 0:
+            self._scrubber = Scrubber(
+                self.log, self._checksums, config.scrub_bytes_per_second, config.checksum_block, worker
+            )
 
     def _open_index(self, abnormal: bool) -> None:
         if self.config.index is None:
@@ -251,11 +291,47 @@ class MessageStore:
         if whole:
             start = recovery.start_of_walk(self.log, bound, self._boot, checkpoint.min_timestamp)
         durable = max(self._sealed_before_last(), bound.flushed if bound is not None else 0)
+        if self._checksums is not None:
+            durable = max(durable, self._check_end(bound))
+            start, self.log.trusted_offset = recheck(
+                self.log,
+                start,
+                self.config.check_at_start,
+                self.find_queue,
+                self.config.delay_levels.delay_of,
+                self._deleted.is_dead,
+            )
         try:
             return self._walk(start, durable, flushed_ms)
         except QueueGap:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
+
+    def _check_end(self, bound: Bound | None) -> int:
+        """Look for damage where there are checksums; return up to where they vouch for a flush."""
+        assert self._checksums is not None
+        self._checksums.load()
+        self._checksums.check_recent(self.config.check_at_start)
+        if self._checksums.orphans:
+            text = (
+                f"the commit log begins at offset {self.log.min_offset} in {self.log.directory}, but there are "
+                f"checksums of files before that, from {self._checksums.orphans[0]} on"
+            )
+            if bound is not None and bound.clean and self._ends_at(bound.end):
+                raise StoreDamaged(
+                    f"{text}: somebody took those files away (log offset {int(self._checksums.orphans[0].name)}). "
+                    f"Nothing was changed. Put them back; or remove the checksum files to start without these "
+                    f"messages. `ropewalk store info {self.config.root}` tells what is there"
+                )
+            self._checksums.findings.append(f"{text}: another program's retention, it seems")
+        return self._checksums.covered_end
+
+    def _ends_at(self, offset: int) -> bool:
+        """Whether nobody has written to the log since it ended at this offset."""
+        segment = self.log.find(offset)
+        if segment is None:
+            return bool(self.log.segments) and self.log.segments[-1].end_offset == offset
+        return recovery.look(segment, offset - segment.base_offset) is recovery.Sight.BLANK
 
     def _sealed_before_last(self) -> int:
         """Up to where sealed segments are durable: all but the one sealed last, whose flush may not have been done.
@@ -532,7 +608,7 @@ class MessageStore:
     def take_findings(self) -> list[str]:
         """What index and retention have to tell people since the last time."""
         findings: list[str] = []
-        for source in (self.index, self._cleaner):
+        for source in (self.index, self._cleaner, self._checksums, self._scrubber):
             if source is not None and source.findings:
                 findings += source.findings
                 source.findings.clear()
@@ -586,6 +662,10 @@ class MessageStore:
             self.index.follow(self.readable_offset, self.log.min_offset)
         if self._cleaner is not None:
             self._cleaner.tick(self.flushed_offset)
+        if self._checksums is not None:
+            self._checksums.tick(self.flushed_offset)
+        if self._scrubber is not None:
+            self._scrubber.tick(now, self.flushed_offset)
 
     def _look_ahead(self, now: int) -> None:
         """Keep pages present before the writer, and a spare segment before the last one is full."""
@@ -771,8 +851,13 @@ class MessageStore:
         )
         if self.index is not None:
             self.index.stop(self.readable_offset, self.log.min_offset)
+        if self._checksums is not None:
+            self._checksums.stop()
+            self.run_completions()
         if self._cleaner is not None:
             self._cleaner.close()
+        if self._checksums is not None:
+            self._checksums.finish(self.log.end_offset)
         self._drain_writer()
         self._write_queues()
         self._drain_writer()

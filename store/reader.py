@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
+from ropewalk.format.record import MAGIC_V1
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue, FrozenQueue
 from store.index import Found, Query, find_messages, read_record
@@ -24,8 +25,10 @@ from store.segment import Segment
 from store.workers import Completions, Helpers
 
 _SCAN_BYTES_MAX = 16_000
+_FINDINGS_MAX = 100
 _RECORD_SIZE_MIN = 91
-_IDENTITY = struct.Struct(">i24xq")  # size at 0, log offset at 28
+_IDENTITY = struct.Struct(">i8xi4xqq")  # size at 0, queue id at 12, queue offset at 20, log offset at 28
+_V1_LAST = MAGIC_V1 & 0xFF
 _iter_entries = ENTRY.iter_unpack
 
 
@@ -78,6 +81,8 @@ class _Piece:
     position: int
     size: int
     sizes: list[int]
+    numbers: list[int]
+    """The queue offset of each."""
 
 
 class Reader:
@@ -101,6 +106,8 @@ class Reader:
         self._warm_window = min(limits.warm_window, limits.memory_window)
         self.failed = 0
         """Reads that the disk refused, since the start."""
+        self.findings: list[str] = []
+        """Damage that reads came across, for people; whoever tells them clears it."""
 
     def get(
         self,
@@ -195,30 +202,32 @@ class Reader:
             )
             done(result)
             return
-        warm_from = self._log.end_offset - self._warm_window
+        warm_from = max(self._log.end_offset - self._warm_window, self._log.trusted_offset)
         if matches is None and int.from_bytes(entries[:8], "big") >= max(warm_from, self._log.min_offset):
-            self._read_warm(result, entries, max_count, max_bytes)
+            self._read_warm(queue, result, entries, max_count, max_bytes)
             done(result)
             return
         pieces = self._plan(result, entries, max_count, max_bytes, matches)
         records = self._carry_out_nowait(pieces)
         if records is not None:
-            self._finish(result, pieces, records)
+            self._finish(queue, result, pieces, records)
             done(result)
             return
 
         def then(data: list[bytes]) -> None:
-            self._finish(result, pieces, data)
+            self._finish(queue, result, pieces, data)
             done(result)
 
         self._submit(
-            lambda: [p.segment.file.read_at(p.position, p.size) for p in pieces],
+            lambda: [_read_checked(piece) for piece in pieces],
             then,
             done,
             [piece.segment for piece in pieces],
         )
 
-    def _read_warm(self, result: GetResult, entries: bytes, max_count: int, max_bytes: int) -> None:
+    def _read_warm(
+        self, queue: ConsumeQueue, result: GetResult, entries: bytes, max_count: int, max_bytes: int
+    ) -> None:
         """The common read: no filter, and all of it inside the warm window of the map. HOT.
 
         The same answer as the general way gives, at a third of its cost: 0.7 us a message instead of 2.
@@ -227,6 +236,7 @@ class Reader:
         count_max, bytes_max = min(max_count, limits.memory_count), min(max_bytes, limits.memory_bytes)
         records: list[bytes] = []
         total, base, end = 0, 0, 0
+        queue_id = queue.queue_id
         for physical, size, _tags_code in _iter_entries(entries):
             total += size
             if records and (len(records) >= count_max or total > bytes_max):
@@ -238,7 +248,9 @@ class Reader:
                 base, end, data = segment.base_offset, segment.end_offset, segment.map
             position = physical - base
             record = data[position : position + size]
-            if len(record) < _RECORD_SIZE_MIN or identity(record) != (size, physical):
+            if len(record) < _RECORD_SIZE_MIN:
+                break
+            if identity(record) != (size, queue_id, result.next_offset, physical):
                 break
             records.append(record)
             result.next_offset += 1
@@ -290,32 +302,45 @@ class Reader:
                 piece = pieces[-1]
                 piece.size += size
                 piece.sizes.append(size)
+                piece.numbers.append(result.next_offset - 1)
             else:
-                pieces.append(_Piece(segment, physical - segment.base_offset, size, [size]))
+                number = result.next_offset - 1
+                pieces.append(_Piece(segment, physical - segment.base_offset, size, [size], [number]))
             expected = physical + size
             total += size
             count += 1
         return pieces
 
     def _carry_out_nowait(self, pieces: list[_Piece]) -> list[bytes] | None:
-        warm_from = self._log.end_offset - self.limits.warm_window
+        warm_from = max(self._log.end_offset - self.limits.warm_window, self._log.trusted_offset)
         data: list[bytes] = []
         for piece in pieces:
             if piece.segment.base_offset + piece.position >= warm_from:
                 data.append(piece.segment.map[piece.position : piece.position + piece.size])
                 continue
+            checks = piece.segment.checks
+            if checks is not None and not checks.is_checked(piece.position, piece.size):
+                return None
             read = piece.segment.file.read_at_nowait(piece.position, piece.size)
             if read is None:
                 return None
             data.append(read)
         return data
 
-    def _finish(self, result: GetResult, pieces: list[_Piece], data: list[bytes]) -> None:
+    def _finish(
+        self, queue: ConsumeQueue, result: GetResult, pieces: list[_Piece], data: list[bytes]
+    ) -> None:
         """Check that each record is the one its entry spoke of: a stale entry must not serve a foreign message."""
+        queue_id, topic = queue.queue_id, queue.topic_bytes
         for piece, read in zip(pieces, data, strict=True):
             at, offset = 0, piece.segment.base_offset + piece.position
-            for size in piece.sizes:
-                if len(read) < at + size or _IDENTITY.unpack_from(read, at) != (size, offset + at):
+            for size, number in zip(piece.sizes, piece.numbers, strict=True):
+                if (
+                    len(read) < at + size
+                    or _IDENTITY.unpack_from(read, at) != (size, queue_id, number, offset + at)
+                    or not _is_of_topic(read, at, topic)
+                ):
+                    self._note_stale(queue, number)
                     read = read[:at]
                     break
                 at += size
@@ -324,6 +349,14 @@ class Reader:
                 result.records.append(read)
         if result.records:
             result.status = GetStatus.FOUND
+
+    def _note_stale(self, queue: ConsumeQueue, number: int) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(
+                f"entry {number} of queue {queue.queue_id} of topic {queue.topic} in {queue.directory} names no record "
+                f"of that queue and is skipped: `ropewalk store verify` finds what is wrong, and `ropewalk store "
+                f"repair` builds the queue files again"
+            )
 
     def look_up(self, offset: int, done: Callable[[bytes | None], None]) -> None:
         """The record that begins at log offset `offset`, or None if there is none; may call `done` later."""
@@ -350,6 +383,23 @@ class Reader:
     def stop(self) -> None:
         for worker in self._workers:
             worker.stop()
+
+
+def _read_checked(piece: _Piece) -> bytes:
+    """On a reader thread: the bytes of a piece, looked at first if an earlier process wrote them."""
+    if piece.segment.checks is not None:
+        piece.segment.checks.check(piece.position, piece.size)
+    return piece.segment.file.read_at(piece.position, piece.size)
+
+
+def _is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
+    """Whether the record that begins at `at` has this topic."""
+    flags = data[at + 39]  # the low byte of the sys flag: two bits say how long the hosts are
+    body_at = at + 84 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
+    topic_at = body_at + 4 + int.from_bytes(data[body_at : body_at + 4], "big")
+    if data[at + 7] == _V1_LAST:
+        return data[topic_at : topic_at + 1 + len(topic)] == (len(topic) & 0xFF).to_bytes(1, "big") + topic
+    return data[topic_at : topic_at + 2 + len(topic)] == len(topic).to_bytes(2, "big") + topic
 
 
 def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:

@@ -14,15 +14,28 @@ flusher's business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ropewalk.format.record import encode_blank
 from store.disk import MappedFile
+
+if TYPE_CHECKING:
+    from store.checksums import Checks
 
 FILLER_HEADER_SIZE = 8
 
 
 class Segment:
-    __slots__ = ("base_offset", "file", "map", "pins", "prefaulted_position", "size", "write_position")
+    __slots__ = (
+        "base_offset",
+        "checks",
+        "file",
+        "map",
+        "pins",
+        "prefaulted_position",
+        "size",
+        "write_position",
+    )
 
     def __init__(self, base_offset: int, file: MappedFile, write_position: int = 0) -> None:
         self.base_offset = base_offset
@@ -33,6 +46,8 @@ class Segment:
         self.prefaulted_position = write_position
         self.pins = 0
         """How many reads off the loop hold this segment; its file stays until there are none. The loop's own."""
+        self.checks: Checks | None = None
+        """What is known about bytes that an earlier process wrote; None asks for no checks."""
 
     @property
     def end_offset(self) -> int:

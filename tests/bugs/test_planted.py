@@ -103,6 +103,8 @@ def test_a_bug_in_what_survives_a_crash_is_found_by_the_audit(name: str, tmp_pat
     seed, began = chosen_seed(), time.monotonic()
     setup = SETUP if name == "crc-skipped-on-recovery" else Setup("ASYNC_FLUSH")
     campaign = Campaign(tmp_path, seed, setup, command=planted(name))
+    # The second look at the log's end would heal what some of these bugs break, and hide them.
+    campaign.place.settings["checkAtStartBytes"] = 0
     if name == "crc-skipped-on-recovery":
         campaign.place.settings.update(SETTINGS)
         tear_and_look(campaign)

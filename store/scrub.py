@@ -1,0 +1,159 @@
+"""The scrubber: reads the whole log again and again, slowly, so that damage is found before somebody needs the bytes.
+
+Segments with checksums are compared with them. Segments without, which RocketMQ wrote or whose sidecar was lost, are
+read record by record, and get a sidecar if all is well. The loop hands out a budget of bytes a second and a helper
+thread spends it; what was found comes back as sentences for the log. Nothing is changed but sidecars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.record import MAGIC_BLANK, RECORD_SIZE_MIN, decode_record, read_frame
+from ropewalk.format.sidecar import Sidecar, block_sum
+from store.checksums import Checksums, damage_text
+from store.commitlog import CommitLog
+from store.segment import Segment
+from store.workers import Worker
+
+_AT_ONCE_MAX = 8 << 20
+_SAVED_UP_S = 2
+
+
+class Scrubber:
+    """Belongs to the loop; `_spend` runs on the worker."""
+
+    def __init__(
+        self, log: CommitLog, checksums: Checksums, bytes_per_second: int, block_size: int, worker: Worker
+    ) -> None:
+        self.findings: list[str] = []
+        self.passes = 0
+        """How often the whole log was read."""
+        self._log = log
+        self._checksums = checksums
+        self._rate = bytes_per_second
+        self._block_size = block_size
+        self._worker = worker
+        self._allowance = 0.0
+        self._ticked_ms = 0
+        self._busy = False
+        self._next_base = 0
+        self._segment: Segment | None = None
+        self._reading: Iterator[int] = iter(())
+
+    def tick(self, now_ms: int, flushed_offset: int) -> None:
+        """Give the worker what it may read by now."""
+        elapsed = min(max(now_ms - self._ticked_ms, 0), 1000 * _SAVED_UP_S) if self._ticked_ms else 0
+        self._ticked_ms = now_ms
+        if self._rate <= 0 or self._busy:
+            return
+        ceiling = max(self._rate * _SAVED_UP_S, self._block_size)
+        self._allowance = min(self._allowance + self._rate * elapsed / 1000, ceiling)
+        if self._allowance < self._block_size:
+            return
+        segment = self._segment
+        if segment is None or segment not in self._log.segments:
+            segment = self._segment = self._choose(flushed_offset)
+            if segment is None:
+                return
+            self._reading = self._read(segment, self._checksums.get(segment))
+        budget = int(min(self._allowance, _AT_ONCE_MAX))
+        self._busy = True
+        segment.pins += 1
+
+        def done(spent: tuple[int, bool], segment: Segment = segment) -> None:
+            segment.pins -= 1
+            self._busy = False
+            self._allowance -= spent[0]
+            if spent[1]:
+                self._next_base = segment.end_offset
+                self._segment = None
+
+        self._worker.submit(lambda: self._spend(budget), done)
+
+    def _choose(self, flushed_offset: int) -> Segment | None:
+        """The next full segment, round and round."""
+        full = [s for s in self._log.segments[:-1] if s.end_offset <= flushed_offset]
+        chosen = next((s for s in full if s.base_offset >= self._next_base), None)
+        if chosen is None and full:
+            self.passes += 1
+            chosen = full[0]
+        return chosen
+
+    def _spend(self, budget: int) -> tuple[int, bool]:
+        """On the worker: read so much; how much it was, and whether the segment is done."""
+        spent = 0
+        try:
+            while spent < budget:
+                size = next(self._reading, None)
+                if size is None:
+                    return spent, True
+                spent += size
+        except OSError as exc:
+            assert self._segment is not None
+            self.findings.append(f"{self._segment.file.path} cannot be read: {exc}")
+            return spent, True
+        return spent, False
+
+    def _read(self, segment: Segment, sidecar: Sidecar | None) -> Iterator[int]:
+        if sidecar is not None and sidecar.is_complete:
+            return self._compare(segment, sidecar)
+        return self._adopt(segment)
+
+    def _compare(self, segment: Segment, sidecar: Sidecar) -> Iterator[int]:
+        for number, wanted in enumerate(list(sidecar.sums)):
+            start, stop = sidecar.block(number)
+            data = segment.file.read_at(start, stop - start)
+            if block_sum(data) != wanted:
+                self.findings.append(damage_text(segment, start, stop, self._checksums.directory))
+            yield len(data)
+
+    def _adopt(self, segment: Segment) -> Iterator[int]:
+        """Read every record; if all are whole, the segment gets checksums. The filler's rest counts as it is."""
+        sidecar = Sidecar(segment.base_offset, segment.size, self._block_size)
+        rest, position, at_filler = b"", 0, False
+        while sidecar.covered < segment.size:
+            block = segment.file.read_at(
+                sidecar.covered, min(self._block_size, segment.size - sidecar.covered)
+            )
+            sidecar.sums.append(block_sum(block))
+            sidecar.covered += len(block)
+            if not at_filler:
+                rest += block
+                try:
+                    used, at_filler = whole_records(
+                        rest, segment.base_offset + position, segment.size - position
+                    )
+                except CorruptRecord as exc:
+                    root = self._checksums.directory.parent.parent
+                    self.findings.append(
+                        f"damaged record in {segment.file.path} at or behind byte {position} (log offset "
+                        f"{segment.base_offset + position}): {exc}. Look at it with `ropewalk store verify {root}`"
+                    )
+                    return
+                rest, position = rest[used:], position + used
+            yield len(block)
+        self._checksums.save(sidecar)
+        self._checksums.adopt(sidecar)
+
+
+def whole_records(data: bytes, offset: int, room: int) -> tuple[int, bool]:
+    """Check the records that begin `data` and are whole in it: how many bytes they are, and if a filler follows.
+
+    `offset` is the log offset of the first, `room` what the segment has from there. Raises `CorruptRecord`.
+    """
+    at = 0
+    while len(data) - at >= 8:
+        size, magic = read_frame(data, at)
+        if magic == MAGIC_BLANK:
+            return at, True
+        if not RECORD_SIZE_MIN <= size <= room - at:
+            raise CorruptRecord(f"a record of {size} bytes at log offset {offset + at}")
+        if size > len(data) - at:
+            break
+        record = decode_record(data, at)
+        if record.offset != offset + at:
+            raise CorruptRecord(f"a record of offset {record.offset} at log offset {offset + at}")
+        at += size
+    return at, False
