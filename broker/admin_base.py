@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import structlog
+
 from broker.session import Session
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from broker.broker import Broker
 
 __all__ = ["Desk", "Handler", "Refused", "body_of", "object_of"]
+
+log = structlog.get_logger("broker.admin")
 
 LOOKUPS_MAX = 64
 """Requests whose disk work may wait for the helper thread."""
@@ -73,28 +77,40 @@ class Desk:
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
 
-        def look() -> T | OSError:
+        def look() -> T | Exception:
             try:
                 return job()
-            except (
-                OSError
-            ) as exc:  # a topic deleted meanwhile, or a bad place on disk: this answer's trouble alone
+            except Exception as exc:
+                # A topic deleted meanwhile, a bad place on disk: this answer's trouble, and nobody else's.
                 return exc
 
-        def bring(found: T | OSError) -> None:
+        def bring(found: T | Exception) -> None:
             try:
-                if isinstance(found, OSError):
-                    raise Refused(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}")
-                self.send(request, session, answer(found))
+                if isinstance(found, Exception):
+                    raise found
+                reply = answer(found)
             except Refused as refused:
-                self.send(request, session, request.reply(refused.code, str(refused)))
+                reply = request.reply(refused.code, str(refused))
+            except OSError as exc:
+                reply = request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
+            except Exception as exc:
+                log.exception("a look-up failed", code=request.code)
+                reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+            self.send(request, session, reply)
 
         worker.submit(look, bring)
 
     def send(self, request: Command, session: Session, answer: Command) -> None:
         """An answer that did not come at once."""
-        if session.is_open and not request.is_oneway:
-            session.link.send(encode_frame(answer))
+        if not session.is_open or request.is_oneway:
+            return
+        try:
+            frame = encode_frame(answer)
+        except Exception as exc:
+            # Parts of it can be a stranger's: a code of too many bits, a table too long for any frame.
+            log.warning("an answer that no frame can hold", code=request.code, reason=str(exc)[:200])
+            frame = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, "the answer does not fit a frame"))
+        session.link.send(frame)
 
     def store_times(self, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
         """A job that tells when the messages at these (queue, offset) were stored, ms; -1 where there is none."""

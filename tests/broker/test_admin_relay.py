@@ -2,10 +2,11 @@
 
 import pytest
 
+from broker.admin_base import Desk
 from broker.admin_relay import RELAY_TIMEOUT_MS
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format import fastjson
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import FRAME_SIZE_MAX, Command, encode_frame
 from tests.broker.harness import Client, InProcess
 
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -48,6 +49,13 @@ def test_what_a_client_says_about_itself_comes_back_as_it_said_it(client: Client
     answer = client.answer(opaque)
     assert (answer.code, answer.remark, answer.ext) == (0, "fine", {"x": "y"})
     assert answer.body == b'{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{}}}'
+
+
+def test_an_answer_that_no_frame_can_hold_becomes_a_refusal(running: InProcess, client: Client) -> None:
+    request = Command(INFO, opaque=7)
+    Desk(running.broker).send(request, client.session, request.reply(0, body=bytes(FRAME_SIZE_MAX)))
+    answer = client.answer(7)
+    assert (answer.code, answer.remark) == (1, "the answer does not fit a frame")
 
 
 def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(

@@ -1,6 +1,7 @@
 """Administrators and topics: what is made, changed, deleted, and how it is shown."""
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,29 @@ def test_who_consumes_a_topic_are_those_online_and_those_with_offsets(
     assert json.loads(answer.body) == {"groupList": ["online", "gone"]}
     answer = client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "U"})
     assert json.loads(answer.body) == {"groupList": []}
+
+
+@pytest.mark.parametrize("failure", [OSError("bad place"), struct.error("cut short")])
+def test_a_look_up_that_fails_costs_its_own_answer_only(
+    client: Client, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    create(client, "T")
+    client.send("T", b"1")
+
+    def fail(*_arguments: object) -> int:
+        raise failure
+
+    monkeypatch.setattr("store.reader.record_time", fail)
+    answer = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert str(failure) in (answer.remark or "")
+    monkeypatch.undo()
+    assert client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).code == 0
+
+
+def test_tools_that_ask_too_much_are_told_to_come_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client, "T")
+    monkeypatch.setattr("broker.admin_base.LOOKUPS_MAX", 0)
+    assert client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).code == ResponseCode.SYSTEM_BUSY

@@ -213,7 +213,7 @@ def test_consumer_connection(admin: Mqadmin, topic: str, consumer: str) -> None:
     assert "ConsumeType: CONSUME_PASSIVELY" in output
     assert "MessageModel: CLUSTERING" in output
     assert "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET" in output
-    assert "CODE: 206" in admin.run("consumerConnection", "-g", "adminReader")
+    assert "CODE: 17" in admin.run("consumerConnection", "-g", "neverSeen")
 
 
 def test_consumer_status_is_asked_of_the_client(admin: Mqadmin, consumer: str) -> None:
