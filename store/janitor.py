@@ -6,7 +6,7 @@ moment ago is found.
 
 The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
 every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
-bytes on two cores, sends ran at half their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs when
+bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs when
 nobody else wants the processor, unless a query or a stop waits for it. `WorkerIndex` does the same work on a helper
 thread, for simulations, which own their threads.
 
