@@ -45,7 +45,7 @@ NAME_DIGITS = 17
 _CHUNK = 1 << 20
 _PAGE = 4096
 _PAGES_MAX = 16_384  # of slots kept in memory, 64 MiB: more than three times what the usual geometry has
-_ITEMS_PENDING_MAX = 100_000
+_ITEMS_PENDING_MAX = 50_000  # a batch, between two looks at what is asked: a quarter of a second
 _CHAIN_MAX = 100_000  # items of one chain that a search follows: hashes of one key, or a damaged file
 
 # size, magic, offset, sys flag, store time, body size; for hosts of eight bytes, which is nearly always
