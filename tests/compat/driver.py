@@ -12,7 +12,7 @@ import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
 
@@ -105,6 +105,17 @@ class Driver:
                 event = json.loads(line)
                 by_scenario[event["scenario"]].append(event)
         return Run(self.name, stderr, dict(by_scenario))
+
+    def start(
+        self, namesrv: str, home: Path, scenario: str, *, prefix: str, stderr: int | IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Play one scenario that takes commands on standard input; its events come on standard output."""
+        return subprocess.Popen(
+            [*self._java(home), "Driver", namesrv, prefix, "1", scenario],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
 
     def decode_frames(self, frames: list[bytes], home: Path) -> list[Event]:
         """How this client's own decoder reads each frame (bytes after the length field)."""

@@ -13,16 +13,17 @@ import java.util.concurrent.TimeUnit;
  * Runs scenarios with the official Java client that is on the class path, many in one JVM.
  *
  * Arguments: name server address, a prefix for topics and groups, how many scenarios at a time, and the
- * scenarios' names (none: all of them but fill_store). The same sources compile against 4.9.8 and 5.5.0, so they touch
- * only what both have. See Events for what comes out.
+ * scenarios' names (none: all of them but those played on request only). The same sources compile against 4.9.8 and
+ * 5.5.0, so they touch only what both have. See Events for what comes out.
  */
 public final class Driver {
     interface Scenario {
         void run(World world, Events events) throws Exception;
     }
 
-    // Makes a store for others to read, and is played on request only.
+    // Played on request only: one makes a store for others to read, one lasts until it is told to end.
     private static final String FILL_STORE = "fill_store";
+    private static final String LASTING = "lasting";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -54,6 +55,7 @@ public final class Driver {
         SCENARIOS.put("big_bodies", Producing::bigBodies);
         SCENARIOS.put("round_trip", Producing::roundTrip);
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
+        SCENARIOS.put(LASTING, Lasting::group);
     }
 
     private Driver() {
@@ -68,6 +70,7 @@ public final class Driver {
         if (names.isEmpty()) {
             names.addAll(SCENARIOS.keySet());
             names.remove(FILL_STORE);
+            names.remove(LASTING);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));
