@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 NAME_SERVER_PORT = 9876
 PORT_MAX = 65535
+DEFAULT_NAME_SERVER = f"127.0.0.1:{NAME_SERVER_PORT}"
 
 
 class Address(NamedTuple):

@@ -93,6 +93,7 @@ class AsyncConnection:
         self._write_lock = anyio.Lock()
         self._reading = anyio.CancelScope()
         self._closed_because: str | None = None
+        self._ended = anyio.Event()
 
     @property
     def closed(self) -> bool:
@@ -139,6 +140,14 @@ class AsyncConnection:
             await self._write(self._core.oneway(command))
             return
         raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is gone, whoever ended it."""
+        await self._ended.wait()
+
+    def close(self) -> None:
+        """Hang up. What is under way will never be answered; closing twice is harmless."""
+        self._close("the connection was closed by this program")
 
     async def _write(self, frame: bytes) -> None:
         async with self._write_lock:
@@ -198,6 +207,7 @@ class AsyncConnection:
         """Mark the end and wake everybody who waits. The reader closes the stream on its way out."""
         if self._closed_because is None:
             self._closed_because = reason
+            self._ended.set()
             self._core.fail()
             for waiter in self._waiters.values():
                 waiter.arrived.set()

@@ -115,6 +115,11 @@ class Connection:
             self.receive(remaining)
         return answer
 
+    def forget(self, opaque: int) -> None:
+        """Give up on a request: its answer will be dropped, or is dropped now."""
+        if not self._core.forget(opaque):
+            self._answers.pop(opaque, None)
+
     def receive(self, timeout: float) -> None:
         """Take in what arrives within `timeout` seconds; returns after the first read."""
         if not self.closed and self._selector.select(timeout):

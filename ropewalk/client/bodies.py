@@ -39,3 +39,18 @@ def readable_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -> 
         reason = f"unpacks to more than {size_max} bytes" if unpacker.unconsumed_tail else "is cut short"
         return body, f"the ZLIB body {reason}: shown as stored"
     return plain, None
+
+
+COMPRESS_OVER = 4096
+"""Bytes up to which a body is sent as it is, as in the official clients."""
+COMPRESSION_LEVEL = 5
+
+
+def packed_body(body: bytes, compress_over: int = COMPRESS_OVER) -> tuple[int, bytes]:
+    """The form a body travels in: its `sysFlag` bits and its bytes. One that would not shrink stays as it is."""
+    if len(body) <= compress_over:
+        return 0, body
+    packed = zlib.compress(body, COMPRESSION_LEVEL)
+    if len(packed) >= len(body):
+        return 0, body
+    return MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB, packed

@@ -50,18 +50,24 @@ PULL_STATUSES = {status.value: status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to send. `keys` are separated by blanks, `tags` is one tag in practice."""
+    """Something to send. `keys` are separated by blanks, `tags` is one tag in practice.
+
+    With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later.
+    Messages of one `group` are stored in one queue, in the order they were sent.
+    """
 
     body: bytes
     keys: str | None = None
     tags: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
+    delay_level: int = 0
+    group: str | None = None
 
     @property
     def can_be_batched(self) -> bool:
         """Brokers refuse batches that hold delayed messages."""
-        return P.DELAY not in self.properties
+        return not self.delay_level and P.DELAY not in self.properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +102,26 @@ def route_request(topic: str) -> Command:
     return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
 
 
-def send_request(topic: str, queue: Queue, message: Message, unique_key: str, now_ms: int) -> Command:
-    """One message in the short form (310), as the Java client sends it."""
-    header = _send_header(topic, queue, now_ms)
+def send_request(
+    topic: str,
+    queue: Queue,
+    message: Message,
+    unique_key: str,
+    now_ms: int,
+    *,
+    producer_group: str = PRODUCER_GROUP,
+    sys_flag: int = 0,
+    body: bytes | None = None,
+) -> Command:
+    """One message in the short form (310), as the Java client sends it.
+
+    `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
+    """
+    header = _send_header(topic, queue, now_ms, producer_group)
     header.flag = message.flag
+    header.sys_flag = sys_flag
     header.properties = _properties(message, unique_key).decode()
-    return command_of(RequestCode.SEND_MESSAGE_V2, header, message.body)
+    return command_of(RequestCode.SEND_MESSAGE_V2, header, message.body if body is None else body)
 
 
 def batch_request(
@@ -111,9 +131,11 @@ def batch_request(
     unique_keys: Sequence[str],
     batch_key: str,
     now_ms: int,
+    *,
+    producer_group: str = PRODUCER_GROUP,
 ) -> Command:
     """Several messages for one queue in one request (320)."""
-    header = _send_header(topic, queue, now_ms)
+    header = _send_header(topic, queue, now_ms, producer_group)
     header.batch = True
     header.properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"}).decode()
     items = [
@@ -143,9 +165,9 @@ def pull_request(
     return command_of(RequestCode.PULL_MESSAGE, header)
 
 
-def _send_header(topic: str, queue: Queue, now_ms: int) -> SendMessageHeaderV2:
+def _send_header(topic: str, queue: Queue, now_ms: int, producer_group: str) -> SendMessageHeaderV2:
     return SendMessageHeaderV2(
-        producer_group=PRODUCER_GROUP,
+        producer_group=producer_group,
         topic=topic,
         default_topic=DEFAULT_TOPIC,
         default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_COUNT,
@@ -164,6 +186,10 @@ def _properties(message: Message, unique_key: str) -> bytes:
         properties[P.KEYS] = message.keys
     if message.tags:
         properties[P.TAGS] = message.tags
+    if message.delay_level:
+        properties[P.DELAY] = str(message.delay_level)
+    if message.group:
+        properties[P.SHARDING_KEY] = message.group
     properties.setdefault(P.WAIT, "true")
     properties[P.UNIQ_KEY] = unique_key
     return encode_properties(properties)

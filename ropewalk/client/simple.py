@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
-from typing import TypeVar
 
 import msgspec
 
-from ropewalk.client.addresses import AddressRing, parse_address_list
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER, AddressRing, parse_address_list
 from ropewalk.client.blocking import TIMEOUT_S, Connection
 from ropewalk.client.core import Unreachable
+from ropewalk.client.directory import NoNameServer
 from ropewalk.client.ids import UniqueKeys, default_unique_keys
 from ropewalk.client.messages import (
     PULL_STATUSES,
@@ -39,11 +39,11 @@ from ropewalk.client.messages import (
     send_request,
 )
 from ropewalk.client.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
+from ropewalk.client.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, error_for
+from ropewalk.errors import OutcomeUnknown, error_for
 from ropewalk.format.headers import (
     GetMaxOffsetHeader,
-    HeaderError,
     OffsetResponseHeader,
     PullResponseHeader,
     QueryConsumerOffsetHeader,
@@ -52,7 +52,6 @@ from ropewalk.format.headers import (
     SendResponseHeader,
     UpdateConsumerOffsetHeader,
     ViewMessageHeader,
-    decode_header,
 )
 from ropewalk.format.record import Record, decode_record, decode_records, parse_message_id
 from ropewalk.format.remoting import Command
@@ -70,14 +69,7 @@ __all__ = [
     "SendStatus",
 ]
 
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 PULL_COUNT = 32
-
-H = TypeVar("H", bound=msgspec.Struct)
-
-
-class NoNameServer(Unreachable):
-    """None of the name servers answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,7 @@ class Client:
         """Where a topic lives; remembered until `forget_routes`. Raises `Rejected` (17) if nowhere."""
         if topic not in self._routes:
             answer = self._ask_name_server(route_request(topic))
-            self._routes[topic] = parse_route(_require_success(answer).body)
+            self._routes[topic] = parse_route(require_success(answer).body)
         return self._routes[topic]
 
     def write_queues(self, topic: str) -> tuple[Queue, ...]:
@@ -194,7 +186,7 @@ class Client:
         status = SEND_STATUSES.get(answer.code)
         if status is None:
             raise error_for(answer.code, answer.remark)
-        header = _answer_header(SendResponseHeader, answer)
+        header = answer_header(SendResponseHeader, answer)
         return SendResult(
             status,
             Queue(pending.queue.broker_name, header.queue_id),
@@ -246,7 +238,7 @@ class Client:
         status = PULL_STATUSES.get(answer.code)
         if status is None:
             raise error_for(answer.code, answer.remark)
-        header = _answer_header(PullResponseHeader, answer)
+        header = answer_header(PullResponseHeader, answer)
         self._pull_from[pending.topic, pending.queue] = header.suggest_which_broker_id
         return PullResult(
             status,
@@ -261,7 +253,7 @@ class Client:
         host, port, offset = parse_message_id(message_id)
         connection = self._connection(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         answer = connection.call(command_of(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset)))
-        return decode_record(_require_success(answer).body)
+        return decode_record(require_success(answer).body)
 
     # Offsets
 
@@ -285,18 +277,18 @@ class Client:
         answer = self._ask_broker(topic, queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return _answer_header(OffsetResponseHeader, _require_success(answer)).offset
+        return answer_header(OffsetResponseHeader, require_success(answer)).offset
 
     def commit_offset(self, group: str, topic: str, queue: Queue, offset: int) -> None:
         """Record how far a group has come. Backwards is allowed; the group must exist (else `Rejected`, 26)."""
         header = UpdateConsumerOffsetHeader(group, topic, queue.queue_id, offset)
-        _require_success(
+        require_success(
             self._ask_broker(topic, queue, command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header))
         )
 
     def _ask_offset(self, code: int, topic: str, queue: Queue, header: msgspec.Struct) -> int:
         answer = self._ask_broker(topic, queue, command_of(code, header))
-        return _answer_header(OffsetResponseHeader, _require_success(answer)).offset
+        return answer_header(OffsetResponseHeader, require_success(answer)).offset
 
     # Connections
 
@@ -309,9 +301,9 @@ class Client:
                     raise error_for(
                         answer.code, f"topic {topic} does not exist, and no broker creates topics"
                     )
-                self._write_routes[topic] = parse_route(_require_success(template).body).as_template()
+                self._write_routes[topic] = parse_route(require_success(template).body).as_template()
             else:
-                self._write_routes[topic] = parse_route(_require_success(answer).body)
+                self._write_routes[topic] = parse_route(require_success(answer).body)
         return self._write_routes[topic]
 
     def _next_queue(self, topic: str) -> Queue:
@@ -355,16 +347,3 @@ class Client:
         if self._connection_is_gone(address):
             self._connections[address] = Connection(address, self.timeout)
         return self._connections[address]
-
-
-def _require_success(answer: Command) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        raise error_for(answer.code, answer.remark)
-    return answer
-
-
-def _answer_header(cls: type[H], answer: Command) -> H:
-    try:
-        return decode_header(cls, answer.ext)
-    except HeaderError as exc:
-        raise RemoteProtocolError(f"an answer with code {answer.code} cannot be read: {exc}") from exc

@@ -1,0 +1,260 @@
+"""`Producer`: sends for programs without an event loop, over plain sockets.
+
+    with Producer("127.0.0.1:9876", group="shop") as producer:
+        result = producer.send("orders", Message(b"one"))
+        future = producer.send_async("orders", Message(b"two"))
+        producer.flush()
+
+Threads may share a producer. Each has connections of its own, so that `send` in one never waits for another; what the
+producer knows is guarded by one lock, which is never held while somebody waits for a broker. `send_async` hands
+messages to one thread of the producer's own, which gathers them; it is started by the first of them.
+
+Heartbeats travel with sends: a producer that sends nothing for two minutes is forgotten by brokers, and known again
+with its next message.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.blocking_links import BlockingLinks
+from ropewalk.client.core import Unreachable
+from ropewalk.client.ids import default_unique_keys
+from ropewalk.client.machine import clock, new_client_id, now_ms
+from ropewalk.client.messages import Message, SendResult
+from ropewalk.client.routes import Queue
+from ropewalk.client.sending import (
+    MESSAGE_OVERHEAD,
+    ProducerCore,
+    ProducerOptions,
+    QueueSelector,
+    SendCounts,
+    as_message,
+    batch_key,
+    check_sendable,
+    share_of,
+)
+from ropewalk.errors import RopewalkError
+
+_Pending = tuple[Message, "Future[SendResult]"]
+
+
+class Producer:
+    """Sends messages and blocks meanwhile. Use it as `with`, or `close` it."""
+
+    def __init__(
+        self, name_servers: str = DEFAULT_NAME_SERVER, *, client_id: str | None = None, **options: Any
+    ) -> None:
+        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+
+        Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
+        """
+        self._core = ProducerCore(
+            name_servers,
+            ProducerOptions(**options),
+            client_id=client_id or new_client_id(),
+            unique_keys=default_unique_keys(),
+            clock=clock,
+            now_ms=now_ms,
+        )
+        self._batcher = self._core.new_batcher()
+        self._under_way = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._sender: threading.Thread | None = None
+        self._own = threading.local()
+        self._all_links: list[BlockingLinks] = []
+
+    @property
+    def counts(self) -> SendCounts:
+        """What became of every message so far."""
+        return self._core.counts
+
+    @property
+    def client_id(self) -> str:
+        return self._core.client_id
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
+
+        Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
+        `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
+        """
+        return self.send_batch(topic, [message], queue=queue, selector=selector, timeout=timeout)
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[Message | bytes],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
+        batch = [as_message(message) for message in messages]
+        steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
+        return self._links.drive(steps, self._changed)
+
+    def send_oneway(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Send one message without asking whether it arrived."""
+        steps = self._core.send_oneway(topic, as_message(message), queue=queue, selector=selector)
+        self._links.drive(steps, self._changed)
+
+    def send_async(self, topic: str, message: Message | bytes) -> Future[SendResult]:
+        """Hand a message over, to be sent with others within `linger` seconds.
+
+        Blocks while `pending_max` messages are pending. Raises `LocalProtocolError` for a message that no broker
+        would take; everything later is the outcome of the future, which cannot be cancelled.
+        """
+        message = as_message(message)
+        check_sendable(topic, [message])
+        future: Future[SendResult] = Future()
+        future.set_running_or_notify_cancel()
+        key, ordered, alone = batch_key(topic, message)
+        size = len(message.body) + MESSAGE_OVERHEAD
+        with self._changed:
+            self._require_open()
+            if self._sender is None:
+                self._sender = threading.Thread(
+                    target=self._send_what_gathers, name="ropewalk-producer", daemon=True
+                )
+                self._sender.start()
+            room = self._core.options.pending_max
+            self._changed.wait_for(lambda: self._pending_count < room or self._closing)
+            self._require_open()
+            self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone)
+            self._changed.notify_all()
+        return future
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Send what waits for company and wait until every message has its outcome. False if time was up first."""
+        with self._changed:
+            self._batcher.hurry()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._pending_count, timeout)
+
+    def queues(self, topic: str) -> tuple[Queue, ...]:
+        """The queues a message to this topic can go to."""
+        return self._links.drive(self._core.queues(topic), self._changed)
+
+    def close(self) -> None:
+        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        if not self._closing:
+            self.flush()
+            self._stop()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None:
+            self.close()
+        else:
+            self._stop()  # whoever leaves by an exception does not want to wait for what is pending
+
+    # Inside
+
+    @property
+    def _pending_count(self) -> int:
+        return len(self._batcher) + self._under_way
+
+    @property
+    def _links(self) -> BlockingLinks:
+        """The calling thread's own connections."""
+        self._require_open()
+        links: BlockingLinks | None = getattr(self._own, "links", None)
+        if links is None:
+            links = self._own.links = BlockingLinks(timeout=self._core.options.timeout)
+            with self._changed:
+                self._all_links.append(links)
+        return links
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise Unreachable("the producer is closed")
+
+    def _stop(self) -> None:
+        links = self._links if not self._closing else None
+        with self._changed:
+            self._closing = True
+            abandoned = self._take(math.inf, everything=True)
+            self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
+            self.counts.refused += count
+            self._changed.notify_all()
+        for _, batch in abandoned:
+            for _, future in batch:
+                future.set_exception(Unreachable("the producer was closed before this message was sent"))
+        if self._sender is not None:
+            self._sender.join()  # bounded by the time limit of the send it is in
+        if links is not None:
+            links.drive(self._core.goodbye(), self._changed)
+        for links in self._all_links:
+            links.close()
+
+    def _send_what_gathers(self) -> None:
+        links = BlockingLinks(timeout=self._core.options.timeout)
+        while (batches := self._next_batches()) is not None:
+            for key, batch in batches:
+                outcome: SendResult | RopewalkError
+                try:
+                    steps = self._core.send(key[0], [message for message, _ in batch])
+                    outcome = links.drive(steps, self._changed)
+                except RopewalkError as exc:
+                    outcome = exc
+                for place, (_, future) in enumerate(batch):
+                    if isinstance(outcome, SendResult):
+                        future.set_result(share_of(outcome, place))
+                    else:
+                        future.set_exception(outcome)
+                with self._changed:
+                    self._under_way -= len(batch)
+                    self._batcher.landed(key)
+                    self._changed.notify_all()
+        links.close()
+
+    def _next_batches(self) -> list[tuple[Any, list[_Pending]]] | None:
+        """Wait for something to send; None when the producer closes."""
+        with self._changed:
+            while not self._closing:
+                now = clock()
+                batches = self._take(now)
+                if batches:
+                    self._under_way += sum(len(batch) for _, batch in batches)
+                    return batches
+                due = self._batcher.next_due()
+                self._changed.wait(None if due is None else max(0.0, due - now))
+            return None
+
+    def _take(self, now: float, *, everything: bool = False) -> list[tuple[Any, list[_Pending]]]:
+        taken: list[tuple[Hashable, list[_Pending]]] = self._batcher.take(now)
+        while everything and len(self._batcher):
+            for key, _ in taken:
+                self._batcher.landed(key)
+            taken += self._batcher.take(now)
+        return taken

@@ -1,0 +1,89 @@
+"""Conversations as generators: what to ask whom is decided here, how it is carried is a shell's affair.
+
+A conversation is a generator. It yields an effect and is resumed with its outcome:
+
+    Ask(address, command, timeout_s)   ->  the answer, whatever its code
+    Tell(address, command)             ->  None; nobody answers
+    AskAny(asks)                       ->  outcomes of those that were answered first, by their place in `asks`
+
+An effect that failed is raised inside the generator (`Unreachable`, `OutcomeUnknown`), so that a retry is an ordinary
+`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking_links.py` over
+plain sockets, `anyio_links.py` over anyio; a test drives them with a list of answers.
+
+A conversation must not yield while it is being closed: a shell that is cancelled closes it and will not listen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import RemoteProtocolError, RopewalkError, error_for
+from ropewalk.format.headers import HeaderError, decode_header
+from ropewalk.format.remoting import Command
+
+T = TypeVar("T")
+H = TypeVar("H", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request whose answer is awaited for at most `timeout_s` seconds."""
+
+    address: str
+    command: Command
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A request that nobody answers."""
+
+    address: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class AskAny:
+    """Several requests at once; resumed when at least one has an outcome. The others are forgotten."""
+
+    asks: tuple[Ask, ...]
+
+
+Effect = Ask | Tell | AskAny
+Outcome = Command | RopewalkError
+Reply = Command | dict[int, Outcome] | None
+Steps = Generator[Effect, Reply, T]
+
+
+def ask(address: str, command: Command, timeout_s: float) -> Steps[Command]:
+    """Ask, and return the answer whatever its code."""
+    answer = yield Ask(address, command, timeout_s)
+    assert isinstance(answer, Command), "an Ask is resumed with its answer"
+    return answer
+
+
+def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
+    """Ask several at once; return what came first, by place in `asks`."""
+    outcomes = yield AskAny(asks)
+    assert isinstance(outcomes, dict), "an AskAny is resumed with its outcomes"
+    return outcomes
+
+
+def require_success(answer: Command) -> Command:
+    """The answer, if it is a yes; else raises what `error_for` makes of it."""
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for(answer.code, answer.remark)
+    return answer
+
+
+def answer_header(cls: type[H], answer: Command) -> H:
+    """The header of an answer. Raises `RemoteProtocolError` when it is not one."""
+    try:
+        return decode_header(cls, answer.ext)
+    except HeaderError as exc:
+        raise RemoteProtocolError(f"an answer with code {answer.code} cannot be read: {exc}") from exc
