@@ -185,7 +185,7 @@ class Checksums:
             self._disk.remove(path)
         self.orphans.clear()
         last = segments[-1] if segments else None
-        if last is not None and (self.get(last) is not None or end == last.base_offset):
+        if last is not None and (self.get(last) is not None or self._log.trusted_offset <= last.base_offset):
             self._from = last.base_offset
         else:  # what stands in the last segment was never summed: that is the scrubber's work, once it is full
             self._from = last.end_offset if last is not None else 0

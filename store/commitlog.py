@@ -56,18 +56,23 @@ class CommitLog:
         for name in names:
             path = self.directory / name
             if not _is_segment_name(name):
-                raise StoreDamaged(f"{path} is not a commit-log segment: move it out of {self.directory}")
+                raise StoreDamaged(
+                    f"{path} is not a commit-log segment: move it out of {self.directory}, and see with `ropewalk "
+                    f"store verify {self.directory.parent}` what else is there"
+                )
             size = self._disk.size_of(path)
             if size != self.segment_size:
                 raise StoreDamaged(
                     f"{path} has {size} bytes, but mappedFileSizeCommitLog is {self.segment_size}: start with the "
-                    f"size the store was written with, or look at it with `ropewalk store dump`"
+                    f"size the store was written with (log offset {int(name)}); if it was cut, `ropewalk store repair "
+                    f"{self.directory.parent} --to COPY --from OTHER` makes it whole"
                 )
             base = int(name)
             if self.segments and base != self.segments[-1].end_offset:
                 raise StoreDamaged(
                     f"the segment at offset {self.segments[-1].end_offset} is missing in {self.directory} "
-                    f"(the next file is {name}): restore it, or copy what is left with `ropewalk store dump`"
+                    f"(the next file is {name}, log offset {base}): restore it, or have it taken from a replica or a "
+                    f"backup with `ropewalk store repair {self.directory.parent} --to COPY --from OTHER`"
                 )
             self._add(Segment(base, self._disk.open_mapped(path)))
 

@@ -159,7 +159,7 @@ class ConsumeQueue:
             if size != self.file_size:
                 raise StoreDamaged(
                     f"{path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
-                    f"size the store was written with"
+                    f"size the store was written with; if it was cut, `ropewalk store repair` builds it again"
                 )
         if not bases:
             return True

@@ -125,6 +125,8 @@ class PagedFile:
 class Disk:
     """The real disk. Paths are absolute or relative to the working directory; errors are OSError."""
 
+    open_flags = os.O_RDWR | os.O_CLOEXEC
+
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, list[int]] = OrderedDict()  # path -> [fd, users]
         self._lock = threading.Lock()
@@ -184,7 +186,7 @@ class Disk:
         with self._lock:
             entry = self._descriptors.get(path)
             if entry is None:
-                entry = self._descriptors[path] = [os.open(path, os.O_RDWR | os.O_CLOEXEC), 0]
+                entry = self._descriptors[path] = [os.open(path, self.open_flags), 0]
                 if len(self._descriptors) > _OPEN_PAGED_FILES_MAX:
                     self._close_idle()
             self._descriptors.move_to_end(path)
@@ -369,11 +371,8 @@ class Disk:
         holds the lock; `flock` would not exclude a Java process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if _identity(os.stat(path)) in _locks_held:  # even to open and close it would give that lock away
-                raise StoreLocked(
-                    f"the store {path.parent} is in use by this very process (lock file {path})"
-                )
+        if lock_is_ours(path):  # even to open and close it would give that lock away
+            raise StoreLocked(f"the store {path.parent} is in use by this very process (lock file {path})")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
@@ -392,6 +391,14 @@ class Disk:
     def unlock(self, fd: int) -> None:
         _locks_held.discard(_identity(os.fstat(fd)))
         os.close(fd)
+
+
+def lock_is_ours(path: Path) -> bool:
+    """Whether this very process holds the lock on a store."""
+    try:
+        return _identity(os.stat(path)) in _locks_held
+    except FileNotFoundError:
+        return False
 
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:

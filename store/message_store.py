@@ -18,7 +18,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -141,6 +141,8 @@ class MessageStore:
             directory = config.root / "ropewalk" / "checksums"
             self._checksums = Checksums(directory, config.checksum_block, self.log, disk)
         self._scrubber: Scrubber | None = None
+        self._too_much_claimed: Bound | None = None
+        """What the bound file has to say instead, if the end of the log was not as it says."""
         self._index_checkpoint_ms = 0
 
     # -- open ----------------------------------------------------------------------------------------
@@ -293,6 +295,7 @@ class MessageStore:
         durable = max(self._sealed_before_last(), bound.flushed if bound is not None else 0)
         if self._checksums is not None:
             durable = max(durable, self._check_end(bound))
+            claimed = start
             start, self.log.trusted_offset = recheck(
                 self.log,
                 start,
@@ -301,6 +304,8 @@ class MessageStore:
                 self.config.delay_levels.delay_of,
                 self._deleted.is_dead,
             )
+            if start < claimed and bound is not None:
+                self._too_much_claimed = replace(bound, queues=start, entries=0, clean=False)
         try:
             return self._walk(start, durable, flushed_ms)
         except QueueGap:
@@ -376,6 +381,8 @@ class MessageStore:
                 raise recovery.refuse(self.log, found.end, durable)
         if found.records:
             self._lower_checkpoint(first_ms)
+        if self._too_much_claimed is not None:
+            self._disk.replace_file(self.config.root / "ropewalk" / "bound", self._too_much_claimed.encode())
         for queue in self._each_queue():
             queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(
@@ -415,7 +422,8 @@ class MessageStore:
                 raise StoreDamaged(
                     f"message {queue.next_offset} of queue {queue.queue_id} of topic {queue.topic} is not in the log "
                     f"before message {record.queue_offset}, which stands at log offset {record.offset} of "
-                    f"{self.log.directory}. Nothing was changed. Restore the files from a replica or a backup"
+                    f"{self.log.directory}. Nothing was changed. `ropewalk store verify {self.config.root}` lists what "
+                    f"is missing; restore the files from a replica or a backup"
                 )
             kept[queue] = 0  # what its files tell is older than the log
             queue.restart_at(record.queue_offset)

@@ -252,8 +252,8 @@ def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
     place = f"{segment.file.path} at byte {offset - segment.base_offset}" if segment else str(log.directory)
     return StoreDamaged(
         f"damaged record in {place} (log offset {offset}); bytes up to {durable} were promised to be durable. "
-        f"Nothing was changed. Look at it with `ropewalk store dump {log.directory.parent}`, and restore the "
-        f"file from a replica or a backup"
+        f"Nothing was changed. `ropewalk store recover {log.directory.parent}` says what can be done, and `ropewalk "
+        f"store repair {log.directory.parent} --to COPY --from OTHER` takes the bytes from a replica or a backup"
     )
 
 

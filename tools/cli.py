@@ -374,7 +374,7 @@ def bench(context: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def store(context: typer.Context) -> None:
-    """Look into a store's files, also while no broker runs: `ropewalk store dump`."""
+    """Look into a store's files and mend them: `ropewalk store dump | verify | info | recover | repair`."""
     from tools.store_commands import app as store_app
 
     _hand_over(store_app, context)

@@ -163,6 +163,13 @@ class ProgressLine:
         if self._progress is not None:
             self._progress.stop()
 
+    def set_total(self, total: int) -> None:
+        """How much it all is, once that is known; it may change from stage to stage."""
+        if total != self._total:
+            self._total = total
+            if self._progress is not None:
+                self._progress.update(self._progress.task_ids[0], total=total)
+
     def update(self, completed: int, text: str) -> None:
         """`completed` of the total, and a few words; cheap to call often."""
         if not self._enabled:

@@ -1,12 +1,14 @@
 """`ropewalk store …`: commands over the files of a store that no broker has to serve.
 
-They only read, and they work on RocketMQ's directories as on ours.
+They work on RocketMQ's directories as on ours, and only read, except where an option asks for more.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +20,20 @@ from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.offline import Damage, UnreadableStore, find_log_files, read_log
 from tools.consume import host_text, shortened, time_text
-from tools.output import FAILED, USAGE, counted, expected_errors, fail, leave_quietly, note
+from tools.output import (
+    FAILED,
+    OK,
+    USAGE,
+    ProgressLine,
+    UsageError,
+    counted,
+    expected_errors,
+    fail,
+    leave_quietly,
+    note,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(
     name="store",
@@ -136,3 +151,198 @@ def text_line(record: Record) -> bytes:
         f"{record.topic} queue {record.queue_id} offset {record.queue_offset}{labels}  "
         f"{shortened(body, 60)}\n"
     ).encode()
+
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The store's directory, the one that holds `commitlog`.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The broker's configuration. Without it sizes are read off the files, and delay levels are the usual.",
+    ),
+]
+
+
+@app.command()
+def verify(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Look at every byte that somebody relies on: records, queue entries, index, checksums, configuration.
+
+    Changes nothing, and works on a Ropewalk or Apache RocketMQ store whose broker is stopped. Exit codes: 0 the store
+    is clean, 1 damage was found, 2 it cannot be read, or a broker has it open.
+    """
+    from tools import store_care
+
+    with _about_stores(as_json=as_json), ProgressLine(f"verify {directory}", None) as progress:
+        layout = store_care.find_store(directory, config)
+        verification, findings = store_care.verify_store(layout, _shown(progress))
+    damages = sum(finding.damage for finding in findings)
+    if as_json:
+        print_json(store_care.verify_json(layout, verification, findings))
+    else:
+        if findings:
+            rows = [("damage" if f.damage else "note", f.path, f.place, f.text, f.advice) for f in findings]
+            print_table(("", "file", "at", "what", "do"), rows)
+        looked = verification.counts
+        print(
+            f"{counted(damages, 'damaged place')}; looked at {counted(looked.records, 'record')} in "
+            f"{counted(looked.segments, 'segment')}, {counted(looked.queues, 'queue')}, "
+            f"{counted(looked.items, 'index item')} and {counted(looked.blocks, 'checksum')}"
+        )
+    raise typer.Exit(FAILED if damages else OK)
+
+
+@app.command()
+def recover(
+    directory: Directory,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it, instead of only saying it.")] = False,
+    cut: Annotated[
+        bool,
+        typer.Option(
+            "--cut",
+            help="End the log at a place that cannot be read, although whole records follow it. Only behind what was "
+            "promised to be durable; everything that is cut is copied aside.",
+        ),
+    ] = False,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a broker's start would do to this store; with --apply do it.
+
+    Judged by the stricter rule, that of SYNC_FLUSH. Exit codes: 0 a start goes well, 1 it is refused, 2 the store
+    cannot be read, or a broker has it open.
+    """
+    from tools import store_care
+
+    with _about_stores(as_json=as_json):
+        layout = store_care.find_store(directory, config)
+        outcome, other = store_care.recover(layout, apply=apply, cut=cut)
+    if as_json:
+        document = asdict(outcome) | {"applied": apply and outcome.refusal is None}
+        print_json(document | {"cut": asdict(other) if other is not None and other.refusal is None else None})
+    else:
+        applied = apply and outcome.refusal is None
+        for line in store_care.outcome_lines(layout, outcome, other, applied=applied):
+            print(line)
+    raise typer.Exit(OK if outcome.refusal is None else FAILED)
+
+
+@app.command()
+def repair(
+    directory: Directory,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="COPY", help="Repair a copy, which is made in this new directory."),
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Repair the store itself.")] = False,
+    other: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="OTHER",
+            help="A replica's directory or a backup to take bytes from; may be repeated.",
+        ),
+    ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Where nobody has the bytes, end the log there; what stands behind is copied aside.",
+        ),
+    ] = False,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a damaged store whole: bytes of the log from another copy, queue files and index from the log.
+
+    Without --in-place DIR is only read. Exit codes: 0 the result is whole, 1 something is lost and is named, 2 the
+    store cannot be read, or a broker has it open.
+    """
+    from tools import store_care
+
+    with _about_stores(as_json=as_json), ProgressLine(f"repair {directory}", None) as progress:
+        if (to is None) != in_place:
+            raise UsageError("say where: --to COPY for a copy, or --in-place for the store itself")
+        layout = store_care.find_store(directory, config)
+        shown = _shown(progress)
+        target, done = store_care.repair_store(
+            layout, to, other or (), accept_loss=accept_loss, copied=shown, looked=shown
+        )
+    if as_json:
+        print_json({"directory": str(target.root)} | asdict(done))
+    else:
+        for line in done.taken:
+            print(f"taken over: {line}")
+        for line in done.lost:
+            print(f"lost: {line}")
+        for line in done.cut:
+            print(f"given up: {line}")
+        if done.rebuilt:
+            print(
+                f"{target.root} is whole: the log ends at offset {done.end}, and {counted(done.queues, 'queue')} "
+                f"and the index were built from {counted(done.records, 'record')}"
+            )
+        else:
+            note(f"{target.root} is not whole: name another copy with --from, or give up with --accept-loss")
+    raise typer.Exit(OK if done.rebuilt and not done.lost else FAILED)
+
+
+@app.command()
+def info(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Show what a store holds: sizes, offsets, times, topics and queues, and how it was left."""
+    from tools import store_care
+
+    with _about_stores(as_json=as_json):
+        document = store_care.store_info(store_care.find_store(directory, config))
+    if as_json:
+        print_json(document)
+        return
+    if document["inUse"]:
+        note("a broker has this store open: what is shown may be older than what it serves")
+    plain = {name: value for name, value in document.items() if name != "topics"}
+    rows = [(name, _plain(name, value)) for name, value in plain.items()]
+    print_table(("what", "is"), rows)
+    columns = ("topic", "queue", "min", "next", "lastStored", "problem")
+    if document["topics"]:
+        print_table(
+            columns, [[_plain(name, row.get(name)) for name in columns] for row in document["topics"]]
+        )
+
+
+def _plain(name: str, value: Any) -> str:
+    if value is None:
+        return "-" if name != "problem" else ""
+    if name in ("firstStored", "lastStored"):
+        return time_text(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+def _shown(progress: ProgressLine) -> Callable[[int, int], None]:
+    def show(done: int, total: int) -> None:
+        progress.set_total(total)
+        progress.update(done, f"{done >> 20} of {total >> 20} MiB")
+
+    return show
+
+
+@contextmanager
+def _about_stores(*, as_json: bool) -> Iterator[None]:
+    """What cannot be read, and what somebody else has open, is exit code 2."""
+    from store.commitlog import StoreDamaged
+    from store.disk import DiskFull, StoreLocked
+
+    with expected_errors(as_json=as_json):
+        try:
+            yield
+        except (UnreadableStore, StoreLocked) as exc:
+            fail(str(exc), exit_code=USAGE, as_json=as_json)
+        except (StoreDamaged, DiskFull) as exc:
+            fail(str(exc), as_json=as_json)
+        except OSError as exc:
+            fail(f"{exc.filename or 'the store'}: {exc.strerror or exc}", exit_code=USAGE, as_json=as_json)

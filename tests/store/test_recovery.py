@@ -310,7 +310,8 @@ def test_under_sync_flush_a_hole_before_a_valid_record_is_refused(sync_world: Wo
         pass
     assert str(killed.segment()) in str(info.value)
     assert f"log offset {offset}" in str(info.value)
-    assert "ropewalk store dump" in str(info.value)
+    assert "ropewalk store recover" in str(info.value)
+    assert "ropewalk store repair" in str(info.value)
     assert killed.segment().read_bytes() == before
 
 

@@ -1,0 +1,144 @@
+"""The sizes a store was written with, read off its files: for tools that are given a directory and no configuration.
+
+Segments and queue files are as long as they are. How many slots an index has stands nowhere; but its first item can be
+told by heart from the record it belongs to, and where it lies in the file gives the rest away.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.index import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, Geometry, IndexHeader, record_hashes
+from ropewalk.format.queue_entry import ENTRY_SIZE
+from ropewalk.format.record import decode_record
+from store.commitlog import NAME_DIGITS
+from store.delay_levels import DEFAULT_LEVELS, DelayLevels
+from store.index import index_names
+from store.message_store import StoreConfig
+from store.offline import UnreadableStore
+from store.trial import TrialDisk
+
+_FIRST = struct.Struct(">iq")
+_STEP = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a store is and in which shape; 0 or None where the files do not tell."""
+
+    root: Path
+    log_directory: Path
+    segment_size: int = 0
+    queue_file_size: int = 0
+    index: Geometry | None = None
+    delay_levels: DelayLevels = DEFAULT_LEVELS
+
+    def config(self, *, sync_flush: bool, checksum_block: int = 1) -> StoreConfig:
+        """What the store itself is to be opened with. No index: it is judged at the broker's own start."""
+        return StoreConfig(
+            root=self.root,
+            log_directory=self.log_directory,
+            store_host=bytes(8),
+            segment_size=self.segment_size,
+            queue_file_size=self.queue_file_size or ENTRY_SIZE,
+            sync_flush=sync_flush,
+            delay_levels=self.delay_levels,
+            checksum_block=checksum_block,
+        )
+
+
+def guess_layout(disk: TrialDisk, given: Layout) -> Layout:
+    """Fill in what is not given. Blocks; raises `UnreadableStore` where no commit log is."""
+    try:
+        names = log_names(disk, given.log_directory)
+        if not names and not disk.exists(given.log_directory):
+            raise UnreadableStore(f"{given.root} holds no commit log: {given.log_directory} does not exist")
+        segment_size = given.segment_size or _usual([disk.size_of(given.log_directory / n) for n in names])
+        queue_size = given.queue_file_size or _usual(_queue_sizes(disk, given.root / "consumequeue"))
+        found = replace(given, segment_size=segment_size, queue_file_size=queue_size)
+        return replace(found, index=given.index or _guess_index(disk, found))
+    except OSError as exc:
+        raise UnreadableStore(f"cannot read {given.root}: {exc.strerror or exc}") from exc
+
+
+def log_names(disk: TrialDisk, directory: Path) -> list[str]:
+    return [name for name in disk.names(directory) if len(name) == NAME_DIGITS and name.isdigit()]
+
+
+def _usual(sizes: list[int]) -> int:
+    counts = Counter(size for size in sizes if size)
+    return max(counts, key=lambda size: (counts[size], size), default=0)
+
+
+def _queue_sizes(disk: TrialDisk, base: Path) -> list[int]:
+    sizes: list[int] = []
+    for topic in disk.directories(base):
+        for queue in disk.directories(base / topic):
+            names = disk.names(base / topic / queue)
+            sizes += [disk.size_of(base / topic / queue / name) for name in names]
+            if len(sizes) > 1000:
+                return sizes
+    return sizes
+
+
+def _guess_index(disk: TrialDisk, layout: Layout) -> Geometry | None:
+    """The shape of the index files; None if there are none or they do not tell."""
+    directory = layout.root / "index"
+    for name in index_names(disk, directory):
+        path = directory / name
+        size = disk.size_of(path)
+        if size < HEADER_SIZE + ITEM_SIZE:
+            continue
+        file = disk.open_paged(path)
+        header = IndexHeader.decode(file.read_at(0, HEADER_SIZE))
+        if size == Geometry().file_size:
+            return Geometry()
+        wanted = _first_item(disk, layout, header.begin_offset)
+        if wanted is None:
+            continue
+        for start, end in file.data_ranges(0):
+            for at in range(start, end, _STEP):
+                data = file.read_at(at, _STEP + len(wanted))
+                found = data.find(wanted)
+                while found >= 0:
+                    slots, rest = divmod(at + found - HEADER_SIZE - ITEM_SIZE, SLOT_SIZE)
+                    items = (size - HEADER_SIZE - SLOT_SIZE * slots) // ITEM_SIZE
+                    geometry = Geometry(slots, items)
+                    if rest == 0 and slots > 0 and geometry.file_size == size:
+                        return geometry
+                    found = data.find(wanted, found + 1)
+    return None
+
+
+def _first_item(disk: TrialDisk, layout: Layout, offset: int) -> bytes | None:
+    """Hash and offset of the item that the record at `offset` was indexed under first."""
+    data = read_record_at(disk, layout, offset)
+    if data is None:
+        return None
+    record = decode_record(data, check_crc=False)
+    hashes = record_hashes(record.topic.encode(), record.raw_properties)
+    return _FIRST.pack(hashes[0], offset) if hashes else None
+
+
+def read_record_at(disk: TrialDisk, layout: Layout, offset: int) -> bytes | None:
+    """The record that begins at a log offset, or None if none does; its checksum is not looked at. Blocks."""
+    if not layout.segment_size or offset < 0:
+        return None
+    base = offset - offset % layout.segment_size
+    path = layout.log_directory / f"{base:020d}"
+    if not disk.exists(path):
+        return None
+    file = disk.open_paged(path)
+    head = file.read_at(offset - base, 4)
+    size = int.from_bytes(head, "big", signed=True)
+    if not 0 < size <= layout.segment_size:
+        return None
+    data = file.read_at(offset - base, size)
+    try:
+        return data if decode_record(data, check_crc=False).offset == offset else None
+    except CorruptRecord:
+        return None
