@@ -26,7 +26,7 @@ from msgspec import MsgspecError
 
 from broker.groups import GroupTable
 from broker.retry import RetryRules
-from broker.session import Request, Session
+from broker.session import RUN_MAX, Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
 from ropewalk.codes import FrameFlag, MessageSysFlag, RequestCode, ResponseCode
@@ -180,7 +180,8 @@ class SendProcessor:
         owed: list[tuple[int, int, str, bool]] = []
         index = start
         last, topic_count = None, 0
-        for index in range(start, len(payloads)):
+        end = min(start + RUN_MAX, len(payloads))
+        for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
                 break
@@ -217,8 +218,8 @@ class SendProcessor:
             at = text.rfind(_UNIQ)
             if at < 0 or (at and text[at - 1] != "\x02"):
                 break
-            end = text.find("\x02", at)
-            unique_key = text[at + 9 : end] if end > 0 else text[at + 9 :]
+            stop = text.find("\x02", at)
+            unique_key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
             properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
             if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
                 break
@@ -242,7 +243,7 @@ class SendProcessor:
             wait = sync and (_NO_WAIT not in text or _waits(parse_properties(text)))
             owed.append((frame.opaque, frame.flag, unique_key, wait))
         else:
-            index = len(payloads)
+            index = end
         if batch:
             stored = self._put(batch, session, one_topic=topic_count == 1)
             self._answer_run(session, batch, owed, stored)

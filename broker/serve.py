@@ -109,6 +109,11 @@ class Connection:
             self.dirty = True
             self._shell.dirty.append(self)
 
+    def push(self) -> None:
+        """Try to write what is owed now, and not only when the turn ends."""
+        if not self.closing:
+            self._shell.write(self)
+
     @property
     def congested(self) -> bool:
         """Whether the peer is owed more than `out_max` bytes; it is not read then."""
@@ -226,7 +231,7 @@ class Shell:
                 continue
             connection.active = now
             if event & _OUT:
-                self._write(connection)
+                self.write(connection)
             if event & ~_OUT:
                 self._read(connection)
         resumed, self._resumed = self._resumed, []
@@ -243,7 +248,7 @@ class Shell:
             for connection in dirty:
                 connection.dirty = False
                 if not connection.closing:
-                    self._write(connection)
+                    self.write(connection)
         while self.doomed:
             self._drop(self.doomed.pop())
         if self._resumed:
@@ -273,7 +278,7 @@ class Shell:
             log.warning("hung up", peer=f"{connection.peer[0]}:{connection.peer[1]}", reason=str(exc))
             connection.close()
 
-    def _write(self, connection: Connection) -> None:
+    def write(self, connection: Connection) -> None:
         out = connection.out
         if not out:
             return
@@ -356,7 +361,7 @@ class Shell:
             if connection.out and now - connection.progress > self._stall_s:
                 # The kernel calls a socket writable again when a third of its buffer is free, which is minutes on
                 # a thin line: whatever a send can place now is progress too.
-                self._write(connection)
+                self.write(connection)
             if connection.out and now - connection.progress > self._stall_s:
                 log.warning(
                     "closed a peer that takes nothing", peer=connection.peer, owed=connection.out_size

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("broker.session")
 
 _H = TypeVar("_H", bound=Struct)
+RUN_MAX = 32
+"""Requests that a run takes at most, before what it answered leaves."""
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
 
@@ -57,6 +59,9 @@ class Link(Protocol):
         """Whether the peer is owed more bytes than it may be."""
 
     def send(self, data: bytes) -> None: ...
+
+    def push(self) -> None:
+        """Try to have what is owed leave now, and not only when the turn ends; never waits."""
 
     def close(self) -> None: ...
 
@@ -200,12 +205,15 @@ class Session:
                 self._backlog = []
             self._work_through(payloads)
         finally:
-            if self.ready:
-                ready = self.ready
-                self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
-                self.ready = []
+            self._owe()
             if self.waiting and self.wait_for is not None:
                 self.wait_for(self)
+
+    def _owe(self) -> None:
+        if self.ready:
+            ready = self.ready
+            self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
+            self.ready = []
 
     @property
     def has_backlog(self) -> bool:
@@ -225,9 +233,15 @@ class Session:
         index, count = 0, len(payloads)
         while index < count:
             if run is not None:
+                began = index
                 index = run(self, payloads, index)
                 if index == count:
                     return
+                if index - began >= RUN_MAX:
+                    # A client with its window full works on these answers while we work on the rest of its requests.
+                    self._owe()
+                    link.push()
+                    continue
             if link.congested:
                 self._backlog = payloads[index:]
                 return

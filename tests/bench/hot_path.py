@@ -34,6 +34,9 @@ class NoWire:
     peer = ("127.0.0.1", 50000)
     congested = False
 
+    def push(self) -> None:
+        pass
+
     def __init__(self) -> None:
         self.sent = 0
 

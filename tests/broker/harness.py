@@ -69,6 +69,9 @@ class FakeLink:
     def send(self, data: bytes) -> None:
         self.sent += data
 
+    def push(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 
