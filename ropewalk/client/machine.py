@@ -1,11 +1,15 @@
-"""This machine's clocks, in the form the cores take them, and a name for one client on it. Only shells look here."""
+"""What shells hand to the cores: this machine's clocks, a name for one client on it, and cores built on them."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 
-from ropewalk.client.ids import local_ip
+from ropewalk.client.consuming import ConsumeFrom, ConsumerCore, ConsumerIdentity
+from ropewalk.client.ids import default_unique_keys, local_ip
+from ropewalk.client.membership import Subscription
+from ropewalk.client.pulling import PullCore
 
 
 def clock() -> float:
@@ -22,3 +26,21 @@ def new_client_id(instance: str | None = None) -> str:
     """`ip@instance`; without a name for the instance, one that no other client has."""
     ip = ".".join(map(str, local_ip()))
     return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+
+
+def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> ConsumerCore:
+    """A consumer's core on this machine's clocks. Raises `BadAddress` when the list cannot be read."""
+    return ConsumerCore(name_servers, identity, unique_keys=default_unique_keys(), clock=clock, now_ms=now_ms)
+
+
+def subscriptions(topics: Mapping[str, str]) -> tuple[Subscription, ...]:
+    """Topics with their expressions, as subscriptions made now."""
+    return tuple(Subscription(topic, expression, now_ms()) for topic, expression in topics.items())
+
+
+def new_pull_core(
+    group: str, topics: Mapping[str, str], name_servers: str, consume_from: ConsumeFrom
+) -> PullCore:
+    """A pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
+    identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics), consume_from, active=True)
+    return PullCore(new_consumer_core(name_servers, identity), clock)

@@ -1,0 +1,36 @@
+"""Who reads which queue: the AVG rule of RocketMQ's clients, to the letter. Pure.
+
+Every member of a group computes the whole division from the same two lists, the topic's queues and the group's client
+ids, each sorted, and takes its own part. Nobody hands queues out, so members in several languages share a topic only
+if they all compute the same: this module copies Java's arithmetic, not merely its idea.
+
+    8 queues, 3 members:   0 1 2 | 3 4 5 | 6 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
+
+Q = TypeVar("Q")
+
+
+def share(queues: Collection[Q], members: Collection[str], me: str) -> list[Q]:
+    """My part of the queues, which must be sortable. Empty if I am no member, or if there are too many of us."""
+    ids = sorted(members, key=_utf16)
+    if me not in ids or not queues:
+        return []
+    ordered = sorted(queues)  # type: ignore[type-var]
+    index = ids.index(me)
+    rest = len(ordered) % len(ids)
+    if len(ordered) <= len(ids):
+        size = 1
+    else:
+        size = len(ordered) // len(ids) + (1 if 0 <= index < rest else 0)
+    start = index * size if index < rest else index * size + rest
+    return ordered[start : start + size]
+
+
+def _utf16(text: str) -> bytes:
+    """Java compares strings by UTF-16 units, which differs from ours beyond the basic plane."""
+    return text.encode("utf-16-be", "surrogatepass")
