@@ -118,15 +118,21 @@ class Ledger:
         seen = {event["msgId"] for event in list(self.received)}
         return {name for name, sent in list(self.sent.items()) if sent.place is not None} - seen
 
-    def floor(self, key: QueueKey, until: float) -> int:
-        """The highest offset a broker said was committed by then."""
-        return max((c.offset for c in list(self.commits) if c.key == key and c.at <= until), default=0)
+    def floor(self, key: QueueKey, since: float, until: float) -> int:
+        """The offset that stood committed all this time, by what brokers said; 0 if none was before `since`.
+
+        The least one, because members do commit backwards: while a broker is new and does not know all of them yet,
+        two believe that a queue is theirs. What a member took back nobody has to keep.
+        """
+        said = [(c.at, c.offset) for c in list(self.commits) if c.key == key and c.at <= until]
+        before = [offset for at, offset in said if at <= since]
+        return min([before[-1], *(offset for at, offset in said if at > since)]) if before else 0
 
     def pending_at(self, swap: Swap) -> set[str]:
         """Acknowledged delayed messages that were still waiting when the broker was told to end."""
         return {
             name
-            for name, sent in self.sent.items()
+            for name, sent in list(self.sent.items())
             if sent.place is not None and sent.at < swap.at < sent.at + sent.delay_s
         }
 
@@ -270,7 +276,7 @@ def _judge_reading(ledger: Ledger) -> Iterator[str]:
                 break
             place = swap, (sent.topic, sent.queue_id)
             if place not in floors:
-                floors[place] = ledger.floor(place[1], swap.at - COMMIT_AGE_S)
+                floors[place] = ledger.floor(place[1], swap.at - COMMIT_AGE_S, swap.at)
             if event["queueOffset"] < floors[place]:
                 yield (
                     f"{name}, offset {event['queueOffset']} of {place[1]}, was received at {at:.1f}, and "

@@ -16,7 +16,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -134,7 +134,15 @@ class Group:
 class World:
     """Everything that runs. Entering it starts a name server, a first broker, traffic, the group and mqadmin."""
 
-    def __init__(self, root: Path, first: str, driver: Driver, tools_classpath: str, seed: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        first: str,
+        driver: Driver,
+        tools_classpath: str,
+        seed: int,
+        settings: Mapping[str, str | int] | None = None,
+    ) -> None:
         self.ledger = Ledger()
         self.broker = first
         self._root = root
@@ -145,7 +153,7 @@ class World:
         self._still_keys = [SHARED_KEY]
         _, port = free_ports()
         self.address = f"127.0.0.1:{port}"
-        self._settings = SETTINGS | {"listenPort": port, "haListenPort": port + 1}
+        self._settings = {**SETTINGS, "listenPort": port, "haListenPort": port + 1, **(settings or {})}
         self.namesrv = ""
         self._place: Place
         self._server: Server | None = None
@@ -225,7 +233,8 @@ class World:
             self._original.stop(orderly=not kill)
 
     def swap(self, *, kill: bool) -> None:
-        """End the broker that is there, and start the other one."""
+        """Let the broker that is there serve for a while, end it, and start the other one."""
+        self.serve(until_kill=kill)
         self.send_still()
         before = self.ask()
         at = time.time()
@@ -248,14 +257,17 @@ class World:
         """The new broker has every offset that the old one had for long enough."""
         with Connection(self.address, 10.0) as connection:
             for commit in committed(connection):
-                # An orderly stop saves them all; but members go on committing while it lasts.
-                until = swap.at - COMMIT_AGE_S if swap.kill else swap.at
-                floor = self.ledger.floor(commit.key, until)
+                # An orderly stop saves them all.
+                since = swap.at - COMMIT_AGE_S if swap.kill else swap.at - 1.0
+                floor = self.ledger.floor(commit.key, since, swap.at)
                 if commit.offset < floor:
                     self.ledger.violations.append(f"{commit} after {swap}; it was {floor} before")
 
-    def wait(self, seconds: float) -> None:
-        """Let everything go on until the broker has been ready for so long."""
+    def serve(self, *, until_kill: bool = False) -> None:
+        """Let everything go on until the broker has been ready for long enough to have something to lose."""
+        # The original saves offsets for the first time ten seconds after its start: what it is told before, a kill
+        # takes, whoever comes next.
+        seconds = 13.0 if until_kill and self.broker == ROCKETMQ else 8.0
         time.sleep(max(0.0, self._ready + seconds - time.time()))
 
     # -- mqadmin -------------------------------------------------------------------------------------

@@ -83,6 +83,13 @@ def test_what_was_delivered_just_before_a_kill_may_be_delivered_again() -> None:
     assert story.verdict() == []
 
 
+def test_what_a_member_took_back_need_not_be_kept() -> None:
+    story = Story()
+    story.ledger.commits.append(Commit(99.0, (PROMPT, 0), 0))
+    story.ledger.received.append(receipt("M1", story.first, 0, 106.0))
+    assert story.verdict() == []
+
+
 def read_again(story: Story) -> None:
     story.ledger.received.append(receipt("M1", story.first, 0, 106.0))
 
