@@ -159,7 +159,8 @@ class ConsumeQueue:
             if size != self.file_size:
                 raise StoreDamaged(
                     f"{path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
-                    f"size the store was written with; if it was cut, `ropewalk store repair` builds it again"
+                    f"size the store was written with. If it was cut (at queue offset {(base + size) // ENTRY_SIZE}), "
+                    f"`ropewalk store repair {self.directory.parent.parent.parent} --to COPY` builds it again"
                 )
         if not bases:
             return True

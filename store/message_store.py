@@ -306,8 +306,9 @@ class MessageStore:
             )
             if start < claimed and bound is not None:
                 self._too_much_claimed = replace(bound, queues=start, entries=0, clean=False)
+        known = bound is not None and (bound.clean or bound.boot == self._boot) and start == bound.queues
         try:
-            return self._walk(start, durable, flushed_ms)
+            return self._walk(start, durable, flushed_ms, bound.entries if bound is not None and known else 0)
         except QueueGap:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
@@ -346,10 +347,11 @@ class MessageStore:
         used = [segment for segment in self.log.segments if isinstance(recovery.look(segment, 0), Sighted)]
         return used[-2].base_offset if len(used) > 1 else self.log.min_offset
 
-    def _walk(self, start: int, durable: int, flushed_ms: int) -> Recovered:
+    def _walk(self, start: int, durable: int, flushed_ms: int, entries_min: int = 0) -> Recovered:
         """Read the log from `start` on, add to the queues what stands there, and end log and queues at its end.
 
-        No file is changed before the verdict is known.
+        `entries_min` is how many entries of records before `start` there are at least; fewer are a `QueueGap`. No
+        file is changed before the verdict is known.
         """
         found = Recovered(end=start, scanned_from=start, durable=durable)
         kept: dict[ConsumeQueue, int] = {}
@@ -365,6 +367,8 @@ class MessageStore:
             found.last_store_timestamp = max(
                 found.last_store_timestamp, recovery.last_store_time(queue, self.log)
             )
+        if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
+            raise QueueGap  # a damaged entry can look like the end of its file
         first_ms = 0
         delay_of = self.config.delay_levels.delay_of
         for seen in recovery.walk(self.log, start, durable, self.config.sync_flush, flushed_ms, delay_of):

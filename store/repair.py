@@ -38,7 +38,7 @@ class Repaired:
     """What was done, in words."""
 
     taken: list[str] = field(default_factory=list)
-    """Places that were taken over from elsewhere."""
+    """Places that were taken over from elsewhere, and files that got their size back."""
     lost: list[str] = field(default_factory=list)
     """Places that nobody has."""
     cut: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def repair(
     try:
         logs = [OtherLog(path, layout.segment_size) for path in others]
         try:
-            _restore_files(layout, disk, logs)
+            _restore_files(layout, disk, logs, done)
             queues = _restore_bytes(layout, disk, logs, done, progress)
         finally:
             for other in logs:
@@ -120,7 +120,7 @@ def repair(
 # -- the log -----------------------------------------------------------------------------------------
 
 
-def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog]) -> None:
+def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog], done: Repaired) -> None:
     """Every file of the log is there and has its size; what it lacks is zeros so far."""
     bases = {int(name) for name in log_names(TrialDisk(), layout.log_directory)}
     inner = bases or {segment.base_offset for other in others for segment in other.log.segments}
@@ -138,6 +138,7 @@ def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog]) -> No
             disk.append_file(layout.root / "ropewalk" / "replaced" / f"{base + size:020d}", rest)
         if found != size:
             disk.create_paged(path, size)
+            done.taken.append(f"{path} has {size} bytes again, not {found}")
     disk.sync_directory(layout.log_directory)
 
 

@@ -50,6 +50,7 @@ class IndexCheck:
         self._directory = verification.layout.root / "index"
         self._headers: list[tuple[Path, IndexHeader]] = []
         self._missing = 0
+        self._begins: dict[Path, tuple[int, int]] = {}
         self._ends: dict[Path, tuple[int, int]] = {}
         geometry = verification.layout.index
         names = index_names(self._disk, self._directory)
@@ -168,6 +169,8 @@ class IndexCheck:
         while item is not None and item.offset == seen.offset:
             found.append(item.value)
             self._ends[item.path] = (item.offset, seen.store_timestamp)
+            if item.number == 1:
+                self._begins[item.path] = (item.offset, seen.store_timestamp)
             # The first item of a file counts from the end of the file before.
             if item.number > 1 and item.seconds != time_difference(
                 seen.store_timestamp, item.begin_timestamp
@@ -217,11 +220,10 @@ class IndexCheck:
         if item is not None and not self._is_lost(item.offset):
             self._wrong(item, f"names log offset {item.offset}, behind the end of the log at {self._all.end}")
         for path, header in self._headers:
-            end = self._ends.get(path)
-            if end is not None and end != (header.end_offset, header.end_timestamp):
-                self._all.damage(
-                    path,
-                    "byte 8",
-                    f"ends at {(header.end_offset, header.end_timestamp)}; its last item says {end} (log offset, ms)",
-                    self._all.rebuild,
-                )
+            for place, items_say, header_says in (
+                ("byte 0", self._begins.get(path), (header.begin_offset, header.begin_timestamp)),
+                ("byte 8", self._ends.get(path), (header.end_offset, header.end_timestamp)),
+            ):
+                if items_say is not None and items_say != header_says:
+                    text = f"the header says {header_says}, the items {items_say} (log offset, ms)"
+                    self._all.damage(path, place, text, self._all.rebuild)

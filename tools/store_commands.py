@@ -276,7 +276,7 @@ def repair(
         print_json({"directory": str(target.root)} | asdict(done))
     else:
         for line in done.taken:
-            print(f"taken over: {line}")
+            print(f"restored: {line}")
         for line in done.lost:
             print(f"lost: {line}")
         for line in done.cut:

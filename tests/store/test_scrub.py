@@ -1,0 +1,159 @@
+"""Checksums appear behind the flush, the scrubber spends no more than it may, and both find what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ropewalk.format.sidecar import Sidecar, block_sum
+from store.disk import Disk
+from store.message_store import MessageStore, StoreConfig
+from tests.store.test_verify import SEGMENT_SIZE, STORES, config, fill, flip, segments
+from tests.store.worlds import Clock, put, settle, wait_for
+
+BLOCK = 512
+
+
+def scrubbing(root: Path, rate: int) -> StoreConfig:
+    return replace(config(root), index=None, scrub_bytes_per_second=rate)
+
+
+def sidecars(root: Path) -> dict[str, Sidecar]:
+    found = {
+        path.name: Sidecar.decode(path.read_bytes()) for path in (root / "ropewalk" / "checksums").iterdir()
+    }
+    return {name: sidecar for name, sidecar in found.items() if sidecar is not None}
+
+
+def turn(store: MessageStore, clock: Clock, ms: int) -> None:
+    """Let time pass, and helpers finish what it is time for."""
+    clock.ms += ms
+    store.tick()
+    wait_for(
+        store,
+        lambda: (
+            store._checksums is None
+            or store._checksums._worker is None
+            or not store._checksums._worker.pending
+        ),
+    )
+
+
+def test_a_stopped_store_is_under_checksums_to_its_last_byte(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    found = sidecars(tmp_path / "store")
+    for path in segments(tmp_path / "store"):
+        sidecar, data = found[path.name], path.read_bytes()
+        assert sidecar.is_complete or path == segments(tmp_path / "store")[-1]
+        for number, wanted in enumerate(sidecar.sums):
+            start, stop = sidecar.block(number)
+            assert block_sum(data[start:stop]) == wanted
+        assert not any(data[sidecar.covered :])
+
+
+def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
+    clock = Clock()
+    store = MessageStore(scrubbing(tmp_path / "store", 0), Disk(), clock, lambda: None)
+    store.open()
+    settle(store)
+    put(store, [b"x" * 400] * 6)
+    flushed = store.flushed_offset
+    assert store._checksums is not None
+    store._checksums.tick(flushed)
+    wait_for(store, lambda: not store._janitor.pending)
+    assert store._checksums.covered_end <= flushed
+    settle(store)
+    turn(store, clock, 10)
+    assert 0 < store._checksums.covered_end <= store.flushed_offset
+    store.close()
+
+
+def test_a_crash_and_another_start_go_on_with_the_checksums(tmp_path: Path) -> None:
+    fill(tmp_path / "store", 20)
+    fill(tmp_path / "store", 20)
+    found = sidecars(tmp_path / "store")
+    assert set(found) == {path.name for path in segments(tmp_path / "store")}
+
+
+@pytest.mark.parametrize("rate", [BLOCK, 4 * BLOCK])
+def test_the_scrubber_reads_no_more_than_its_budget(tmp_path: Path, rate: int) -> None:
+    fill(tmp_path / "store")
+    clock = Clock()
+    store = MessageStore(scrubbing(tmp_path / "store", rate), Disk(), clock, lambda: None)
+    store.open()
+    assert store._scrubber is not None
+    seconds = 0
+    while store._scrubber.passes == 0:
+        turn(store, clock, 1000)
+        seconds += 1
+        assert seconds < 1000
+    size = SEGMENT_SIZE * (len(store.log.segments) - 1)
+    assert seconds >= size / rate - 3
+    assert not store.take_findings()
+    store.close()
+
+
+def test_the_scrubber_finds_a_flipped_bit_and_says_where(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    path = segments(tmp_path / "store")[1]
+    flip(path, 1000, 5)
+    clock = Clock()
+    store = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
+    store.open()
+    for _ in range(30):
+        turn(store, clock, 1000)
+    findings = store.take_findings()
+    assert findings
+    assert str(path) in findings[0] and "byte 512 to 1024" in findings[0]
+    assert f"log offset {SEGMENT_SIZE + 512}" in findings[0] and "ropewalk store repair" in findings[0]
+    store.close()
+
+
+def adopting(root: Path) -> MessageStore:
+    own = replace(scrubbing(root, 1 << 22), segment_size=64 << 10, queue_file_size=6000, checksum_block=4096)
+    store = MessageStore(own, Disk(), Clock(1_900_000_000_000), lambda: None)
+    store.open()
+    return store
+
+
+def test_segments_of_rocketmq_get_checksums_after_every_record_was_read(tmp_path: Path) -> None:
+    with tarfile.open(STORES / "clean.tar.gz") as archive:
+        archive.extractall(tmp_path / "store", filter="data")
+    shutil.copytree(tmp_path / "store", tmp_path / "damaged")
+    body = (tmp_path / "damaged" / "commitlog" / ("0" * 20)).read_bytes()
+    flip(tmp_path / "damaged" / "commitlog" / ("0" * 20), 88 + 4, 0)
+    for name in ("store", "damaged"):
+        if name == "damaged":  # a start that reads everything would refuse it
+            (tmp_path / name / "commitlog" / ("0" * 20)).write_bytes(body)
+        store = adopting(tmp_path / name)
+        if name == "damaged":
+            flip(tmp_path / name / "commitlog" / ("0" * 20), 88 + 4, 0)
+        clock = store._now_ms
+        assert isinstance(clock, Clock)
+        for _ in range(10):
+            turn(store, clock, 1000)
+        findings = store.take_findings()
+        made = sidecars(tmp_path / name)
+        if name == "store":
+            assert not findings
+            assert all(made[path.name].is_complete for path in segments(tmp_path / name)[:-2])
+        else:
+            assert any("damaged record" in text and "log offset" in text for text in findings)
+            assert "0" * 20 not in made
+        store.close()
+
+
+def test_a_sidecar_that_is_torn_counts_as_none(tmp_path: Path) -> None:
+    data = Sidecar(0, 4096, 512, 1000, [1, 2]).encode()
+    assert Sidecar.decode(data) == Sidecar(0, 4096, 512, 1000, [1, 2])
+    assert Sidecar.decode(data + b"behind") == Sidecar(0, 4096, 512, 1000, [1, 2])
+    for size in range(len(data)):
+        assert Sidecar.decode(data[:size]) is None
+    for position in range(len(data)):
+        torn = bytearray(data)
+        torn[position] ^= 1
+        assert Sidecar.decode(bytes(torn)) is None
