@@ -1,0 +1,408 @@
+"""`AsyncPushConsumer`: a member of a group, whose handler is called for every message of its share of the queues.
+
+    async def handle(message: ReceivedMessage) -> None: ...
+
+    async with AsyncPushConsumer("billing", {"orders": "*"}, handle, "127.0.0.1:9876"):
+        await anyio.sleep_forever()
+
+Runs under trio and asyncio. Handlers are coroutine functions, or plain functions, which run in worker threads. A
+message is delivered at least once: its handler may see it again after a crash, a rebalance or a failure.
+
+A handler that raises gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as `RetryLater` says), and
+after `max_retries` it is a dead letter in `%DLQ%<group>`. With `orderly=True` the messages of a queue are handled one
+after the other by one member at a time; a failed one is tried again in place after `order_pause` seconds. With
+`broadcasting=True` every member gets every message, a failed one is dropped, and progress is kept in `offsets_folder`.
+
+Members come and go; queues are divided anew every `rebalance_interval`, and at once when a broker says so, by the rule
+of the official clients, so that a group may have members in several languages. Progress is recorded with every pull,
+every `commit_interval`, when a queue is given up, and at the end. Leaving the block waits for the handlers that are at
+work, for at most `close_timeout` seconds; a cancellation cancels them. Both record what was finished.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import ObjectReceiveStream, TaskGroup
+
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.anyio_links import AsyncLinks
+from ropewalk.client.consuming import ConsumeFrom, ConsumerIdentity, is_missing_topic
+from ropewalk.client.core import refuse_peer_request
+from ropewalk.client.machine import clock, new_client_id, new_consumer_core, now_ms, subscriptions
+from ropewalk.client.membership import HEARTBEAT_S, Subscription
+from ropewalk.client.offset_file import load_offsets, save_offsets
+from ropewalk.client.queue_cache import QueueCache
+from ropewalk.client.queue_reader import QueueReader, ReadingOptions
+from ropewalk.client.rebalance import share
+from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
+from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.remoting import Command
+
+Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
+OnError = Callable[[ReceivedMessage, Exception], None]
+
+RELOCK_S = 20.0
+UNBALANCED_PAUSE_S = 1.0
+GIVE_BACK_PAUSE_S = 5.0
+"""How long a failed message waits here when no broker takes it back."""
+GOODBYE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions(ReadingOptions):
+    """How a push consumer behaves. Times are in seconds."""
+
+    consume_from: ConsumeFrom = "last"
+    """Where a queue begins that the group never committed: "first", "last" or a time in milliseconds."""
+    orderly: bool = False
+    broadcasting: bool = False
+    offsets_folder: str | Path | None = None
+    """Where a broadcasting consumer keeps its progress; without it, it begins anew each time."""
+    concurrency: int = 20
+    """Handlers at work at the same time."""
+    max_retries: int = 16
+    """Failures after which a message is a dead letter; -1 for an orderly consumer that never gives up."""
+    order_pause: float = 1.0
+    commit_interval: float = 5.0
+    rebalance_interval: float = 20.0
+    close_timeout: float = 10.0
+
+
+def print_failure(message: ReceivedMessage, exc: Exception) -> None:
+    """What happens to a handler's exception unless `on_error` says otherwise: its traceback, on standard error."""
+    print(f"handling {message.message_id} of {message.topic} failed:", file=sys.stderr)
+    traceback.print_exception(exc)
+
+
+class AsyncPushConsumer:
+    """A member of a consumer group. Use it as `async with`."""
+
+    def __init__(
+        self,
+        group: str,
+        topics: Mapping[str, str],
+        handler: Handler,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        on_error: OnError = print_failure,
+        **options: Any,
+    ) -> None:
+        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; all members of a group
+        must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
+        cannot be one.
+        """
+        self.options = PushOptions(**options)
+        self._topics = tuple(topics)
+        wanted = subscriptions(topics)
+        if not self.options.broadcasting:
+            wanted += (Subscription(f"%RETRY%{group}", "*", now_ms()),)
+        identity = ConsumerIdentity(
+            group,
+            client_id or new_client_id(),
+            wanted,
+            self.options.consume_from,
+            broadcasting=self.options.broadcasting,
+        )
+        self._core = new_consumer_core(name_servers, identity)
+        self._handler = handler
+        self._on_error = on_error
+        # An object may have a coroutine function for its call.
+        self._is_async = any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
+        self._locks = self.options.orderly and not self.options.broadcasting
+        self._readers: dict[TopicQueue, QueueReader] = {}
+        self._leaving: dict[TopicQueue, QueueReader] = {}
+        self._kept: dict[TopicQueue, int] = {}
+        self._running: AbstractAsyncContextManager[None] | None = None
+
+    @property
+    def client_id(self) -> str:
+        return self._core.identity.client_id
+
+    @property
+    def queues(self) -> tuple[TopicQueue, ...]:
+        """The queues that are ours at the moment, without those of the retry topic."""
+        return tuple(sorted(queue for queue in self._readers if queue.topic in self._topics))
+
+    async def __aenter__(self) -> AsyncPushConsumer:
+        assert self._running is None, "a consumer is opened once"
+        self._running = self._run()
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._running is not None
+        return await self._running.__aexit__(kind, exc, trace)
+
+    # The course of a consumer's life
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        self._rebalance_now = anyio.Event()
+        self._in_order = anyio.CapacityLimiter(self.options.concurrency)
+        self._threads = anyio.CapacityLimiter(self.options.concurrency)
+        self._arrivals, arrivals = anyio.create_memory_object_stream[
+            tuple[QueueReader, QueueCache, ReceivedMessage]
+        ](float("inf"))
+        failure: Exception | None = None
+        async with AsyncLinks.open(on_request=self._on_request) as self._links, self._arrivals, arrivals:
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    try:
+                        await self._begin(self._tasks, arrivals)
+                        yield
+                        await self._settle()
+                    except Exception as exc:
+                        failure = exc
+                    self._tasks.cancel_scope.cancel()
+            finally:
+                for reader in self._readers.values():
+                    reader.release()
+                with anyio.move_on_after(GOODBYE_S, shield=True):
+                    await self._leave()
+        if failure is not None:
+            raise failure
+
+    async def _begin(
+        self,
+        tasks: TaskGroup,
+        arrivals: ObjectReceiveStream[tuple[QueueReader, QueueCache, ReceivedMessage]],
+    ) -> None:
+        if self._offsets_file is not None:
+            self._kept = await anyio.to_thread.run_sync(load_offsets, self._offsets_file)
+        for topic in self._topics:
+            try:
+                await self._links.drive(self._core.queues(topic))
+            except RopewalkError as exc:
+                if not is_missing_topic(exc):
+                    raise  # nobody to talk to at the start is an error; later it is weather
+        await self._links.drive(self._core.heartbeats())
+        for _ in range(0 if self.options.orderly else self.options.concurrency):
+            tasks.start_soon(self._work, arrivals)
+        tasks.start_soon(self._rebalance_forever)
+        tasks.start_soon(self._heartbeat_forever)
+        tasks.start_soon(self._commit_forever)
+        if self._locks:
+            tasks.start_soon(self._relock_forever)
+
+    async def _settle(self) -> None:
+        """Stop reading, and let what is being handled come to its end."""
+        for reader in self._readers.values():
+            reader.release()
+        with anyio.move_on_after(self.options.close_timeout):
+            for reader in (*self._readers.values(), *self._leaving.values()):
+                await reader.settled()
+
+    async def _leave(self) -> None:
+        readers = [*self._readers.values(), *self._leaving.values()]
+        for reader in readers:
+            await self._record(reader)
+        if self._locks:
+            await self._links.drive(self._core.unlock(reader.queue for reader in readers))
+        await self._links.drive(self._core.goodbye())
+        self._readers.clear()
+        self._leaving.clear()
+
+    def _on_request(self, request: Command) -> Command | None:
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._rebalance_now.set()
+            return None
+        return refuse_peer_request(request)
+
+    async def _heartbeat_forever(self) -> None:
+        while True:
+            await anyio.sleep(HEARTBEAT_S)
+            await self._links.drive(self._core.heartbeats())
+
+    # Sharing queues
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            self._rebalance_now = anyio.Event()
+            known = self._core.directory.addresses()
+            balanced = all([await self._rebalance(s.topic) for s in self._core.identity.subscriptions])
+            if self._core.directory.addresses() != known:
+                await self._links.drive(self._core.heartbeats())  # a broker that has not heard of us yet
+                balanced = False
+            pause = self.options.rebalance_interval
+            with anyio.move_on_after(pause if balanced else min(pause, UNBALANCED_PAUSE_S)):
+                await self._rebalance_now.wait()
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Take what is ours of a topic and give up what is not. False if something is left to do."""
+        try:
+            queues = await self._links.drive(self._core.queues(topic))
+            mine = queues
+            if not self.options.broadcasting:
+                members = await self._links.drive(self._core.members(topic))
+                if self.client_id not in members:
+                    await self._links.drive(self._core.heartbeats())  # a broker that began anew, perhaps
+                    return False  # until it knows us again, nobody else can be given what is ours
+                mine = share(queues, members, self.client_id)
+        except RopewalkError as exc:
+            return is_missing_topic(exc)
+        for queue in [queue for queue in self._readers if queue.topic == topic and queue not in mine]:
+            self._give_up(self._readers[queue])
+        wanted = [queue for queue in mine if queue not in self._readers]
+        ready = [queue for queue in wanted if queue not in self._leaving]
+        if self._locks and ready:
+            granted = await self._links.drive(self._core.lock(ready))
+            ready = [queue for queue in ready if queue in granted]
+        balanced = len(ready) == len(wanted)
+        for queue in ready:
+            try:
+                await self._take_on(queue)
+            except RopewalkError:
+                balanced = False
+        return balanced
+
+    async def _take_on(self, queue: TopicQueue) -> None:
+        begin = self._kept.get(queue)
+        if begin is None:
+            begin = await self._links.drive(self._core.begin_offset(queue))
+        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over)
+        reader.locked_at = clock() if self._locks else math.inf
+        self._readers[queue] = reader
+        self._tasks.start_soon(reader.read)
+        if self.options.orderly:
+            self._tasks.start_soon(self._work_in_order, reader)
+
+    def _give_up(self, reader: QueueReader) -> None:
+        del self._readers[reader.queue]
+        self._leaving[reader.queue] = reader
+        reader.release()
+        self._tasks.start_soon(self._finish_giving_up, reader)
+
+    async def _finish_giving_up(self, reader: QueueReader) -> None:
+        if not self.options.orderly:
+            await self._record(reader)  # the next owner begins there, and will not wait
+        await reader.settled()
+        await self._record(reader)
+        if self._locks:
+            await self._links.drive(self._core.unlock([reader.queue]))
+        del self._leaving[reader.queue]
+        self._rebalance_now.set()
+
+    async def _relock_forever(self) -> None:
+        while True:
+            await anyio.sleep(RELOCK_S)
+            readers = {**self._leaving, **self._readers}
+            for queue in await self._links.drive(self._core.lock(readers)):
+                if queue in readers:
+                    readers[queue].locked_at = clock()
+
+    # Progress
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await anyio.sleep(self.options.commit_interval)
+            for reader in list(self._readers.values()):
+                await self._record(reader)
+
+    async def _record(self, reader: QueueReader) -> None:
+        """Record the progress of a queue, if there is any. Failing is weather: there will be another time."""
+        offset = reader.cache.committable
+        if offset == reader.committed:
+            return
+        try:
+            if self.options.broadcasting:
+                self._kept[reader.queue] = offset
+                if self._offsets_file is not None:
+                    await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
+            else:
+                await self._links.drive(self._core.commit(reader.queue, offset))
+            reader.committed = offset
+        except RopewalkError:
+            pass
+
+    @property
+    def _offsets_file(self) -> Path | None:
+        folder = self.options.offsets_folder
+        if not self.options.broadcasting or folder is None:
+            return None
+        return Path(folder) / f"{self._core.identity.group}.json"
+
+    # Handling
+
+    def _hand_over(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
+        if not self.options.orderly:
+            self._arrivals.send_nowait((reader, cache, message))
+
+    async def _work(
+        self, arrivals: ObjectReceiveStream[tuple[QueueReader, QueueCache, ReceivedMessage]]
+    ) -> None:
+        async for reader, cache, message in arrivals:
+            if not reader.begin(cache):
+                continue
+            finished = False
+            try:
+                failure = await self._call(message)
+                finished = failure is None or await self._give_back(reader, message, failure)
+            finally:
+                reader.end(cache, message if finished else None)
+            if not finished:
+                self._tasks.start_soon(self._again, reader, cache, message)
+
+    async def _again(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
+        await anyio.sleep(GIVE_BACK_PAUSE_S)
+        if not reader.released and not cache.dropped:
+            self._hand_over(reader, cache, message)
+
+    async def _give_back(self, reader: QueueReader, message: ReceivedMessage, failure: Exception) -> bool:
+        """Let the group have a failed message later. False if no broker took it."""
+        if self.options.broadcasting:
+            return True
+        level = failure.delay_level if isinstance(failure, RetryLater) else 0
+        try:
+            await self._links.drive(self._core.send_back(message, level, self.options.max_retries))
+        except RopewalkError:
+            return False
+        return True
+
+    async def _work_in_order(self, reader: QueueReader) -> None:
+        async def handle(message: ReceivedMessage) -> bool:
+            async with self._in_order:
+                return await self._call(message) is None
+
+        async def give_up(message: ReceivedMessage) -> bool:
+            if self.options.broadcasting:
+                return True
+            if self.options.max_retries < 0 or message.reconsume_times < self.options.max_retries:
+                return False
+            try:
+                await self._links.drive(self._core.resend(message, self.options.max_retries))
+            except RopewalkError:
+                return False
+            return True
+
+        await reader.handle_in_order(handle, pause_s=self.options.order_pause, give_up=give_up)
+
+    async def _call(self, message: ReceivedMessage) -> Exception | None:
+        """Call the handler; return what it raised."""
+        try:
+            if self._is_async:
+                result = self._handler(message)
+                assert result is not None
+                await result
+            else:
+                await anyio.to_thread.run_sync(self._handler, message, limiter=self._threads)
+        except Exception as exc:
+            if not isinstance(exc, RetryLater):
+                self._on_error(message, exc)
+            return exc
+        return None

@@ -1,0 +1,202 @@
+"""One queue in the hands of a push consumer: it is read ahead, its messages are handed on, its progress is kept.
+
+A reader lives from the moment a queue is ours until it is *released*. Release stops the reading at once and lets the
+handler that is at work finish; what was read and not begun is forgotten, the next owner will read it again. Only then
+is the progress committed, and for an orderly consumer the lock given up, in this order: whoever holds the lock next
+must find everything that was done.
+
+Concurrent messages go to the consumer's workers in any number. Orderly ones are handled here, one at a time; one that
+fails stays where it is and stops its queue until it has been handled or has failed too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import anyio
+
+from ropewalk.client.anyio_links import AsyncLinks
+from ropewalk.client.consuming import ConsumerCore
+from ropewalk.client.machine import clock
+from ropewalk.client.messages import PullStatus
+from ropewalk.client.queue_cache import QueueCache
+from ropewalk.client.received import ReceivedMessage, TopicQueue, received
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import RopewalkError
+
+ERROR_PAUSE_S = 3.0
+FLOW_CONTROL_PAUSE_S = 0.02
+LOCK_LASTS_S = 30.0
+"""How long we trust a lock after the broker last confirmed it; the broker keeps it for twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingOptions:
+    """How far ahead a queue is read."""
+
+    pull_count: int = 32
+    """Messages per pull."""
+    suspend: float = 15.0
+    """Seconds a broker may hold a pull that finds nothing."""
+    cached_count_max: int = 1000
+    """Unfinished messages of one queue at which reading pauses."""
+    cached_bytes_max: int = 100 * 1024 * 1024
+    cached_span_max: int = 2000
+    """Offsets between the first unfinished message and the last read one at which reading pauses."""
+
+
+class QueueReader:
+    """Reads one queue. `arrived` is told of every new message of a concurrent consumer."""
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        links: AsyncLinks,
+        queue: TopicQueue,
+        begin: int,
+        options: ReadingOptions,
+        arrived: Callable[[QueueReader, QueueCache, ReceivedMessage], None],
+    ) -> None:
+        self.queue = queue
+        self.options = options
+        self.cache = self._new_cache(begin)
+        self.committed = -1
+        """What was last recorded; -1 for nothing yet."""
+        self.locked_at = 0.0
+        """When the broker last confirmed our lock; matters only to messages that are handled in order."""
+        self.released = False
+        self._core = core
+        self._links = links
+        self._arrived = arrived
+        self._scope = anyio.CancelScope()
+        self._changed = anyio.Event()
+        self._at_work = 0
+
+    # Reading ahead
+
+    async def read(self) -> None:
+        """Pull until released."""
+        with self._scope:
+            while not self.released:
+                while self.cache.is_full:
+                    await self._changed.wait()
+                try:
+                    await self._pull_once()
+                except RopewalkError as exc:
+                    if exc.code in (
+                        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                    ):
+                        # A broker that was restarted has forgotten us; it need not stay so until the next heartbeat.
+                        await self._links.drive(self._core.heartbeats())
+                        await anyio.sleep(FLOW_CONTROL_PAUSE_S)
+                    elif exc.code == ResponseCode.FLOW_CONTROL:
+                        await anyio.sleep(FLOW_CONTROL_PAUSE_S)
+                    else:
+                        await anyio.sleep(ERROR_PAUSE_S)
+
+    async def _pull_once(self) -> None:
+        cache = self.cache
+        # A broadcasting group has no progress at the broker.
+        committable = 0 if self._core.identity.broadcasting else cache.committable
+        result = await self._links.drive(
+            self._core.pull(
+                self.queue,
+                cache.next_offset,
+                self.options.pull_count,
+                int(self.options.suspend * 1000),
+                committable,
+            )
+        )
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            # Out of what there is, or set back by an administrator: begin again where the broker says.
+            cache.dropped = True
+            self.cache = self._new_cache(result.next_offset)
+            self._notify()
+            return
+        subscription = self._core.subscription(self.queue.topic)
+        messages = [
+            message
+            for record in result.records
+            if subscription.wants((message := received(record, self.queue)).tags)
+        ]
+        cache.add(messages, result.next_offset)
+        for message in messages:
+            self._arrived(self, cache, message)
+        self._notify()
+
+    def _new_cache(self, begin: int) -> QueueCache:
+        return QueueCache(
+            begin,
+            count_max=self.options.cached_count_max,
+            size_max=self.options.cached_bytes_max,
+            span_max=self.options.cached_span_max,
+        )
+
+    # Handling
+
+    def begin(self, cache: QueueCache) -> bool:
+        """A worker takes a message on. False if the queue is no longer ours to handle."""
+        if self.released or cache.dropped:
+            return False
+        self._at_work += 1
+        return True
+
+    def end(self, cache: QueueCache, message: ReceivedMessage | None) -> None:
+        """The worker is through. `message`, unless it has to be handled again, is finished."""
+        self._at_work -= 1
+        if message is not None and not cache.dropped:
+            cache.finish(message)
+        self._notify()
+
+    async def handle_in_order(
+        self,
+        handle: Callable[[ReceivedMessage], Awaitable[bool]],
+        *,
+        pause_s: float,
+        give_up: Callable[[ReceivedMessage], Awaitable[bool]],
+    ) -> None:
+        """Handle messages one by one until released. `handle` says whether it went well; `give_up`, asked after
+        a failure, whether the message is somebody else's problem now."""
+        tries: dict[int, int] = {}
+        while not self.released:
+            cache = self.cache
+            message = cache.first
+            if message is None or clock() - self.locked_at > LOCK_LASTS_S:
+                with anyio.move_on_after(1.0):
+                    await self._changed.wait()
+                continue
+            if not self.begin(cache):
+                continue
+            finished = False
+            try:
+                again = tries.get(message.queue_offset, 0)
+                attempt = replace(message, reconsume_times=message.reconsume_times + again)
+                finished = await handle(attempt) or await give_up(attempt)
+            finally:
+                self.end(cache, message if finished else None)
+            if finished:
+                tries.pop(message.queue_offset, None)
+            else:
+                tries[message.queue_offset] = again + 1
+                with anyio.move_on_after(pause_s):
+                    while not self.released:
+                        await self._changed.wait()
+
+    # The end
+
+    def release(self) -> None:
+        """Stop: read nothing more, begin nothing more."""
+        self.released = True
+        self._scope.cancel()
+        self._notify()
+
+    async def settled(self) -> None:
+        """Return once no handler is at work on this queue."""
+        while self._at_work:
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
