@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,58 @@ def test_the_tour_does_what_it_shows(tmp_path: Path) -> None:
                 assert shown(expected).fullmatch(ended.stdout), (
                     told + "\nthe README shows:\n" + "\n".join(expected)
                 )
+
+
+def python_blocks() -> list[str]:
+    """The programs of the section about Python, in order."""
+    return re.findall(r"^```python\n(.*?)^```", section("From Python"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_python_programs_run_one_after_the_other(tmp_path: Path) -> None:
+    environment = checkout_environment()
+    programs = [text for text in python_blocks() if "def test_" not in text]
+    assert len(programs) >= 4
+    outputs: list[str] = []
+    with running_broker(checkout_command(), "--ephemeral", cwd=tmp_path, environment=environment) as broker:
+        for text in programs:
+            ended = subprocess.run(
+                [sys.executable, "-W", "error", "-c", text.replace("127.0.0.1:9876", broker.namesrv)],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert ended.returncode == 0, text + ended.stdout + ended.stderr
+            outputs.append(ended.stdout)
+    assert "SEND_OK" in outputs[0] and "acknowledged=4" in outputs[0]
+    assert outputs[1] == "orders order-7 b'2 chairs'\n", "only that message has the tag"
+    assert "messages, the first of them" in outputs[2]
+
+
+@pytest.mark.slow
+def test_the_python_test_passes_with_its_program(tmp_path: Path) -> None:
+    (test,) = (text for text in python_blocks() if "def test_" in text)
+    program = (
+        "from ropewalk import Producer\n"
+        "def announce(order, *, name_server, topic):\n"
+        "    with Producer(name_server) as producer:\n"
+        "        producer.send(topic, order.encode())\n"
+    )
+    (tmp_path / "test_orders.py").write_text(program + test)
+    command = [sys.executable, "-m", "pytest", "-q", f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
+    ended = subprocess.run(
+        [*command, "test_orders.py"],
+        cwd=tmp_path,
+        env=checkout_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_the_tour_shows_each_command_a_newcomer_needs() -> None:
