@@ -14,7 +14,8 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from ropewalk import __version__
-from ropewalk.client.simple import DEFAULT_NAME_SERVER, Client
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.simple import Client
 from tools.interrupts import Interrupts
 from tools.output import (
     FAILED,
