@@ -344,6 +344,20 @@ class World:
         self._group.close()
         self._end(kill=False)
 
+    def verify(self) -> str:
+        """What `ropewalk store verify` finds damaged in the directory, or nothing when it is clean."""
+        config = self._root / "sizes.conf"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        done = subprocess.run(
+            [*checkout_command(), "store", "verify", str(self.store), "--config", str(config)],
+            env=checkout_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.stdout + done.stderr if done.returncode else ""
+
 
 def eventually(condition: Callable[[], bool], told: Callable[[], str]) -> None:
     give_up = time.monotonic() + _PATIENCE_S

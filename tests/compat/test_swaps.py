@@ -35,6 +35,7 @@ def test_a_directory_changes_hands_under_a_running_group(
     ledger = world.ledger
     wrong = [*judge(ledger, stored), *read_store(world.store)]
     assert not wrong, "\n".join([f"{len(wrong)} promises broken", *wrong[:20]])
+    assert not world.verify()
     # There was something to break at each swap.
     assert [swap.kill for swap in ledger.swaps] == list(KILLS)
     assert len(ledger.acknowledged()) > 500
