@@ -184,6 +184,8 @@ class Broker:
         recovered = self.store.open()
         for finding in recovered.findings:
             log.warning("recovery", finding=finding)
+        if recovered.records:
+            log.info("read the end of the log again", records=recovered.records, ends_at=recovered.end)
         directory = self.config.store_path_root_dir / "config"
         now = self.now_ms()
         self._load_delays(directory / "delayOffset.json")

@@ -8,6 +8,7 @@ crash.
 
 from __future__ import annotations
 
+import errno
 import gc
 import ipaddress
 import json
@@ -151,7 +152,13 @@ class BrokerProcess:
             chance=random.Random(),
             wake=self.shell.wake,
         )
-        self.broker.open()
+        try:
+            self.broker.open()
+        except OSError as exc:
+            root = config.store_path_root_dir
+            raise StartFailed(
+                f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
+            ) from exc
         ha_port = config.ha_listen_port or port + 1
         self._registrar = Registrar(
             {
@@ -212,9 +219,10 @@ class BrokerProcess:
         try:
             return self.shell.listen(self.config.bind_address, port, make)
         except OSError as exc:
+            key = "namesrvPort" if what == "namesrvPort" else "listenPort"
             raise StartFailed(
                 f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. "
-                "Stop what uses it, or choose another port with --set (0 means any free one)"
+                + _way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
             ) from exc
 
     def _topics_changed(self) -> None:
@@ -344,10 +352,20 @@ class BrokerProcess:
         if self.options.json:
             return json.dumps(ready)
         embedded = " (embedded)" if ports.namesrv is not None else ""
+        reach = f" (listening on all addresses: {bound})" if bound in ("0.0.0.0", "::") else ""
         return (
-            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}, name server {namesrv}{embedded}, "
+            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             f"data {ready['dataDir']}, {mode}, SEND_OK means {promise}"
         )
+
+
+def _way_out(exc: OSError, any_port: str, other_address: str) -> str:
+    """What to do about an address that cannot be listened on."""
+    if exc.errno == errno.EADDRINUSE:
+        return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
+    if exc.errno == errno.EACCES:
+        return f"Ports below 1024 need privileges: choose another one ({any_port} takes any free one)"
+    return f"Is that an address of this machine? Choose another one with {other_address}"
 
 
 def print_config(config: BrokerConfig, *, as_json: bool) -> None:
@@ -444,7 +462,7 @@ class NamesrvProcess:
         except OSError as exc:
             raise StartFailed(
                 f"cannot listen on {options.host}:{options.port}: {exc.strerror}. "
-                "Stop what uses it, or choose another port with --port (0 means any free one)"
+                + _way_out(exc, "--port 0", "--host ADDRESS")
             ) from exc
 
     async def run(self, ready_line: str) -> None:

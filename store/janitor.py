@@ -267,6 +267,7 @@ class ProcessIndex(KeyIndex):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the broker, from the first moment on
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
             ) as process:
                 assert process.stdin is not None and process.stdout is not None
