@@ -9,10 +9,13 @@ This is the one file of `ropewalk` that knows of the rooms. It serves the consol
 `python -m ropewalk` alike.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
 SERVERS = ("broker", "namesrv")  # the commands that own state other programs rely on
+INTERRUPTED = 130
 
 
 def rooms_folder(package: Path) -> Path:
@@ -47,11 +50,13 @@ def main() -> None:
     reason = refusal(sys.argv[1:], optimized=sys.flags.optimize > 0, platform=sys.platform)
     if reason is not None:
         sys.exit(f"error: {reason}")
+    # While modules are imported nothing is worth finishing, and a KeyboardInterrupt would be a traceback.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
     sys.path.insert(0, str(rooms_folder(Path(__file__).resolve().parent)))
 
-    from tools.cli import app
+    from tools.cli import run
 
-    app(prog_name="ropewalk")
+    run(servers=SERVERS)
 
 
 if __name__ == "__main__":

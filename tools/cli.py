@@ -6,10 +6,12 @@ and the store are imported by the command that uses them, and `--help` imports n
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NoReturn
 
 import typer
 
@@ -21,15 +23,19 @@ from tools.output import (
     FAILED,
     INTERRUPTED,
     OK,
+    OutputFailed,
     ProgressLine,
     UsageError,
     counted,
+    ended_by_output,
     expected_errors,
     note,
+    open_output,
     parse_pairs,
     print_json,
     print_table,
     report_error,
+    telling,
 )
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -58,6 +64,35 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
 ]
+
+
+def run(servers: Collection[str]) -> NoReturn:
+    """Run the command this process was started for, and exit with its status.
+
+    A server keeps the standard streams and the Ctrl-C it was born with: it has its own ways with both. Every other
+    command meets a Ctrl-C before and after its own handling in silence, and an output that fails in a sentence.
+    """
+    words = sys.argv[1:]
+    if next((word for word in words if not word.startswith("-")), None) in servers:
+        if not {"-h", "--help"} & set(words):
+            import broker.process  # noqa: F401 - now, while a Ctrl-C still ends the process silently
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.exit(app(prog_name="ropewalk"))
+    signal.signal(signal.SIGINT, _leave)
+    open_output()
+    try:
+        try:
+            app(prog_name="ropewalk")
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+    except OutputFailed as exc:
+        sys.exit(ended_by_output(exc, as_json="--json" in words))
+    sys.exit(OK)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    sys.exit(INTERRUPTED)
 
 
 def _print_version(wanted: bool) -> None:
@@ -224,11 +259,13 @@ def produce(
         send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
     for text, number in report.problems.items():
         report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
-    if as_json:
-        print_json(report.as_json() | {"skipped": lines.skipped if lines else 0})
-    else:
-        for row in (row for result in report.results or () for row in result_rows(result)):
-            print("{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row))
+    with telling(lambda: summary(report)):
+        if as_json:
+            print_json(report.as_json() | {"skipped": lines.skipped if lines else 0})
+        else:
+            for row in (row for result in report.results or () for row in result_rows(result)):
+                print("{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row))
+    if not as_json:
         if lines is not None or report.interrupted or not report.complete:
             note(summary(report))
         if lines is not None and lines.skipped:
@@ -301,13 +338,20 @@ def consume(
             queues = choose_queues(client.read_queues(topic), topic, queue, broker_name)
             reading = Reading(topic, queues, begin, tags, follow, count)
 
+            printed = 0
+
             def handle(where: Any, record: Any) -> None:
+                nonlocal printed
                 out.write(format_message(form, where, record, to_terminal=to_terminal))
+                printed += 1
                 if follow:
                     out.flush()
 
-            handled = read_all(client, reading, handle, interrupts)
-        out.flush()
+            with telling(
+                lambda: f"{counted(printed)} from {topic} handled, of which the last may be missing"
+            ):
+                handled = read_all(client, reading, handle, interrupts)
+                out.flush()
         stopped = "stopped: " if interrupts.requested else ""
         if interrupts.requested or sys.stderr.isatty():
             note(f"{stopped}{counted(handled)} from {topic}")

@@ -5,17 +5,19 @@ standard error, so that a pipe carries results only. With `--json` an error is J
 `{"error": ..., "hint": ...}`.
 
 Exit codes: 0 done, 1 it failed or was done in part, 2 it could not even be tried (wrong use, unreadable
-input), 130 stopped by Ctrl-C. Expected errors end in a sentence and what to do next, never in a
-traceback; an exception that is not listed here is a bug and shows as one.
+input), 130 stopped by Ctrl-C, 141 whoever read the output had seen enough. Expected errors end in a sentence
+and what to do next, never in a traceback; an exception that is not listed here is a bug and shows as one.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +36,8 @@ OK = 0
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a shell reports for a program that SIGPIPE ended, as most programs in a pipe are."""
 
 PROGRESS_AFTER_S = 1.0
 PROGRESS_EVERY_S = 0.1
@@ -43,9 +47,70 @@ class UsageError(RopewalkError):
     """What was asked for makes no sense as it stands; the text says what would."""
 
 
+class OutputFailed(Exception):
+    """Standard output took no more. No `OSError`: nobody between the write and `run` shall take it for theirs."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror or str(cause))
+        self.broken_pipe = cause.errno == errno.EPIPE
+        self.done: str | None = None
+        """What had been done until then."""
+
+
+class _Output(io.FileIO):
+    """A descriptor whose failing writes are `OutputFailed`."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise OutputFailed(exc) from exc
+
+
+def open_output() -> None:
+    """Put a standard output in place that fails as `OutputFailed`, and prints what its encoding cannot as escapes."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    old = sys.stdout
+    if old is None:
+        # It was closed. Nothing else may get its number, and every write is to fail.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+    else:
+        old.flush()
+    raw = _Output(1, "w" if old is not None else "wb", closefd=False)
+    encoding = old.encoding if old is not None else "utf-8"
+    terminal = os.isatty(1)
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=terminal
+    )
+
+
+def ended_by_output(exc: OutputFailed, *, as_json: bool = False) -> int:
+    """Say that output could not be written, unless its reader had simply seen enough (`| head`). The exit code."""
+    # The interpreter flushes standard output once more at exit and would complain there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if exc.broken_pipe:
+        return BROKEN_PIPE
+    report_error(f"cannot write to standard output: {exc}", exc.done, as_json=as_json)
+    return FAILED
+
+
+@contextmanager
+def telling(done: Callable[[], str]) -> Iterator[None]:
+    """If output fails inside, the error also tells what had been done."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OutputFailed as exc:
+        exc.done = done()
+        raise
+
+
 def print_json(value: Any) -> None:
-    """One JSON document on one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """One JSON document on one line, in UTF-8 whatever the locale."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -66,7 +131,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def note(text: str) -> None:
     """Something to know that is not a result."""
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):  # who cannot be told is still served
+        print(text, file=sys.stderr, flush=True)
 
 
 def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
@@ -93,15 +159,8 @@ def expected_errors(*, as_json: bool = False) -> Iterator[None]:
         fail(str(exc), exit_code=USAGE, as_json=as_json)
     except RopewalkError as exc:
         fail(str(exc), hint_for(exc), as_json=as_json)
-    except BrokenPipeError:
-        leave_quietly()
-
-
-def leave_quietly() -> NoReturn:
-    """Whoever read our output has seen enough (`| head`): stop without a word."""
-    # The interpreter flushes standard output once more at exit and would complain there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise typer.Exit(FAILED)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def hint_for(exc: RopewalkError) -> str | None:

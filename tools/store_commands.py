@@ -20,8 +20,10 @@ from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.offline import Damage, UnreadableStore, find_log_files, read_log
 from tools.consume import host_text, shortened, time_text
+from tools.interrupts import Interrupts
 from tools.output import (
     FAILED,
+    INTERRUPTED,
     OK,
     USAGE,
     ProgressLine,
@@ -29,10 +31,10 @@ from tools.output import (
     counted,
     expected_errors,
     fail,
-    leave_quietly,
     note,
     print_json,
     print_table,
+    telling,
 )
 
 app = typer.Typer(
@@ -68,48 +70,58 @@ def dump(
     Works on a Ropewalk or Apache RocketMQ store, also while no broker runs. Exit codes: 0 the log is
     clean, 1 damage was found (file and position are on standard error), 2 it cannot be read.
     """
-    with expected_errors(as_json=as_json):
+    with expected_errors(as_json=as_json), Interrupts() as interrupts:
         try:
             damages = dump_log(
                 directory,
                 json_line if as_json else text_line,
+                interrupts,
                 topic=topic,
                 from_offset=from_offset,
                 limit=limit,
             )
         except UnreadableStore as exc:
             fail(str(exc), exit_code=USAGE, as_json=as_json)
-        except BrokenPipeError:
-            leave_quietly()
-        if damages:
-            raise typer.Exit(FAILED)
+    raise typer.Exit(INTERRUPTED if interrupts.requested else FAILED if damages else OK)
 
 
 def dump_log(
     directory: Path,
     line: Callable[[Record], bytes],
+    interrupts: Interrupts,
     *,
     topic: str | None = None,
     from_offset: int = 0,
     limit: int | None = None,
 ) -> int:
-    """Write a line for each record to standard output. Returns how many damages were found and noted."""
+    """Write a line for each record to standard output. Returns how many damages were found and noted.
+
+    Ends early at Ctrl-C, with a count.
+    """
     files = find_log_files(directory)
     out = sys.stdout.buffer
     printed = damages = 0
-    for found in read_log(files, from_offset) if limit != 0 else ():
-        if isinstance(found, Damage):
-            damages += 1
-            out.flush()  # so that the note stands behind what precedes it
-            note(f"damage: {found}")
-        elif topic is None or found.topic == topic:
-            out.write(line(found))
-            printed += 1
-            if printed == limit:
+    ends_in_damage = False
+    with telling(lambda: f"{counted(printed)} handled, of which the last may be missing"):
+        for found in read_log(files, from_offset) if limit != 0 else ():
+            if interrupts.requested:
                 break
-    out.flush()
+            ends_in_damage = isinstance(found, Damage)
+            if isinstance(found, Damage):
+                damages += 1
+                out.flush()  # so that the note stands behind what precedes it
+                note(f"damage: {found}")
+            elif topic is None or found.topic == topic:
+                out.write(line(found))
+                printed += 1
+                if printed == limit:
+                    break
+        out.flush()
     if damages:
-        note(f"{counted(printed)} printed, {counted(damages, 'damaged place')} found")
+        rest = "; what follows the last of them could not be read" if ends_in_damage else ""
+        note(f"{counted(printed)} printed, {counted(damages, 'damaged place')} found{rest}")
+    if interrupts.requested:
+        note(f"stopped: {counted(printed)} printed")
     return damages
 
 

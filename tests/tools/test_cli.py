@@ -1,5 +1,8 @@
+import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +11,7 @@ from broker.options import BrokerOptions, NamesrvOptions
 from ropewalk.codes import RequestCode
 from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.ropewalk.client.test_blocking import free_port
-from tests.tools.conftest import ROOT, RunCommand, command_environment
+from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
 
 
 def test_help_names_every_command(ropewalk: RunCommand) -> None:
@@ -132,6 +135,96 @@ def test_an_unknown_key_is_wrong_use_and_names_the_nearest(ropewalk: RunCommand)
     ended = ropewalk("broker", "--set", "flushDiskTyp=SYNC_FLUSH")
     assert ended.status == 2
     assert "flushDiskType" in ended.errors
+
+
+# Output that cannot be written, and Ctrl-C at any time
+
+
+def shell(
+    cluster: FakeCluster, tmp_path: Path, script: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    program = shlex.join(command_line())
+    return subprocess.run(
+        ["bash", "-c", script.replace("ropewalk", program)],
+        capture_output=True,
+        env=command_environment(cluster.address) | environment,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("words", ["--help", "store --help", "produce T a b", "produce T a --json", "pull T"])
+def test_a_reader_that_is_gone_is_no_failure(cluster: FakeCluster, tmp_path: Path, words: str) -> None:
+    cluster.create_topic("T")
+    ended = shell(cluster, tmp_path, f"(sleep 1; ropewalk {words}; echo $? >status) | true")
+    assert ((tmp_path / "status").read_text(), ended.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        ("produce T a", "1 message acknowledged"),
+        ("produce T a --json", "1 message acknowledged"),
+        ("consume T", "1 message from T handled"),
+        ("pull T", ""),
+        ("--version", ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_with_what_was_done(
+    cluster: FakeCluster, tmp_path: Path, words: str, done: str, where: str
+) -> None:
+    cluster.create_topic("T", 1)
+    cluster.put("T", 0, b"stored before")
+    ended = shell(cluster, tmp_path, f"ropewalk {words} {where}")
+    assert ended.returncode == 1
+    assert "cannot write to standard output: " in ended.stderr and "Traceback" not in ended.stderr
+    assert done in ended.stderr
+
+
+def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.create_topic("T", 1)
+    cluster.put("T", 0, "wörld 世".encode())
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    ended = shell(cluster, tmp_path, "ropewalk pull T", **ascii_only)
+    assert ended.returncode == 0, ended.stderr
+    assert r"w\xf6rld \u4e16" in ended.stdout
+    ended = shell(cluster, tmp_path, "ropewalk pull T --json", **ascii_only)
+    assert json.loads(ended.stdout)["messages"][0]["body"] == "wörld 世"
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        (("consume", "T"), "tools.cli"),
+        (("consume", "T"), "tools.consume"),
+        (("bench", "produce"), "tools.bench.cli"),
+        (("store", "dump", "."), "store.offline"),
+        (("broker",), "broker.process"),
+    ],
+)
+def test_ctrl_c_during_imports_is_silent(words: tuple[str, ...], module: str, tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"sys.argv[1:] = {list(words)!r}\n"
+        "from ropewalk.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        env=command_environment(),
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 def run_in_process(*words: str) -> None:

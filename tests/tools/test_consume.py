@@ -143,7 +143,7 @@ def test_compressed_bodies_are_unpacked_and_unknown_ones_noted(
 
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(cluster: FakeCluster, tmp_path: Path) -> None:
     fill(cluster, 20_000)
-    command = " ".join(command_line("consume", "T")) + " | head -n 1"
+    command = " ".join(command_line("consume", "T")) + " | head -n 1; exit ${PIPESTATUS[0]}"
     ended = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
@@ -152,7 +152,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(cluster: FakeClu
         timeout=60,
         check=False,
     )
-    assert (ended.stdout, ended.stderr) == (b"0\n", b"")
+    assert (ended.stdout, ended.stderr, ended.returncode) == (b"0\n", b"", 141)
 
 
 def test_following_prints_what_comes_and_counts_at_ctrl_c(cluster: FakeCluster, tmp_path: Path) -> None:
