@@ -6,9 +6,10 @@
 A reader task lives exactly as long as the block. Any number of tasks may call at the same time.
 
 Cancellation is safe at every await. A call that is cancelled while it waits is forgotten, and its
-late answer is counted and dropped. One that is cancelled while its frame is half written takes the
-connection with it, because nothing that followed could be told from the missing half; the other
-callers then get `OutcomeUnknown`, which is the truth.
+late answer is counted and dropped. One that is cancelled while its frame is being written first lets
+the frame out, for at most `timeout` seconds; if the peer does not take it, the call takes the
+connection with it, because nothing that followed could be told from the missing half, and the other
+callers get `OutcomeUnknown`, which is the truth.
 """
 
 from __future__ import annotations
@@ -154,13 +155,18 @@ class AsyncConnection:
             self._require_open()
             whole = False
             try:
-                await self._stream.send(frame)
-                whole = True
+                # Shielded: whoever is cancelled here waits until its frame is out, a moment as a rule, rather
+                # than take the connection away from everybody who shares it.
+                with anyio.move_on_after(self.timeout, shield=True):
+                    await self._stream.send(frame)
+                    whole = True
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
                 raise OutcomeUnknown(f"{self.address} hung up during a request") from exc
             finally:
                 if not whole:
                     self._close("a request was cut off half-way")
+            if not whole:
+                raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
 
     async def _read_forever(self) -> None:
         reason = "the peer closed the connection"

@@ -31,7 +31,7 @@ from ropewalk.client.membership import (
 from ropewalk.client.messages import PULL_STATUSES, Message, PullResult, PullStatus, command_of, send_request
 from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.routes import MASTER_ID, Queue
-from ropewalk.client.steps import Steps, answer_header, ask, require_success
+from ropewalk.client.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, Rejected, RopewalkError, error_for
 from ropewalk.format import fastjson
@@ -122,7 +122,7 @@ class ConsumerCore:
         command = heartbeat_request(me.client_id, consumers=[document])
         for address in self.directory.addresses():
             try:
-                yield from ask(address, command, HEARTBEAT_TIMEOUT_S)
+                yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)
             except RopewalkError:
                 continue
 
@@ -131,7 +131,7 @@ class ConsumerCore:
         command = goodbye_request(self.identity.client_id, consumer=self.identity.group)
         for address in self.directory.addresses():
             try:
-                yield from ask(address, command, CALL_TIMEOUT_S)
+                yield from ask_twice(address, command, CALL_TIMEOUT_S)
             except RopewalkError:
                 continue
 
@@ -148,7 +148,7 @@ class ConsumerCore:
         ]
         if not addresses:
             return ()
-        answer = yield from ask(addresses[0], members_request(self.identity.group), CALL_TIMEOUT_S)
+        answer = yield from ask_twice(addresses[0], members_request(self.identity.group), CALL_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             return ()
         return tuple(fastjson.loads(answer.body)["consumerIdList"])
@@ -158,7 +158,9 @@ class ConsumerCore:
         granted: set[TopicQueue] = set()
         for address, some in self._by_master(queues):
             try:
-                answer = yield from ask(address, self._lock_command(RequestCode.LOCK_BATCH_MQ, some), 1.0)
+                answer = yield from ask_twice(
+                    address, self._lock_command(RequestCode.LOCK_BATCH_MQ, some), 1.0
+                )
                 held = fastjson.loads(require_success(answer).body).get("lockOKMQSet") or []
             except RopewalkError:
                 continue
@@ -172,7 +174,7 @@ class ConsumerCore:
         """Give the right up. A broker that does not hear it lets the lock expire after a minute."""
         for address, some in self._by_master(queues):
             try:
-                yield from ask(address, self._lock_command(RequestCode.UNLOCK_BATCH_MQ, some), 1.0)
+                yield from ask_twice(address, self._lock_command(RequestCode.UNLOCK_BATCH_MQ, some), 1.0)
             except RopewalkError:
                 continue
 
@@ -332,7 +334,9 @@ class ConsumerCore:
 
     def _ask(self, queue: TopicQueue, command: Command) -> Steps[Command]:
         yield from self.directory.route(queue.topic)
-        return (yield from ask(self.directory.member_of(queue.topic, queue.queue), command, CALL_TIMEOUT_S))
+        return (
+            yield from ask_twice(self.directory.member_of(queue.topic, queue.queue), command, CALL_TIMEOUT_S)
+        )
 
     def _ask_offset(self, queue: TopicQueue, command: Command) -> Steps[int]:
         answer = yield from self._ask(queue, command)

@@ -126,6 +126,8 @@ class AsyncPushConsumer:
         self._readers: dict[TopicQueue, QueueReader] = {}
         self._leaving: dict[TopicQueue, QueueReader] = {}
         self._kept: dict[TopicQueue, int] = {}
+        self._asked: set[TopicQueue] = set()
+        """Queues whose lock may be ours: asked for, perhaps without hearing the answer, and not given back."""
         self._running: AbstractAsyncContextManager[None] | None = None
 
     @property
@@ -154,6 +156,7 @@ class AsyncPushConsumer:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         self._rebalance_now = anyio.Event()
+        self._sharing = anyio.CancelScope()
         self._in_order = anyio.CapacityLimiter(self.options.concurrency)
         self._threads = anyio.CapacityLimiter(self.options.concurrency)
         self._arrivals, arrivals = anyio.create_memory_object_stream[
@@ -201,7 +204,8 @@ class AsyncPushConsumer:
             tasks.start_soon(self._relock_forever)
 
     async def _settle(self) -> None:
-        """Stop reading, and let what is being handled come to its end."""
+        """Take nothing more on, stop reading, and let what is being handled come to its end."""
+        self._sharing.cancel()
         for reader in self._readers.values():
             reader.release()
         with anyio.move_on_after(self.options.close_timeout):
@@ -213,7 +217,7 @@ class AsyncPushConsumer:
         for reader in readers:
             await self._record(reader)
         if self._locks:
-            await self._links.drive(self._core.unlock(reader.queue for reader in readers))
+            await self._unlock(list(self._asked))
         await self._links.drive(self._core.goodbye())
         self._readers.clear()
         self._leaving.clear()
@@ -232,16 +236,17 @@ class AsyncPushConsumer:
     # Sharing queues
 
     async def _rebalance_forever(self) -> None:
-        while True:
-            self._rebalance_now = anyio.Event()
-            known = self._core.directory.addresses()
-            balanced = all([await self._rebalance(s.topic) for s in self._core.identity.subscriptions])
-            if self._core.directory.addresses() != known:
-                await self._links.drive(self._core.heartbeats())  # a broker that has not heard of us yet
-                balanced = False
-            pause = self.options.rebalance_interval
-            with anyio.move_on_after(pause if balanced else min(pause, UNBALANCED_PAUSE_S)):
-                await self._rebalance_now.wait()
+        with self._sharing:
+            while True:
+                self._rebalance_now = anyio.Event()
+                known = self._core.directory.addresses()
+                balanced = all([await self._rebalance(s.topic) for s in self._core.identity.subscriptions])
+                if self._core.directory.addresses() != known:
+                    await self._links.drive(self._core.heartbeats())  # a broker that has not heard of us yet
+                    balanced = False
+                pause = self.options.rebalance_interval
+                with anyio.move_on_after(pause if balanced else min(pause, UNBALANCED_PAUSE_S)):
+                    await self._rebalance_now.wait()
 
     async def _rebalance(self, topic: str) -> bool:
         """Take what is ours of a topic and give up what is not. False if something is left to do."""
@@ -260,7 +265,11 @@ class AsyncPushConsumer:
             self._give_up(self._readers[queue])
         wanted = [queue for queue in mine if queue not in self._readers]
         ready = [queue for queue in wanted if queue not in self._leaving]
+        if self._locks:
+            idle = {queue for queue in self._asked if queue.topic == topic and queue not in mine}
+            await self._unlock([queue for queue in idle if queue not in self._leaving])
         if self._locks and ready:
+            self._asked.update(ready)
             granted = await self._links.drive(self._core.lock(ready))
             ready = [queue for queue in ready if queue in granted]
         balanced = len(ready) == len(wanted)
@@ -294,9 +303,14 @@ class AsyncPushConsumer:
         await reader.settled()
         await self._record(reader)
         if self._locks:
-            await self._links.drive(self._core.unlock([reader.queue]))
+            await self._unlock([reader.queue])
         del self._leaving[reader.queue]
         self._rebalance_now.set()
+
+    async def _unlock(self, queues: list[TopicQueue]) -> None:
+        if queues:
+            await self._links.drive(self._core.unlock(queues))
+            self._asked.difference_update(queues)
 
     async def _relock_forever(self) -> None:
         while True:

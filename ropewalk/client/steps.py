@@ -21,8 +21,9 @@ from typing import TypeVar
 
 import msgspec
 
+from ropewalk.client.core import Unreachable
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import RemoteProtocolError, RopewalkError, error_for
+from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, error_for
 from ropewalk.format.headers import HeaderError, decode_header
 from ropewalk.format.remoting import Command
 
@@ -65,6 +66,14 @@ def ask(address: str, command: Command, timeout_s: float) -> Steps[Command]:
     answer = yield Ask(address, command, timeout_s)
     assert isinstance(answer, Command), "an Ask is resumed with its answer"
     return answer
+
+
+def ask_twice(address: str, command: Command, timeout_s: float) -> Steps[Command]:
+    """Ask what may be asked again: once more if the connection broke or stayed silent."""
+    try:
+        return (yield from ask(address, command, timeout_s))
+    except (Unreachable, OutcomeUnknown):
+        return (yield from ask(address, command, timeout_s))
 
 
 def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:

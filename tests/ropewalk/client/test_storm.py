@@ -1,0 +1,116 @@
+"""Members of one group join, leave and die while messages come: nothing is lost, and promised order is kept."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter, defaultdict
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from ropewalk.client.messages import Message
+from ropewalk.client.producer import AsyncProducer
+from ropewalk.client.push_consumer import AsyncPushConsumer
+from ropewalk.client.received import ReceivedMessage
+from ropewalk.testing import RopewalkBroker
+
+QUEUES = 16
+MEMBERS = 8
+SETTLE_S = 60.0
+
+pytestmark = pytest.mark.slow
+
+
+class Storm:
+    """One group, its members' comings and goings, and everything they handled."""
+
+    def __init__(self, broker: RopewalkBroker, seed: int, *, orderly: bool, deaths: bool) -> None:
+        self.namesrv = broker.namesrv
+        self.topic, self.group = broker.topic(queues=QUEUES), broker.group()
+        self.chance = random.Random(seed)
+        self.orderly = orderly
+        self.deaths = deaths
+        self.sent = 0
+        self.handled: Counter[bytes] = Counter()
+        self.order: dict[int, list[int]] = defaultdict(list)
+        self.over = False
+
+    async def handle(self, message: ReceivedMessage) -> None:
+        await anyio.sleep(0.001)
+        self.handled[message.body] += 1
+        self.order[message.source.queue.queue_id].append(message.queue_offset)
+
+    async def member(self) -> None:
+        """Come and go until the storm is over."""
+        while not self.over:
+            consumer = AsyncPushConsumer(
+                self.group, {self.topic: "*"}, self.handle, self.namesrv,
+                orderly=self.orderly, consume_from="first", pull_count=8,
+            )  # fmt: skip
+            dies = self.deaths and self.chance.random() < 0.3
+            if dies:
+                # No commit and no goodbye: its connections break, and that is all the broker learns.
+                consumer._leave = anyio.lowlevel.checkpoint  # type: ignore[method-assign]
+            with anyio.CancelScope() as scope:
+                async with consumer:
+                    await anyio.sleep(self.chance.uniform(0.2, 3.0))
+                    if dies:
+                        scope.cancel()
+                        await anyio.lowlevel.checkpoint()
+            await anyio.sleep(self.chance.uniform(0.0, 0.5))
+
+    async def producer(self) -> None:
+        async with AsyncProducer(self.namesrv) as producer:
+            while not self.over:
+                await producer.send(self.topic, Message(b"%d" % self.sent))
+                self.sent += 1
+                await anyio.sleep(0.004)
+
+    async def rage(self, seconds: float) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.producer)
+            for _ in range(MEMBERS):
+                tasks.start_soon(self.member)
+            await anyio.sleep(seconds)
+            self.over = True
+        # Whoever comes after the storm finds the rest.
+        async with AsyncPushConsumer(
+            self.group,
+            {self.topic: "*"},
+            self.handle,
+            self.namesrv,
+            orderly=self.orderly,
+            consume_from="first",
+        ):
+            deadline = time.monotonic() + SETTLE_S
+            while len(self.handled) < self.sent and time.monotonic() < deadline:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_orderly_members_that_come_and_go_keep_every_queue_in_order(
+    ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
+) -> None:
+    storm = Storm(ropewalk_broker, seed, orderly=True, deaths=False)
+    anyio.run(storm.rage, 120.0 if long_run else 6.0, backend="trio")
+    assert len(storm.handled) == storm.sent, f"lost {storm.sent - len(storm.handled)} of {storm.sent}"
+    wrong = {
+        queue: [pair for pair in itertools.pairwise(seen) if pair[1] != pair[0] + 1]
+        for queue, seen in storm.order.items()
+        if seen != list(range(len(seen)))
+    }
+    assert not wrong, f"steps that are not one forward, by queue: {wrong}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_members_that_also_die_lose_nothing(
+    ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
+) -> None:
+    storm = Storm(ropewalk_broker, seed, orderly=False, deaths=True)
+    anyio.run(storm.rage, 120.0 if long_run else 6.0, backend="asyncio")
+    assert len(storm.handled) == storm.sent, f"lost {storm.sent - len(storm.handled)} of {storm.sent}"
+    twice = sum(count - 1 for count in storm.handled.values())
+    print(f"{storm.sent} messages, {twice} handled again")
