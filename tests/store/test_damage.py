@@ -110,10 +110,10 @@ def write(*, sync_flush: bool, ending: str, check_at_start: int = 1 << 30) -> Pr
         store.close()
     else:
         if ending == "killed at rest":
-            store._write_queues()
+            store._write_back.write_queues(store.readable_offset)
             rest(store, helpers)
         store.tick()
-        store._write_bound(clean=False)
+        store._write_back.write_bound(clean=False)
         rest(store, helpers)
         disk = disk.killed()
     files = {path: bytes(file.data) for path, file in disk.files.items() if ROOT in path.parents}

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-import store.message_store
+import store.write_back
 from ropewalk.errors import LocalProtocolError
 from store.bound import decode_bound
 from store.commitlog import StoreDamaged, segment_name
@@ -181,7 +181,7 @@ def test_under_sync_flush_nothing_is_readable_before_its_flush(sync_world: World
         put(store, [b"second"])
         time.sleep(0.02)
         store.run_completions()
-        store._write_queues()
+        store._write_back.write_queues(store.readable_offset)
         assert bodies(store) == [b"first"]
         assert store.readable_offset == store.flushed_offset < store.log.end_offset
         queue = store.queue("T", 0)
@@ -211,14 +211,14 @@ def test_queue_entries_in_files_never_run_ahead_of_what_is_readable(sync_world: 
         settle(store)
         disk.may_sync.clear()
         put(store, [b"y"] * 3)
-        store._write_queues()
-        wait_for(store, lambda: not store._queues_writing)
+        store._write_back.write_queues(store.readable_offset)
+        wait_for(store, lambda: not store._write_back.writing)
         content = (sync_world.root / "consumequeue" / "T" / "0" / segment_name(0)).read_bytes()
         assert content[60:].strip(b"\0") == b""
         disk.may_sync.set()
         settle(store)
-        store._write_queues()
-        wait_for(store, lambda: not store._queues_writing)
+        store._write_back.write_queues(store.readable_offset)
+        wait_for(store, lambda: not store._write_back.writing)
         content = (sync_world.root / "consumequeue" / "T" / "0" / segment_name(0)).read_bytes()
         assert content[60:120].strip(b"\0") != b""
 
@@ -295,7 +295,7 @@ def test_the_checkpoint_claims_queue_entries_only_after_they_were_synced(
 def test_thousands_of_changed_queue_files_are_synced_by_one_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store.message_store, "_SYNC_SINGLY_MAX", 3)
+    monkeypatch.setattr(store.write_back, "_SYNC_SINGLY_MAX", 3)
     calls: list[Path] = []
     monkeypatch.setattr(Disk, "sync_file_system", lambda _self, path: calls.append(path))
     with world.opened() as opened:
@@ -405,13 +405,13 @@ def test_a_disk_that_is_full_from_the_start_stores_nothing_and_raises_nothing(wo
     disk.full = True
     store = world.store(disk)
     store.open()
-    wait_for(store, lambda: not store._janitor.pending)
+    wait_for(store, lambda: not store._ahead.worker.pending)
     assert put(store, [b"x"]) == []
     assert store.full is not None
     disk.full = False
     world.clock.ms += 1100
     store.tick()
-    wait_for(store, lambda: not store._janitor.pending)
+    wait_for(store, lambda: not store._ahead.worker.pending)
     assert put(store, [b"x"]) == [(0, 0)]
     store.close()
 
@@ -420,7 +420,7 @@ def test_a_full_disk_is_asked_for_a_segment_once_a_second_and_not_by_every_put(w
     disk = TroubledDisk()
     with world.opened(disk) as store:
         put(store, [b"x" * 700])
-        wait_for(store, lambda: not store._janitor.pending)
+        wait_for(store, lambda: not store._ahead.worker.pending)
         disk.full = True
         put(store, [b"x" * 700] * 40)
         settle(store)
@@ -428,7 +428,7 @@ def test_a_full_disk_is_asked_for_a_segment_once_a_second_and_not_by_every_put(w
         for _ in range(50):
             assert put(store, [b"x" * 7000]) == []
             store.tick()
-            wait_for(store, lambda: not store._janitor.pending)
+            wait_for(store, lambda: not store._ahead.worker.pending)
         assert disk.refused - asked <= 2
         disk.full = False
 
@@ -444,12 +444,12 @@ def test_queue_entries_that_find_no_room_are_written_later_and_none_is_lost(worl
         put(store, [b"y"] * 7, queue_id=2)
         write_back(store)
         assert disk.refused > 0
-        assert store._queues_written < store.log.end_offset
+        assert store._write_back.queues_written < store.log.end_offset
         put(store, [b"z"] * 2, queue_id=1)
         killed = world.killed()
         disk.full = False
         write_back(store)
-        assert store._queues_written == store.log.end_offset
+        assert store._write_back.queues_written == store.log.end_offset
         expected = {q.queue_id: bodies(store, "T", q.queue_id) for q in queues(store)}
     for here in (world, killed):
         with here.opened() as store:
@@ -505,17 +505,17 @@ def test_a_worker_that_fails_for_another_reason_ends_the_process_too(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(PagedFile, "write_at", broken)
-        store._write_queues()
+        store._write_back.write_queues(store.readable_offset)
         with pytest.raises(OSError, match="Input/output error"):
-            wait_for(store, lambda: not store._queues_writing)
+            wait_for(store, lambda: not store._write_back.writing)
         monkeypatch.undo()
-        store._queues_writing = False
-        store._mark_dirty(store.queue("T", 0))
+        store._write_back.writing = False
+        store._write_back.mark_dirty(store.queue("T", 0))
 
 
 def abandon(store: MessageStore) -> None:
     """Drop a store as a dying process does, without a word to its files."""
-    for helper in (store._flusher, store._writer, store._janitor):
+    for helper in (store._flusher, store._write_back.worker, store._ahead.worker):
         assert helper is not None
         helper.stop()
     store.log.close(keep_spare=True)
@@ -697,7 +697,10 @@ class StoreAgainstLists(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """Under either mode a kill keeps what was appended: it is in the page cache."""
-        wait_for(self.store, lambda: not self.store._writer.pending and not self.store._janitor.pending)
+        wait_for(
+            self.store,
+            lambda: not self.store._write_back.worker.pending and not self.store._ahead.worker.pending,
+        )
         killed = self.world.killed()
         abandon(self.store)
         self.world = killed
@@ -707,7 +710,10 @@ class StoreAgainstLists(RuleBasedStateMachine):
 
     @rule()
     def kill_and_forget_the_hints(self) -> None:
-        wait_for(self.store, lambda: not self.store._writer.pending and not self.store._janitor.pending)
+        wait_for(
+            self.store,
+            lambda: not self.store._write_back.worker.pending and not self.store._ahead.worker.pending,
+        )
         killed = self.world.killed()
         abandon(self.store)
         self.world = killed

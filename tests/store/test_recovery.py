@@ -249,7 +249,7 @@ def test_a_tail_torn_at_every_byte_of_the_last_record_loses_that_record_only(
         settle(store)
         (_, _), (last, _) = [(r.offset, r.size) for r in records(store)]
         size = records(store)[1].size
-        store._write_bound(clean=False)
+        store._write_back.write_bound(clean=False)
         settle(store)
         whole = world.killed()
     original = whole.segment().read_bytes()

@@ -179,7 +179,7 @@ def test_the_decision_left_to_a_person_is_shown_first_and_costs_nothing_that_is_
     store.open()
     placed = put(store, [b"first"] * 3)
     settle(store)
-    store._write_bound(clean=False)
+    store._write_back.write_bound(clean=False)
     settle(store)
     placed += put(store, [b"second"] * 4)
     killed = tmp_path / "killed"

@@ -209,7 +209,7 @@ def pass_time(world: World, store: MessageStore) -> None:
         store.run_completions()
         store.tick()
         busy = (
-            cleaner._worker.pending or store._writer.pending or cleaner._emptied or cleaner._late
+            cleaner._worker.pending or store._write_back.worker.pending or cleaner._emptied or cleaner._late
             or any(not segment.pins for segment in cleaner._retired)
         )  # fmt: skip
         quiet = 0 if busy else quiet + 1

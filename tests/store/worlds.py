@@ -100,7 +100,7 @@ def settle(store: MessageStore) -> None:
     """Have everything flushed, and every helper thread come to rest."""
     store.request_flush()
     wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
-    wait_for(store, lambda: not store._writer.pending and not store._janitor.pending)
+    wait_for(store, lambda: not store._write_back.worker.pending and not store._ahead.worker.pending)
 
 
 def wait_for(store: MessageStore, happened: object) -> None:
@@ -117,9 +117,9 @@ def wait_for(store: MessageStore, happened: object) -> None:
 def write_back(store: MessageStore) -> None:
     """What the store does once a second: readable entries go to their files."""
     settle(store)
-    store._write_queues()
+    store._write_back.write_queues(store.readable_offset)
     settle(store)
-    store._write_bound(clean=False)
+    store._write_back.write_bound(clean=False)
     settle(store)
 
 

@@ -1,0 +1,268 @@
+"""Write-back: how queue entries, the bound file and RocketMQ's checkpoint follow the log to the disk.
+
+The loop collects here the queues that became longer. One worker thread writes their entries, the bound and the
+checkpoint in the order in which they were asked for, so that no claim is written before what it claims:
+
+    queue entries    name only records that consumers may read
+    ropewalk/bound   written after the entries it counts, in the page cache like they are
+    checkpoint       written after the queue files it vouches for were synced
+
+Every file here claims less than the truth or the truth, at any moment and after any crash. A disk without room
+passes: entries stay in memory and are tried again, a bound or checkpoint that was not written leaves an older one,
+which claims less. Whatever else goes wrong is raised on the loop, and ends the process.
+
+Left to others: the log itself and its flushes (`commitlog`, `workers`), what the files mean to a start (`opening`),
+and why a queue shrinks (`cleaner`, a deleted topic).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from store.bound import Bound
+from store.commitlog import CommitLog
+from store.consume_queue import ConsumeQueue
+from store.disk import Disk
+from store.workers import Completions, Helpers, Worker
+
+_BOUND_INTERVAL_MS = 100
+_CHECKPOINT_INTERVAL_MS = 10_000
+_SYNC_SINGLY_MAX = 256  # files; beyond, one call for the whole file system is cheaper
+
+
+class WriteBack:
+    """What is dirty, what is written, and the thread in between; the loop owns it, `begin` starts it."""
+
+    worker: Worker
+
+    def __init__(
+        self,
+        root: Path,
+        log: CommitLog,
+        disk: Disk,
+        boot: bytes,
+        queues_interval_ms: int,
+        index_ms: Callable[[], int],
+        helpers: Helpers,
+        completions: Completions,
+    ) -> None:
+        """`index_ms` tells up to which store time the key index is complete."""
+        self.dirty: list[ConsumeQueue] = []
+        """Queues with entries to write; always this one list, and each has its `dirty` set."""
+        self.writing = False
+        """Whether the worker has queue entries at hand."""
+        self.queues_written = 0
+        """Every record below this log offset has its entry in a queue file."""
+        self._root = root
+        self._log = log
+        self._disk = disk
+        self._boot = boot
+        self._queues_interval_ms = queues_interval_ms
+        self._index_ms = index_ms
+        self._helpers = helpers
+        self._completions = completions
+        self._entries_written = 0
+        self._unsynced: set[Path] = set()
+        """Queue files and directories written since the last checkpoint; the worker thread's own."""
+        self._inherited = True
+        """Queue files of an earlier process may be in the page cache only; the worker thread's own."""
+        self._noted = (0, 0)
+        """A log end and the time of that moment, ms: what is stored from then on lies behind it."""
+        self._bound_written = Bound()
+        self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
+
+    def begin(self, written_to: int, entries: int, *, inherited: bool) -> None:
+        """Start, with all `entries` of records below `written_to` in files.
+
+        `inherited`: another process wrote those, and may not have synced them.
+        """
+        self.queues_written = written_to
+        self._entries_written = entries
+        self._inherited = inherited
+        self.worker = self._helpers.worker("ropewalk-writer", self._completions)
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """Have the queue's new entries written at the next opportunity."""
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
+
+    # -- the work of time ----------------------------------------------------------------------------
+
+    def clock_set_back(self) -> None:
+        """What was due in an hour is due now."""
+        self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
+
+    def tick(self, now: int, readable_offset: int, stored_ms: int) -> None:
+        """Hand the worker what is due at `now`, ms; `stored_ms` is the store time of the newest record."""
+        if now >= self._next_queues_ms and not self.writing:
+            self._next_queues_ms = now + self._queues_interval_ms
+            self.write_queues(readable_offset)
+        if now >= self._next_bound_ms:
+            self._next_bound_ms = now + _BOUND_INTERVAL_MS
+            self.write_bound(clean=False)
+        if now >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = now + _CHECKPOINT_INTERVAL_MS
+            self._write_checkpoint(stored_ms)
+
+    def write_queues(self, readable_offset: int) -> None:
+        """Write queue entries back. They name only readable records, and go down in one pass.
+
+        A disk without room keeps them in memory, to be tried again; whatever else goes wrong ends the process.
+        """
+        dirty = self.dirty[:]
+        self.dirty.clear()
+        writes = []
+        marks: list[tuple[ConsumeQueue, int]] = []
+        for queue in dirty:
+            queue.dirty = False
+            writes += queue.take_writes()
+            marks.append((queue, queue.readable))
+            if queue.readable < queue.next_offset:
+                self.mark_dirty(queue)
+        through = readable_offset
+        if not writes:
+            self.queues_written = max(self.queues_written, through)
+            return
+        self.writing = True
+
+        def write() -> None:
+            for path, size, position, data in writes:
+                if position == 0 or not self._disk.exists(path):
+                    file = self._disk.create_paged(path, size)
+                    self._unsynced.update((path.parent, path.parent.parent, path.parent.parent.parent))
+                else:
+                    file = self._disk.open_paged(path)
+                self._unsynced.add(path)
+                file.write_at(position, data)
+
+        def done(written: bool) -> None:
+            self.writing = False
+            for queue, at in marks:
+                if at > queue.readable:
+                    continue  # its topic was deleted meanwhile
+                if written:
+                    self._entries_written += max(0, at - queue.written)
+                    queue.note_written(at)
+                else:
+                    self.mark_dirty(queue)
+            if written:
+                self.queues_written = max(self.queues_written, through)
+
+        self.worker.submit(lambda: unless_full(write), done)
+
+    def _write_checkpoint(self, stored_ms: int) -> None:
+        """Write RocketMQ's checkpoint: a time before which all records and their queue entries are on disk.
+
+        Each call states what the call before it took note of, as soon as that has become true.
+        """
+        noted_end, noted_ms = self._noted
+        end = self._log.end_offset
+        if noted_ms and self._log.flushed_offset >= noted_end and self.queues_written >= noted_end:
+            self._noted = (end, stored_ms)
+            index_ms = self._index_ms()
+            self.worker.submit(lambda: self._sync_queues(noted_ms, index_ms), lambda _written: None)
+        elif not noted_ms:
+            self._noted = (end, stored_ms)
+
+    def _sync_queues(self, stored_before_ms: int, index_ms: int) -> bool:
+        """On the worker thread: what the checkpoint is about to claim is made true first."""
+        if self._inherited or len(self._unsynced) > _SYNC_SINGLY_MAX:
+            self._disk.sync_file_system(self._root)
+            self._inherited = False
+        else:
+            for path in sorted(self._unsynced):
+                self._disk.sync_file(path)
+        self._unsynced.clear()
+        path = self._root / "checkpoint"
+        point = decode_checkpoint(self._disk.read_file(path))
+        point.physic_msg_timestamp = point.logics_msg_timestamp = stored_before_ms
+        point.index_msg_timestamp = max(index_ms, point.index_msg_timestamp)
+        data = point.encode()
+        return unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
+
+    def write_bound(self, *, clean: bool) -> None:
+        """Write what is true now; `clean` says in addition that the log ends here, in good order."""
+        bound = Bound(
+            self._log.flushed_offset,
+            self.queues_written,
+            self._entries_written,
+            self._log.end_offset if clean else 0,
+            clean,
+            self._boot,
+        )
+        if bound == self._bound_written:
+            return
+        self._bound_written = bound
+        path = self._root / "ropewalk" / "bound"
+        data = bound.encode()
+
+        def done(written: bool) -> None:
+            if not written:
+                self._bound_written = Bound()  # the older file claims less, and that is allowed
+
+        self.worker.submit(
+            lambda: unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data)), done
+        )
+
+    # -- queues that shrink --------------------------------------------------------------------------
+
+    def give_up(self, entries: int) -> None:
+        """So many written entries are about to go: the bound claims fewer before there are fewer."""
+        self._entries_written -= entries
+        self.write_bound(clean=False)
+
+    def remove_files(self, entries: int, paths: Sequence[Path]) -> None:
+        """Remove queue files, with so many entries in them, whose messages are gone."""
+        self.give_up(entries)
+
+        def remove() -> None:
+            for path in paths:
+                self._disk.remove(path)
+
+        self.worker.submit(remove, lambda _result: None)
+
+    # -- close ---------------------------------------------------------------------------------------
+
+    def finish(self, readable_offset: int, stored_ms: int) -> bool:
+        """Write everything that is left; False if the disk had no room for all of it. Blocks.
+
+        The log has to be flushed to its end. What has found no room is taken from the log at the next start.
+        """
+        self._drain()
+        self.write_queues(readable_offset)
+        self._drain()
+        end = self._log.end_offset
+        clean = self.queues_written == end
+        if clean:
+            self._noted = (end, stored_ms)
+            self._write_checkpoint(stored_ms)
+        self.write_bound(clean=clean)
+        self._drain()
+        self.worker.stop()
+        return clean
+
+    def _drain(self) -> None:
+        """Have the worker finish what it was given, and take in the results. Blocks."""
+        self.worker.stop()
+        self.worker = self._helpers.worker("ropewalk-writer", self._completions)
+        self._completions.run()
+
+
+def decode_checkpoint(data: bytes | None) -> Checkpoint:
+    """What the file says; nothing, if it is missing or cut short: that costs time at a start, and no message."""
+    return Checkpoint.decode(data) if data is not None and len(data) >= CHECKPOINT_SIZE else Checkpoint()
+
+
+def unless_full(write: Callable[[], None]) -> bool:
+    """Do it; False if the disk has no room, which passes. Everything else is raised."""
+    try:
+        write()
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
