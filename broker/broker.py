@@ -37,7 +37,7 @@ from broker.retry import RetryRules, SendBack
 from broker.schedule import DelayService
 from broker.send import SendProcessor, SendRules
 from broker.serve import Connection
-from broker.session import PULL_FAMILY, Handlers, Session
+from broker.session import PULL_FAMILY, Handlers, Session, Unfinished
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicRules, TopicTable
 from ropewalk.client.ids import UniqueKeys
@@ -176,6 +176,8 @@ class Broker:
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
+        self._topics_stale = False
+        self.unfinished = Unfinished()
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class Broker:
         return self._session(link, self.fast_handlers)
 
     def _session(self, link: Connection, handlers: Handlers) -> Session:
-        session = Session(link, handlers, self._session_closed)
+        session = Session(link, handlers, self._session_closed, unfinished=self.unfinished)
         session.wait_for = self._wait_for
         return session
 
@@ -313,7 +315,15 @@ class Broker:
         return None
 
     def topics_changed(self) -> None:
-        """Have the name servers and the config file catch up, if anything is different."""
+        """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.
+
+        Once a turn: the whole table travels, and one read can bring hundreds of new names.
+        """
+        self._topics_stale = True
+
+    def publish_topics(self) -> None:
+        """Tell the name servers and the config file now, if anything is different."""
+        self._topics_stale = False
         if self._published_generation != self.topics.generation:
             self._published_generation = self.topics.generation
             self.on_topics_changed()
@@ -343,6 +353,8 @@ class Broker:
 
     def end_turn(self) -> None:
         store = self.store
+        if self._topics_stale:
+            self.publish_topics()
         store.publish()
         while store.woken:
             woken, store.woken = store.woken, []

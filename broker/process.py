@@ -177,7 +177,7 @@ class BrokerProcess:
         )
         self.broker.on_topics_changed = self._topics_changed
         self.broker.on_settings_changed = self._settings_changed
-        self.broker.topics_changed()
+        self.broker.publish_topics()
         return _Ports(port, fast, namesrv_port)
 
     # The ports are bound before there is a broker: its records carry the port that it got.

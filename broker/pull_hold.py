@@ -56,6 +56,7 @@ class PullHold:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
         held.waiting = True
         self.size += 1
+        held.request.forget()
         if held.queue.held is None:
             held.queue.held = {}
         held.queue.held[held] = None

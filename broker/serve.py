@@ -66,6 +66,24 @@ class Turns(Protocol):
         """A helper thread left something to take in."""
 
 
+class _Gone:
+    """The session of a connection that is no more."""
+
+    has_backlog = False
+
+    def receive(self, data: bytes) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+
+_GONE = _Gone()
+
+
 class Connection:
     """One accepted socket and the bytes that it still owes its peer."""
 
@@ -348,7 +366,8 @@ class Shell:
         connection.out.clear()
         self._epoll.unregister(connection.fd)
         connection._sock.close()
-        connection.session.closed()
+        session, connection.session = connection.session, _GONE
+        session.closed()  # and no ring of references keeps it: see `process` for why the collector rarely runs
 
     def sweep(self) -> None:
         """Close who takes nothing and who says nothing; call every second or so."""

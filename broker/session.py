@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("broker.session")
 
+_NO_FIELDS = Raw(b"")
 _H = TypeVar("_H", bound=Struct)
 RUN_MAX = 32
 """Requests that a run takes at most, before what it answered leaves."""
@@ -99,6 +100,12 @@ class Request:
                 pass  # values that are no strings, or a field missing: the tolerant way also names it
         return decode_header(kind, self.fields())
 
+    def forget(self) -> None:
+        """Keep only what an answer needs: a request that waits for minutes must not keep megabytes waiting too."""
+        self.body = b""
+        self.json = _NO_FIELDS
+        self.ext = None
+
     def fields(self) -> dict[str, str]:
         """All extFields as strings."""
         return decode_ext(self.json) if self.ext is None else self.ext
@@ -147,17 +154,27 @@ PULL_FAMILY = frozenset(
 )
 
 
+class Unfinished:
+    """Bytes of frames that have begun to arrive, over all connections of a process: strangers can open many."""
+
+    def __init__(self, limit: int = 256 << 20) -> None:
+        self.limit = limit
+        self.size = 0
+
+
 class Session:
     """The state of one connection."""
 
     __slots__ = (
         "_asked",
         "_backlog",
+        "_counted",
         "_first",
         "_frames",
         "_handlers",
         "_on_closed",
         "_opaque",
+        "_unfinished",
         "holds",
         "is_open",
         "link",
@@ -173,6 +190,7 @@ class Session:
         on_closed: Callable[[Session], None],
         *,
         frame_size_max: int = FRAME_SIZE_MAX,
+        unfinished: Unfinished | None = None,
     ) -> None:
         self.link = link
         self.is_open = True
@@ -189,6 +207,8 @@ class Session:
         self._asked: dict[int, Callable[[Command | None], None]] = {}
         self._first = True
         self._backlog: list[bytes] = []
+        self._unfinished = unfinished or Unfinished()
+        self._counted = 0
 
     # -- in ------------------------------------------------------------------------------------------
 
@@ -200,6 +220,8 @@ class Session:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         try:
             payloads = self._frames.feed(data)
+            if self._frames.buffered != self._counted:
+                self._count_unfinished(self._frames.buffered)
             if self._backlog:
                 payloads = self._backlog + payloads
                 self._backlog = []
@@ -208,6 +230,16 @@ class Session:
             self._owe()
             if self.waiting and self.wait_for is not None:
                 self.wait_for(self)
+
+    def _count_unfinished(self, buffered: int) -> None:
+        unfinished = self._unfinished
+        grown = buffered - self._counted
+        if grown > 0 and unfinished.size + grown > unfinished.limit:
+            raise RemoteProtocolError(
+                f"{unfinished.size} bytes of unfinished frames are kept already, of all connections together"
+            )
+        unfinished.size += grown
+        self._counted = buffered
 
     def _owe(self) -> None:
         if self.ready:
@@ -340,8 +372,12 @@ class Session:
         return self._opaque
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """The connection is gone. What was kept for it goes now, and not when a collector looks at it."""
         self.is_open = False
         self._on_closed(self)
+        self._unfinished.size -= self._counted
+        self._counted = 0
+        self._frames = FrameBuffer()
+        self._backlog = []
         for opaque in list(self._asked):
             self.give_up(opaque)

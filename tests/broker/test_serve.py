@@ -1,6 +1,7 @@
 """The shell on real sockets: what peers can do to it, and that none of it reaches the others."""
 
 import errno
+import gc
 import os
 import socket
 import struct
@@ -13,6 +14,7 @@ import pytest
 from broker import serve
 from broker.broker import Broker
 from broker.serve import Connection, Shell
+from broker.session import Handlers, Session
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
@@ -554,3 +556,32 @@ def test_a_tls_hello_is_hung_up_on_with_a_line_that_says_why(
     served.until(lambda: not served.shell.connections)
     assert served.is_closed(client)
     assert "TLS" in capsys.readouterr().out
+
+
+def test_a_closed_connection_leaves_nothing_for_the_collector() -> None:
+    """The collector hardly ever runs in a broker: what a peer left behind has to go with its connection."""
+
+    def sessions() -> int:
+        return sum(isinstance(thing, Session) for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    before = sessions()
+    try:
+        left, right = socket.socketpair()
+        shell = Shell(Turns())
+        connection = Connection(shell, left, ("127.0.0.1", 1))
+        session = Session(connection, Handlers(), lambda _session: None)
+        connection.session = session
+        shell.connections[connection.fd] = connection
+        shell._epoll.register(connection.fd, 1)
+        session.receive((1_000_000).to_bytes(4, "big") + bytes(100_000))
+        assert sessions() == before + 1
+        connection.close()
+        shell.flush()
+        del session, connection
+        assert sessions() == before
+        right.close()
+        shell.close()
+    finally:
+        gc.enable()

@@ -352,3 +352,25 @@ def test_a_request_reads_its_fields_alike_in_both_serialisations() -> None:
     for kind in (JSON, ROCKETMQ):
         session.receive(request(7, {"topic": "T", "key": UNIQ}, serialize_type=kind))
     assert seen[0] == seen[1] == {"topic": "T", "key": UNIQ}
+
+
+def test_a_waiting_pull_keeps_nothing_of_its_request_but_what_an_answer_needs(running: InProcess) -> None:
+    client = running.connect()
+    client.send("T")
+    client.feed(
+        request(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=1, sysFlag=6), body=b"x" * 100_000)
+    )
+    (held,) = client.session.holds
+    assert held.request.body == b"" and not held.request.fields()
+
+
+def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess) -> None:
+    running.broker.unfinished.limit = 250_000
+    start = (1_000_000).to_bytes(4, "big") + bytes(100_000)
+    first, second, third = (running.connect() for _ in range(3))
+    first.feed(start)
+    second.feed(start)
+    with pytest.raises(RemoteProtocolError, match="unfinished"):
+        third.feed(start)
+    first.disconnect()
+    running.connect().feed(start)
