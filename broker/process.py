@@ -36,7 +36,7 @@ from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
 from broker.serve import Connection, Shell
-from broker.session import Session
+from broker.session import Session, Unfinished
 from ropewalk.client.ids import local_ip
 from ropewalk.errors import RopewalkError
 from store.disk import Disk
@@ -57,6 +57,10 @@ class StartFailed(RopewalkError):
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def configure_logs() -> None:
@@ -119,7 +123,7 @@ class BrokerProcess:
             idle_s=config.server_channel_max_idle_time_seconds,
             connections_max=_connections_max(),
         )
-        self.name_server = None if config.namesrv_addr else NameServer(now_ms)
+        self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)
         self.broker: Broker
         self._saved: dict[Path, int] = {}
         self._save_soon = trio.Event()
@@ -149,6 +153,7 @@ class BrokerProcess:
             address=(config.broker_ip1, port),
             disk=Disk(),
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             chance=random.Random(),
             wake=self.shell.wake,
         )
@@ -212,7 +217,7 @@ class BrokerProcess:
         return self._listen(
             "namesrvPort",
             port,
-            lambda link: Session(link, handlers, name_server.closed),
+            lambda link: Session(link, handlers, name_server.closed, unfinished=self.broker.unfinished),
         )
 
     def _listen(self, what: str, port: int, make: Callable[[Connection], Session]) -> int:
@@ -442,7 +447,8 @@ class NamesrvProcess:
 
     def __init__(self) -> None:
         self.shell = Shell(self)
-        self.name_server = NameServer(now_ms)
+        self.name_server = NameServer(monotonic_ms)
+        self._unfinished = Unfinished()
 
     def begin_turn(self) -> None:
         pass
@@ -457,7 +463,9 @@ class NamesrvProcess:
         handlers = name_server_handlers(self.name_server)
         try:
             return self.shell.listen(
-                options.host, options.port, lambda link: Session(link, handlers, self.name_server.closed)
+                options.host,
+                options.port,
+                lambda link: Session(link, handlers, self.name_server.closed, unfinished=self._unfinished),
             )
         except OSError as exc:
             raise StartFailed(
