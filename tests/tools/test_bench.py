@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ from ropewalk.format.batch import split_batch
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from tests.bench import responder as trivial
+from tests.tools.conftest import command_environment, command_line
 from tools.bench import app, prepare, report, runner, server
 from tools.bench.frames import OPAQUE_FIRST, SendPattern
 from tools.bench.link import Link, LoadFailed, parse_replies, whole_frames
@@ -583,3 +586,43 @@ def test_a_missing_backlog_is_stored_before_it_is_pulled() -> None:
     assert result.exit_code == 0, result.output
     assert 100 <= stored <= 132
     assert json.loads(result.stdout)["valid"]
+
+
+@pytest.mark.parametrize("command", ["produce", "pull"])
+def test_the_name_server_comes_from_the_environment_as_for_every_client(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:{port}")
+    result = CliRunner().invoke(app, [command])
+    assert result.exit_code == 1
+    assert f"127.0.0.1:{port}" in result.output
+
+
+@pytest.mark.parametrize("words", [("--body-size", "4194305"), ("--body-size", "1048577", "--batch", "4")])
+def test_a_request_that_no_broker_takes_is_refused_before_anything_is_sent(words: tuple[str, ...]) -> None:
+    with serving(accept_all) as responder:
+        result = CliRunner().invoke(app, ["produce", "--broker", f"127.0.0.1:{responder.port}", *words])
+    assert result.exit_code == 2
+    assert "4,194,304" in result.output
+    assert not responder.requests
+
+
+def test_ctrl_c_ends_a_load_with_a_count() -> None:
+    with serving(accept_all) as responder:
+        words = ("--broker", f"127.0.0.1:{responder.port}", "--warm-up", "0.1", "--duration", "60")
+        process = subprocess.Popen(
+            command_line("bench", "produce", *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=command_environment(),
+        )
+        deadline = time.monotonic() + 20
+        while len(responder.requests) < 1000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert b"stopped by Ctrl-C" in out
+    assert errors.startswith(b"stopped: ") and b" messages acknowledged" in errors

@@ -1,21 +1,26 @@
 """`ropewalk bench produce|pull`: parse, run, print.
 
-Exit status 0 means that the printed rate counts; 1 that it is void, or that the load could not run.
+Exit status 0 means that the printed rate counts; 1 that it is void, or that the load could not run; 2 wrong use;
+130 that it was stopped by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ropewalk.client.addresses import Address, parse_address
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER, Address, BadAddress, parse_address
+from ropewalk.client.sending import BODY_SIZE_MAX
 from ropewalk.errors import RopewalkError
 from tools.bench import prepare, report, runner, server
 from tools.bench.link import LoadFailed
 from tools.bench.spec import Outcome, ProduceSpec, PullSpec, Serialization, Spec
+from tools.interrupts import Interrupts
+from tools.output import INTERRUPTED, UsageError, counted, expected_errors, note
 
 DEFAULT_TOPIC = "ropewalk-bench"
 
@@ -25,7 +30,14 @@ app = typer.Typer(
 )
 
 NameServer = Annotated[
-    str, typer.Option("--name-server", "-n", help="HOST:PORT[;HOST:PORT] to learn the broker from.")
+    str,
+    typer.Option(
+        "--name-server",
+        "-n",
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT[;HOST:PORT]",
+        help="The name servers to learn the broker from.",
+    ),
 ]
 Broker = Annotated[
     str | None, typer.Option(help="HOST:PORT of the broker itself; no name server is asked then.")
@@ -48,7 +60,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command()
 def produce(
-    name_server: NameServer = "127.0.0.1:9876",
+    name_server: NameServer = DEFAULT_NAME_SERVER,
     broker: Broker = None,
     topic: Topic = DEFAULT_TOPIC,
     queues: Queues = 4,
@@ -75,10 +87,11 @@ def produce(
     Every reply's code and opaque is checked. One reply that is not status 0, or that never comes, voids
     the rate: the row says so, and the exit status is 1.
     """
-    try:
+
+    def prepared() -> Spec:
         address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
         prepare.create_topic(address, topic, queues)
-        spec = ProduceSpec(
+        return ProduceSpec(
             host=address.host,
             port=address.port,
             topic=topic,
@@ -94,15 +107,13 @@ def produce(
             reply_timeout_s=reply_timeout,
             server_pid=_server_pid(address, server_pid),
         )
-        outcome = runner.run_load(spec)
-    except (RopewalkError, LoadFailed, ValueError) as exc:
-        raise _failed(exc, as_json=as_json) from exc
-    _show(spec, outcome, label, as_json=as_json)
+
+    _run(prepared, body_size * batch, label, as_json=as_json)
 
 
 @app.command()
 def pull(
-    name_server: NameServer = "127.0.0.1:9876",
+    name_server: NameServer = DEFAULT_NAME_SERVER,
     broker: Broker = None,
     topic: Topic = DEFAULT_TOPIC,
     queues: Queues = 4,
@@ -124,10 +135,11 @@ def pull(
 
     Records are counted by walking their sizes, and offsets must go on where the last reply ended.
     """
-    try:
+
+    def prepared() -> Spec:
         address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
         begin, end = prepare.ensure_backlog(address, topic, queues, backlog, body_size)
-        spec = PullSpec(
+        return PullSpec(
             host=address.host,
             port=address.port,
             topic=topic,
@@ -141,10 +153,30 @@ def pull(
             reply_timeout_s=reply_timeout,
             server_pid=_server_pid(address, server_pid),
         )
-        outcome = runner.run_load(spec)
-    except (RopewalkError, LoadFailed, ValueError) as exc:
-        raise _failed(exc, as_json=as_json) from exc
-    _show(spec, outcome, label, as_json=as_json)
+
+    _run(prepared, body_size, label, as_json=as_json)
+
+
+def _run(prepared: Callable[[], Spec], request_size: int, label: str, *, as_json: bool) -> None:
+    """Prepare, load, print. `request_size` is that of the bodies of one request."""
+    with expected_errors(as_json=as_json), Interrupts() as interrupts:
+        if request_size > BODY_SIZE_MAX:
+            raise UsageError(
+                f"the bodies of one request would be {request_size:,} bytes, and brokers take {BODY_SIZE_MAX:,}: "
+                "choose a smaller --body-size (or --batch)"
+            )
+        try:
+            with interrupts.while_waiting():
+                spec = prepared()
+            outcome = runner.run_load(spec, interrupts)
+        except KeyboardInterrupt:
+            note("stopped before the load began: 0 messages")
+            raise typer.Exit(INTERRUPTED) from None
+        except BadAddress as exc:
+            raise UsageError(str(exc)) from exc
+        except (RopewalkError, LoadFailed, ValueError) as exc:
+            raise _failed(exc, as_json=as_json) from exc
+    _show(spec, outcome, label, as_json=as_json, stopped=interrupts.requested)
 
 
 def _serialization(binary: bool) -> Serialization:
@@ -163,10 +195,15 @@ def _failed(exc: Exception, *, as_json: bool) -> typer.Exit:
     return typer.Exit(1)
 
 
-def _show(spec: Spec, outcome: Outcome, label: str, *, as_json: bool) -> None:
+def _show(spec: Spec, outcome: Outcome, label: str, *, as_json: bool, stopped: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report.as_document(spec, outcome, label)))
     else:
         Console().print(report.as_table(spec, outcome, label))
+    if stopped:
+        handled = outcome.messages + outcome.messages_in_warm_up
+        what = "pulled" if isinstance(spec, PullSpec) else "acknowledged"
+        note(f"stopped: {counted(handled)} {what}, the warm-up's included")
+        raise typer.Exit(INTERRUPTED)
     if not outcome.is_valid:
         raise typer.Exit(1)

@@ -41,6 +41,10 @@ class LoadFailed(Exception):
     """The load cannot go on, and no figure of it means anything; the text says what happened."""
 
 
+class Stopped(LoadFailed):
+    """Somebody wants the load to end now."""
+
+
 def now_us() -> int:
     return time.perf_counter_ns() // 1000
 
@@ -233,6 +237,7 @@ class Tally:
         self.messages = 0
         self.replies = 0
         self.body_bytes = 0
+        self._messages_in_warm_up = 0
         self._began: tuple[int, float, float | None] | None = None
         self._measured: tuple[float, float, float | None] = (0.0, 0.0, None)
 
@@ -256,6 +261,7 @@ class Tally:
     def begin(self) -> None:
         """The warm-up is over: forget what it counted, remember the clocks."""
         self._refused_in_warm_up = self._refused.total()
+        self._messages_in_warm_up = self.messages
         self._refused.clear()
         self._remarks.clear()
         self._latencies.clear()
@@ -280,6 +286,7 @@ class Tally:
         memory = server.memory(self._server_pid) if self._server_pid else None
         return Outcome(
             messages=self.messages,
+            messages_in_warm_up=self._messages_in_warm_up,
             replies=self.replies,
             seconds=seconds,
             body_bytes=self.body_bytes,

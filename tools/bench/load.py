@@ -13,13 +13,15 @@ still be answered before `reply_timeout_s` has passed without any reply.
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import time
+from typing import NoReturn
 
 import msgspec
 
 from tools.bench.frames import OPAQUE_END, OPAQUE_FIRST, SendPattern
-from tools.bench.link import POLL_S, Link, Links, LoadFailed, Tally, now_us, parse_replies
+from tools.bench.link import POLL_S, Link, Links, LoadFailed, Stopped, Tally, now_us, parse_replies
 from tools.bench.pull import run_pulls
 from tools.bench.spec import Outcome, ProduceSpec, Spec
 
@@ -223,8 +225,14 @@ def run(spec: Spec) -> Outcome:
         return Outcome(error=str(exc))
 
 
+def _stop(number: int, frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: what is left is to say what was counted
+    raise Stopped("stopped by Ctrl-C")
+
+
 def main() -> None:
     spec: Spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
+    signal.signal(signal.SIGTERM, _stop)
     # A collection in the middle would be measured as the server's latency, and there are no cycles here.
     gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(run(spec)) + b"\n")

@@ -92,6 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     messages: int = 0
+    messages_in_warm_up: int = 0
     replies: int = 0
     seconds: float = 0.0
     body_bytes: int = 0
