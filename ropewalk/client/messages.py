@@ -52,7 +52,8 @@ PULL_STATUSES = {status.value: status for status in PullStatus}
 class Message:
     """Something to send. `keys` are separated by blanks, `tags` is one tag in practice.
 
-    With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later.
+    With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later. Which
+    levels there are is the broker's affair: one above the highest counts as the highest, and below 1 there is no delay.
     Messages of one `group` are stored in one queue, in the order they were sent.
     """
 
@@ -63,6 +64,11 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     group: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.body, bytes):
+            # A mistake of the program, told where it was made and not where the message is sent.
+            raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
 
     @property
     def can_be_batched(self) -> bool:

@@ -360,6 +360,8 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
         raise LocalProtocolError(reason)
     if not messages:
         raise LocalProtocolError("nothing to send")
+    if not all(message.body for message in messages):
+        raise LocalProtocolError("the body is empty, and RocketMQ has no empty messages")
     size = sum(len(message.body) for message in messages)
     if size > BODY_SIZE_MAX:
         raise LocalProtocolError(f"{size} bytes to send; brokers take {BODY_SIZE_MAX}")

@@ -232,3 +232,15 @@ def test_oneway_is_counted_apart() -> None:
     it = stage()
     it.script.hold(it.core.send_oneway("T", Message(b"x")))
     assert it.core.counts.oneway == 1 and it.core.counts.pending == 0
+
+
+def test_a_body_that_is_no_bytes_is_told_when_the_message_is_made() -> None:
+    with pytest.raises(TypeError, match="the body must be bytes, not str"):
+        Message("text")  # type: ignore[arg-type]
+
+
+def test_an_empty_body_does_not_leave() -> None:
+    it = stage()
+    with pytest.raises(LocalProtocolError, match="no empty messages"):
+        it.script.hold(it.core.send("T", [Message(b"x"), Message(b"")]))
+    assert not it.script.asked
