@@ -292,8 +292,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, offset:N, a time (2026-01-31T12:00:00), or milliseconds since 1970. "
-            "Without it: earliest, and latest with --follow.",
+            help="earliest, latest, offset:N, a time (2026-01-31T12:00:00, local unless it names a zone), "
+            "or milliseconds since 1970. Without it: earliest, and latest with --follow.",
         ),
     ] = None,
     count: Annotated[
@@ -331,7 +331,7 @@ def consume(
         form = "json" if as_json else form
         if form not in ("text", "json", "hex"):
             raise UsageError(f"--format {form!r} is none of: text, json, hex")
-        begin = parse_start(start or ("latest" if follow else "earliest"))
+        begin = parse_start(start if start is not None else "latest" if follow else "earliest")
         out = sys.stdout.buffer
         to_terminal = sys.stdout.isatty()
         with Client(name_server, timeout=timeout) as client:
@@ -375,7 +375,10 @@ def pull(
     timeout: Timeout = 3.0,
     as_json: Json = False,
 ) -> None:
-    """Read one queue once, and show what the broker answered: status, offsets and messages."""
+    """Read one queue once, and show what the broker answered: status, offsets and messages.
+
+    Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+    """
     from tools.consume import PULL_COLUMNS, pull_json, pull_rows
     from tools.produce import choose_queues
 

@@ -8,7 +8,7 @@ chosen ones) and walks them. There are two walks:
   * `--follow`: one held pull for each queue, all at once; whatever arrives is printed as it comes.
 
 `--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
-milliseconds since 1970.
+milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ SUSPEND_MS = 15_000
 HOLD_SLACK_S = 10.0
 """RocketMQ looks at its held pulls every five seconds only."""
 RETRY_PAUSE_S = 1.0
+TIMESTAMP_MIN = 10**11
+"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ def parse_start(text: str) -> Start:
         if number.isascii() and number.isdigit():
             return Start(offset=int(number))
     elif text.isascii() and text.isdigit():
+        if int(text) < TIMESTAMP_MIN:
+            raise UsageError(
+                f"--from {text}: for an offset write offset:{text}; as milliseconds since 1970 it would be long ago"
+            )
         return Start(timestamp_ms=int(text))
     else:
         try:
@@ -77,8 +83,8 @@ def parse_start(text: str) -> Start:
         except ValueError:
             pass
     raise UsageError(
-        f"--from {text!r} is none of: earliest, latest, offset:N, a time such as 2026-01-31T12:00:00, "
-        "or milliseconds since 1970"
+        f"--from {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
+        "2026-01-31T12:00:00, or milliseconds since 1970"
     )
 
 

@@ -249,6 +249,18 @@ def test_any_other_start_is_refused_with_what_there_is(text: str) -> None:
         parse_start(text)
 
 
+@pytest.mark.parametrize("text", ["3", "0", "99999999999"])
+def test_a_small_number_is_taken_for_neither_an_offset_nor_a_time(text: str) -> None:
+    with pytest.raises(UsageError, match=f"write offset:{text}"):
+        parse_start(text)
+
+
+def test_an_empty_start_is_refused_like_any_other_nonsense(ropewalk: RunCommand) -> None:
+    ended = ropewalk("consume", "T", "--from", "")
+    assert ended.status == 2
+    assert "offset:3" in ended.errors
+
+
 # pull
 
 
