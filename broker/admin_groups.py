@@ -149,12 +149,14 @@ class AdminGroups:
 
     def all_producers(self, request: Command, session: Session) -> Command:
         clients = self._broker.clients
+        # Members are timed by the monotonic clock; people are shown where that is on the wall clock of now.
+        shown_ms = self._broker.now_ms() - self._broker.monotonic_ms()
         table = {
             group: [
                 {
                     "clientId": member.client_id,
                     "language": member.language,
-                    "lastUpdateTimestamp": member.seen_ms,
+                    "lastUpdateTimestamp": shown_ms + member.seen_ms,
                     "remoteIP": f"/{member.address}",  # as Java writes an address
                     "version": member.version,
                 }

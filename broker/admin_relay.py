@@ -72,7 +72,7 @@ class AdminRelay:
                 reply = request.reply(answer.code, answer.remark, answer.ext, answer.body)
             self._desk.send(request, session, reply)
 
-        deadline = self._broker.now_ms() + RELAY_TIMEOUT_MS
+        deadline = self._broker.monotonic_ms() + RELAY_TIMEOUT_MS
         client = self._client(group, client_id)
         if client is None or not self._broker.asks.ask(client, request.code, ext, body, deadline, answered):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -117,7 +117,7 @@ class AdminRelay:
                 body = {"consumerTable": table, "messageQueueTable": fastjson.QueueKeys()}
                 self._desk.send(request, session, body_of(request, body))
 
-        deadline = broker.now_ms() + STATUS_TIMEOUT_MS
+        deadline = broker.monotonic_ms() + STATUS_TIMEOUT_MS
         ext = {"topic": header.topic, "group": header.group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         for peer, client_id in asked:

@@ -69,18 +69,22 @@ class Broker:
         address: tuple[str, int],
         disk: Disk,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         chance: random.Random,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`address` is what clients are told to connect to; `wake` has the loop call `wakened` soon.
 
+        `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
+        or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
         `clock` tells seconds finely, for statistics alone.
         """
         self.config = config
         self.address = address
         self.disk = disk
         self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self.stopping = False
         self._wake = wake
         host = encode_host(*address)
@@ -119,7 +123,7 @@ class Broker:
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
-        retries = RetryRules(self.groups, self.topics, self.locks, now_ms)
+        retries = RetryRules(self.groups, self.topics, self.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
             _send_rules(config),
             self.store,
@@ -143,7 +147,7 @@ class Broker:
             self.offsets,
             self.hold,
             self.statistics,
-            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
         )
         replies = ReplyProcessor(
             sends,
@@ -155,6 +159,7 @@ class Broker:
             address=address,
             flush_timeout_ms=config.sync_flush_timeout,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
         )
         send_back = SendBack(self, retries, self.delays.place, self._refusal, chance)
         self.requests = Requests(self)
@@ -297,7 +302,7 @@ class Broker:
 
     def _wait_for(self, session: Session) -> None:
         answers, session.waiting = session.waiting, []
-        deadline = self.store.now + self.config.sync_flush_timeout
+        deadline = self.monotonic_ms() + self.config.sync_flush_timeout
         self.acks.add(session, answers, self.store.log.end_offset, deadline)
 
     def _session_closed(self, session: Session) -> None:
@@ -367,7 +372,7 @@ class Broker:
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
         self.begin_turn()
-        now = self.now_ms()
+        now = self.monotonic_ms()
         self.store.tick()
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
@@ -379,17 +384,18 @@ class Broker:
         self.acks.expire(now)
         self.requests.tell_members()
         self.asks.expire(now)
-        self.statistics.tick(now)
+        self.statistics.tick(self.now_ms())
         self.end_turn()
 
     def expire_clients(self) -> None:
         """Drop clients without a heartbeat; every ten seconds."""
-        dead, notifications = self.clients.expire(self.now_ms())
+        now = self.monotonic_ms()
+        dead, notifications = self.clients.expire(now)
         for peer in dead:
             assert isinstance(peer, Session)
             peer.link.close()
         self.requests.notify(notifications)
-        self.locks.expire(self.now_ms())
+        self.locks.expire(now)
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 

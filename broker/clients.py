@@ -74,6 +74,7 @@ class Member:
     address: str
     """`ip:port` of the far end, as tools show it."""
     seen_ms: int
+    """Its last heartbeat, by the monotonic clock."""
     subscriptions: tuple[SubscriptionData, ...] = ()
     """What this member itself asked for last; the group's table may hold another's."""
 

@@ -71,9 +71,9 @@ Handler = Callable[[Command, Hashable], Command]
 class NameServer:
     """One name server's memory and manners. Not thread-safe: its owner calls from one loop."""
 
-    def __init__(self, now_ms: Callable[[], int], settings: NamesrvSettings | None = None) -> None:
-        self._now_ms = now_ms
-        self._started_ms = now_ms()
+    def __init__(self, monotonic_ms: Callable[[], int], settings: NamesrvSettings | None = None) -> None:
+        self._now_ms = monotonic_ms
+        self._started_ms = monotonic_ms()
         self.settings = settings or NamesrvSettings()
         self.table = RouteTable(
             acting_masters=self.settings.support_acting_master,

@@ -73,7 +73,7 @@ class PullProcessor:
         hold: PullHold,
         statistics: Statistics,
         *,
-        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._reader = reader
@@ -83,7 +83,7 @@ class PullProcessor:
         self._offsets = offsets
         self._hold = hold
         self._statistics = statistics
-        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
@@ -166,7 +166,7 @@ class PullProcessor:
             wait_ms = (
                 header.suspend_timeout_millis if self._rules.long_polling else self._rules.short_polling_ms
             )
-            held.deadline_ms = self._now_ms() + min(wait_ms, SUSPEND_MS_MAX)
+            held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
 
     def _wish(
@@ -254,7 +254,7 @@ class PullProcessor:
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Let the pull wait if there is nothing for it yet; whether it does."""
-        if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._now_ms():
+        if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells

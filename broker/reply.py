@@ -50,6 +50,7 @@ class ReplyProcessor:
         address: tuple[str, int],
         flush_timeout_ms: int,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         """`keep`: whether answers are stored; `address`: what clients know this broker by."""
         self._sends = sends
@@ -61,6 +62,7 @@ class ReplyProcessor:
         self._address = f"{address[0]}:{address[1]}"
         self._flush_timeout_ms = flush_timeout_ms
         self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
 
     def reply(self, session: Session, request: Request) -> None:
         """One answer of a responder: stored, pushed, and its fate told when it is known."""
@@ -98,7 +100,7 @@ class ReplyProcessor:
         now = self._now_ms()
         properties[P.PUSH_REPLY_TIME] = str(now)
         push = self._push(session, header, properties, now)
-        deadline = now + PUSH_TIMEOUT_MS
+        deadline = self._monotonic_ms() + PUSH_TIMEOUT_MS
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         if not self._asks.ask(requester, code, encode_header(push), request.body, deadline, answered):
             answer(f"push reply message to {client_id} fail: too many pushes wait, or it is gone")
@@ -142,5 +144,5 @@ class ReplyProcessor:
             session.link.send(frame)
         else:
             # Behind everything that waits already: the queue is in the order of the log.
-            deadline = self._store.now + self._flush_timeout_ms
+            deadline = self._monotonic_ms() + self._flush_timeout_ms
             self._acks.add(session, [frame], self._store.log.end_offset, deadline)

@@ -77,7 +77,7 @@ class Requests:
             notifications = broker.clients.heartbeat(
                 session,
                 data.with_consumers(known),
-                now,
+                broker.monotonic_ms(),
                 language=request.language,
                 version=request.version,
                 address=f"{ip}:{port}",
@@ -122,7 +122,7 @@ class Requests:
             wanted = LockRequest.decode(request.body)
         except ValueError as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
-        granted = self._broker.locks.lock(wanted, self._broker.now_ms())
+        granted = self._broker.locks.lock(wanted, self._broker.monotonic_ms())
         body = fastjson.dumps({"lockOKMQSet": [queue.to_json() for queue in granted]})
         return request.reply(ResponseCode.SUCCESS, body=body)
 

@@ -44,12 +44,18 @@ class RetryRules:
     """Who is given up. Pure rules over the broker's tables."""
 
     def __init__(
-        self, groups: GroupTable, topics: TopicTable, locks: LockTable, now_ms: Callable[[], int]
+        self,
+        groups: GroupTable,
+        topics: TopicTable,
+        locks: LockTable,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self._groups = groups
         self._topics = topics
         self._locks = locks
         self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
 
     def max_times(self, config: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
         return asked if asked is not None and version >= VERSION_3_4_9 else config.retry_max_times
@@ -62,7 +68,9 @@ class RetryRules:
         self, config: SubscriptionGroupConfig, times: int, asked: int | None, version: int
     ) -> bool:
         """Whether a message sent anew to the group's retry topic goes to its dead letters."""
-        return times > self.max_times(config, asked, version) or self._locks.held(config.name, self._now_ms())
+        if times > self.max_times(config, asked, version):
+            return True
+        return self._locks.held(config.name, self._monotonic_ms())
 
     def given_up_on_send_back(
         self, config: SubscriptionGroupConfig, header: ConsumerSendBackHeader, times: int, version: int

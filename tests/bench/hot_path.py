@@ -16,7 +16,7 @@ from pathlib import Path
 
 from broker.broker import Broker
 from broker.config import load_config
-from broker.process import now_ms
+from broker.process import monotonic_ms, now_ms
 from broker.session import Session
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command, encode_frame
@@ -123,6 +123,7 @@ def main() -> None:
             address=("127.0.0.1", 10911),
             disk=Disk(),
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             chance=random.Random(1),
             wake=lambda: None,
         )

@@ -50,11 +50,23 @@ def _word(value: object) -> str:
 
 
 class Clock:
+    """Two clocks that pass together: the wall clock, which may also be set, and one that only ever passes."""
+
     def __init__(self, ms: int = START_MS) -> None:
         self.ms = ms
+        self._set_by = 0
 
     def __call__(self) -> int:
         return self.ms
+
+    def monotonic(self) -> int:
+        """Milliseconds since this machine booted, a day before the test began."""
+        return self.ms - self._set_by - START_MS + 86_400_000
+
+    def set_wall(self, by_ms: int) -> None:
+        """Set the wall clock forward or back, while no time passes."""
+        self.ms += by_ms
+        self._set_by += by_ms
 
 
 class FakeLink:
@@ -165,6 +177,7 @@ class InProcess:
             address=ADDRESS,
             disk=disk or Disk(),
             now_ms=self.clock,
+            monotonic_ms=self.clock.monotonic,
             chance=random.Random(7),
             wake=lambda: None,
         )

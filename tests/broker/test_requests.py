@@ -171,7 +171,7 @@ def test_a_group_that_may_not_be_made_is_skipped_without_a_word(start_broker: St
 def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answered(
     running: InProcess, model: str
 ) -> None:
-    server = NameServer(running.clock)
+    server = NameServer(running.clock.monotonic)
     registrar = Registrar(
         {
             "brokerName": "broker-a",
