@@ -257,17 +257,24 @@ def produce(
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
         send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        unread = lines.unread_lines() if lines is not None and report.given_up else 0
     for text, number in report.problems.items():
         report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
     with telling(lambda: summary(report)):
         if as_json:
-            print_json(report.as_json() | {"skipped": lines.skipped if lines else 0})
+            about_input = {"skipped": lines.skipped if lines else 0, "unreadLines": unread}
+            print_json(report.as_json() | about_input)
         else:
             for row in (row for result in report.results or () for row in result_rows(result)):
                 print("{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row))
     if not as_json:
         if lines is not None or report.interrupted or not report.complete:
             note(summary(report))
+        if report.given_up and lines is not None:
+            rest = (
+                "the rest of the input was" if unread is None else f"{counted(unread, 'line')} behind it were"
+            )
+            note(f"stopped at line {lines.lines_read}: {rest} not read")
         if lines is not None and lines.skipped:
             note(f"{counted(lines.skipped, 'empty line')} skipped: RocketMQ has no empty messages")
     raise typer.Exit(INTERRUPTED if report.interrupted else OK if report.complete else FAILED)
@@ -323,7 +330,7 @@ def consume(
     Belongs to no consumer group: nothing is committed, and other consumers notice nothing. Exit codes:
     0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
-    from tools.consume import Reading, format_message, parse_start
+    from tools.consume import Reading, check_tags, format_message, parse_start
     from tools.consume import consume as read_all
     from tools.produce import choose_queues
 
@@ -331,6 +338,7 @@ def consume(
         form = "json" if as_json else form
         if form not in ("text", "json", "hex"):
             raise UsageError(f"--format {form!r} is none of: text, json, hex")
+        check_tags(tags)
         begin = parse_start(start if start is not None else "latest" if follow else "earliest")
         out = sys.stdout.buffer
         to_terminal = sys.stdout.isatty()
@@ -379,10 +387,11 @@ def pull(
 
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
-    from tools.consume import PULL_COLUMNS, pull_json, pull_rows
+    from tools.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
     from tools.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
+        check_tags(tags)
         chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
         if len(chosen) > 1:
             names = ", ".join(sorted(each.broker_name for each in chosen))

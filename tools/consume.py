@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -122,6 +123,24 @@ def consume(
             handled += 1
             if handled == reading.count_max:
                 return handled
+
+
+def check_tags(subscription: str) -> None:
+    """Refuse what a broker would take for tags although nobody meant it so. Raises `UsageError`."""
+    text = subscription.strip()
+    if text in ("", "*"):
+        return
+    if not all(tag.strip() for tag in text.split("||")):
+        raise UsageError(
+            f'--tags {subscription!r}: a tag is missing beside ||; write it as in "new || changed"'
+        )
+    if _MORE_THAN_TAGS.search(text):
+        raise UsageError(
+            f'--tags {subscription!r}: only tags are understood, as in "new || changed", and no SQL expressions'
+        )
+
+
+_MORE_THAN_TAGS = re.compile(r"[=<>'()]|(?<!\|)\|(?!\|)|\s(?:is|in|between|like|and|or|not)\s", re.IGNORECASE)
 
 
 def tag_matcher(subscription: str) -> Callable[[Record], bool]:

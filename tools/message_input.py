@@ -2,7 +2,8 @@
 
 A source yields lists of messages, each list being all that has arrived so far, and an empty list when
 it is about to wait. A slow pipe is thus sent line by line as it comes, a file in large batches, by the
-same loop. A line that cannot be read raises `UsageError` with its number, after the lines before it.
+same loop. A line that is no message raises `BadLine` with its number, after the lines before it; nothing
+behind it is read, because whoever mends the line wants to send from there on, and nothing twice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ropewalk.client.messages import Message
+from ropewalk.client.sending import BODY_SIZE_MAX
 from ropewalk.format.properties import P
 from tools.interrupts import Interrupts
 from tools.output import UsageError
@@ -30,6 +32,33 @@ BOOKKEEPING = frozenset(
 )
 """Properties that clients and brokers add to every message: taken out of what `consume` printed."""
 
+FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties"})
+PRINTED_FIELDS = frozenset(
+    {
+        "topic",
+        "broker",
+        "queueId",
+        "queueOffset",
+        "msgId",
+        "offsetMsgId",
+        "bornTimestamp",
+        "bornHost",
+        "storeTimestamp",
+        "reconsumeTimes",
+        "note",
+    }
+)
+"""What `consume --json` prints besides: where a message lay, which does not say where its copy shall lie."""
+
+
+class BadLine(UsageError):
+    """A line, or an argument, that is no message."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"line {number}: {reason}")
+        self.number = number
+        self.reason = reason
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
@@ -38,6 +67,14 @@ class Stamp:
     keys: str | None = None
     tags: str | None = None
     properties: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tags is not None and ("||" in self.tags or not self.tags or self.tags.split() != [self.tags]):
+            raise UsageError(
+                f"--tags {self.tags!r}: a message has one tag, without blanks and without ||, which consumers "
+                "write between the tags they want"
+            )
+        check_properties({P.KEYS: self.keys or "", P.TAGS: self.tags or ""})
 
     def message(self, body: bytes) -> Message:
         return Message(body, self.keys, self.tags, self.properties)
@@ -48,6 +85,10 @@ def check_properties(properties: dict[str, str]) -> dict[str, str]:
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise UsageError(f"property {name!r} holds one of the bytes 01 and 02 that separate properties")
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"property {name!r} is not text in UTF-8") from None
     return properties
 
 
@@ -64,13 +105,13 @@ class LineSource:
         self.size = info.st_size if stat.S_ISREG(info.st_mode) else None
         """Bytes of all there is to read, where that is known."""
         self.bytes_read = 0
+        self.lines_read = 0
+        self._rest = b""
         self.skipped = 0
         """Empty lines: RocketMQ has no empty messages."""
 
     def __iter__(self) -> Iterator[list[Message]]:
         descriptor = self._stream.fileno()
-        rest = b""
-        number = 0
         ended = False
         while not ended:
             if self.size is None and _must_wait(descriptor):
@@ -79,27 +120,39 @@ class LineSource:
                 data = os.read(descriptor, READ_SIZE)
             ended = not data
             self.bytes_read += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            if ended and rest:
-                lines.append(rest)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if ended and self._rest:
+                lines.append(self._rest)
+                self._rest = b""
             messages: list[Message] = []
-            fault: UsageError | None = None
+            fault: BadLine | None = None
             for line in lines:
-                number += 1
+                self.lines_read += 1
                 if not line:
                     self.skipped += 1
                     continue
                 try:
-                    messages.append(self._parse(line, number))
-                except UsageError as exc:
+                    messages.append(self._parse(line, self.lines_read))
+                except BadLine as exc:
                     fault = exc
                     break
             if messages:
                 yield messages
-            if fault is None and len(rest) > LINE_SIZE_MAX:
-                fault = UsageError(f"line {number + 1} is longer than {LINE_SIZE_MAX} bytes")
+            if fault is None and len(self._rest) > LINE_SIZE_MAX:
+                fault = BadLine(self.lines_read + 1, f"longer than {LINE_SIZE_MAX:,} bytes")
             if fault is not None:
                 raise fault
+
+    def unread_lines(self) -> int | None:
+        """How many lines nobody has looked at; None of a pipe, whose end may be far away. Reads to the end."""
+        if self.size is None:
+            return None
+        count = 0
+        last = self._rest[-1:]
+        while data := os.read(self._stream.fileno(), READ_SIZE):
+            count += data.count(b"\n")
+            last = data[-1:]
+        return count + (last not in (b"", b"\n"))
 
 
 def _must_wait(descriptor: int) -> bool:
@@ -111,20 +164,32 @@ def _must_wait(descriptor: int) -> bool:
 
 
 def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]:
-    """What makes a message of a line and its number."""
-    if json_lines:
-        return lambda line, number: parse_json_line(line, number, stamp)
-    return lambda line, number: stamp.message(line)
+    """What makes a message of a line and its number. It raises `BadLine`."""
+
+    def parse(line: bytes, number: int) -> Message:
+        try:
+            message = parse_json_line(line, stamp) if json_lines else stamp.message(line)
+        except UsageError as exc:
+            raise BadLine(number, str(exc)) from exc
+        if len(message.body) > BODY_SIZE_MAX:
+            size = f"{len(message.body):,} bytes"
+            raise BadLine(number, f"the body has {size}, and brokers take {BODY_SIZE_MAX:,}")
+        return message
+
+    return parse
 
 
 def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message]) -> list[Message]:
     """Messages given on the command line. Raises `UsageError`."""
     if not all(texts):
         raise UsageError("a message is empty, and RocketMQ has no empty messages")
-    return [parse(os.fsencode(text), number) for number, text in enumerate(texts, 1)]
+    try:
+        return [parse(os.fsencode(text), number) for number, text in enumerate(texts, 1)]
+    except BadLine as exc:
+        raise UsageError(f"message {exc.number}: {exc.reason}; nothing was sent") from exc
 
 
-def parse_json_line(line: bytes, number: int, stamp: Stamp) -> Message:
+def parse_json_line(line: bytes, stamp: Stamp) -> Message:
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
@@ -134,22 +199,31 @@ def parse_json_line(line: bytes, number: int, stamp: Stamp) -> Message:
     try:
         document = msgspec.json.decode(line)
     except msgspec.DecodeError as exc:
-        raise UsageError(f"line {number} is not JSON: {exc}") from exc
+        raise UsageError(f"not JSON: {exc}") from exc
     if not isinstance(document, dict) or not ("body" in document or "bodyBase64" in document):
-        raise UsageError(f'line {number} is not an object with a "body"')
-    properties = document.get("properties")
-    if properties is None:
-        properties = {}
+        raise UsageError('not an object with a "body"')
+    unknown = sorted(document.keys() - FIELDS - PRINTED_FIELDS)
+    if unknown:
+        raise UsageError(f"unknown field {json_text(unknown[0])}; there are {', '.join(sorted(FIELDS))}")
+    if "body" in document and "bodyBase64" in document:
+        raise UsageError('"body" and "bodyBase64" are both given: which of them is the body?')
+    for name in ("body", "bodyBase64", "properties"):
+        if name in document and document[name] is None:
+            raise UsageError(f'"{name}" is null')
+    properties = document.get("properties", {})
     if not isinstance(properties, dict):
-        raise UsageError(f'line {number}: "properties" is not an object')
-    texts = {str(name): _text(value) for name, value in properties.items() if value is not None}
+        raise UsageError('"properties" is not an object')
+    if None in properties.values():
+        raise UsageError("a property is null")
+    texts = {str(name): _text(value) for name, value in properties.items()}
     given = {name: value for name, value in texts.items() if name not in BOOKKEEPING and value}
     keys = document.get("keys")
     keys_text = " ".join(map(_text, keys)) if isinstance(keys, list) else keys and _text(keys)
     tags = document.get("tags")
-    body = _json_body(document, number)
+    body = _json_body(document)
     if not body:
-        raise UsageError(f"line {number}: the body is empty, and RocketMQ has no empty messages")
+        raise UsageError("the body is empty, and RocketMQ has no empty messages")
+    check_properties({P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else ""})
     return Message(
         body,
         keys_text or given.pop(P.KEYS, None) or stamp.keys,
@@ -158,16 +232,21 @@ def parse_json_line(line: bytes, number: int, stamp: Stamp) -> Message:
     )
 
 
-def _json_body(document: dict[str, Any], number: int) -> bytes:
+def json_text(value: Any) -> str:
+    """A value as it would stand in JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def _json_body(document: dict[str, Any]) -> bytes:
     if "bodyBase64" in document:
         try:
             # msgspec reads bytes from base64, with its padding and alphabet checked.
             return msgspec.convert(document["bodyBase64"], bytes)
         except msgspec.ValidationError as exc:
-            raise UsageError(f'line {number}: "bodyBase64" is not base64') from exc
+            raise UsageError('"bodyBase64" is not base64') from exc
     body = document["body"]
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else json_text(value)

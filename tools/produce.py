@@ -27,6 +27,7 @@ from ropewalk.client.simple import Client, Message, PendingSend, SendResult, Sen
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewhere, TryLater
 from tools.interrupts import Interrupts
+from tools.message_input import BadLine
 from tools.output import UsageError, counted
 
 BATCH_COUNT_MAX = 1000
@@ -51,6 +52,10 @@ class Report:
     body_bytes: int = 0
     seconds: float = 0.0
     interrupted: bool = False
+    given_up: bool = False
+    """The broker failed in a way that makes going on pointless."""
+    stopped_at_line: int | None = None
+    """The line that is no message: it counts as failed, and nothing behind it was read."""
     problems: Counter[str] = field(default_factory=Counter)
     results: list[SendResult] | None = None
     """Every answer, kept only on request: a million of them is a lot of memory."""
@@ -69,6 +74,7 @@ class Report:
             "bytes": self.body_bytes,
             "seconds": round(self.seconds, 6),
             "interrupted": self.interrupted,
+            "stoppedAtLine": self.stopped_at_line,
             "errors": [{"error": text, "messages": count} for text, count in self.problems.items()],
         }
         if self.results is not None:
@@ -280,7 +286,7 @@ def produce(
     """Send everything a source yields. Returns when it ends, or at Ctrl-C, or when going on is pointless.
 
     A source marks by an empty list that it is about to wait for more input; everything sent so far is
-    then accounted for first. A line that cannot be read ends it, and counts as one message that failed.
+    then accounted for first. A line that is no message ends it, and counts as one message that failed.
     """
     report = sender.report
     started = time.monotonic()
@@ -297,11 +303,13 @@ def produce(
     except KeyboardInterrupt:
         report.interrupted = True
         _drain_after_stop(sender, DRAIN_S)
-    except UsageError as exc:
+    except BadLine as exc:
         report.failed += 1
-        report.problems[str(exc)] += 1
+        report.stopped_at_line = exc.number
+        report.problems[f"stopped at line {exc.number}: {exc.reason}; the rest was not sent"] += 1
         _drain_after_stop(sender)
     except Stop:
+        report.given_up = True
         _drain_after_stop(sender)
     report.seconds = time.monotonic() - started
     return report

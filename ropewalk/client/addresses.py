@@ -32,6 +32,8 @@ class BadAddress(ValueError):
 def parse_address(text: str, default_port: int | None = None) -> Address:
     """Read one `host:port`. Raises `BadAddress`; the port may be absent only with a `default_port`."""
     text = text.strip()
+    if "://" in text:
+        raise BadAddress(f"{text!r} is a URL: write host:port and nothing else")
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -106,6 +106,19 @@ def test_tags_are_compared_exactly(ropewalk: RunCommand, cluster: FakeCluster) -
     assert ropewalk("consume", "T", "--tags", "b").lines == ["b"]
 
 
+@pytest.mark.parametrize(
+    "tags", ["a ||", "|| a", "a || || b", "a | b", "color = 'red'", "a is null", "x > 3"]
+)
+@pytest.mark.parametrize("command", ["consume", "pull"])
+def test_what_is_no_list_of_tags_is_refused(
+    ropewalk: RunCommand, cluster: FakeCluster, command: str, tags: str
+) -> None:
+    fill(cluster, 1)
+    ended = ropewalk(command, "T", "--tags", tags)
+    assert ended.status == 2
+    assert "new || changed" in ended.errors
+
+
 def test_json_tells_everything_about_a_message(ropewalk: RunCommand, cluster: FakeCluster) -> None:
     cluster.create_topic("T", 1)
     properties = encode_properties({"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "U" * 32})

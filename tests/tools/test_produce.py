@@ -162,7 +162,21 @@ def test_what_consume_prints_as_json_can_be_sent_again(ropewalk: RunCommand, clu
 
 @pytest.mark.parametrize(
     "line",
-    [b"not json", b"[]", b"{}", b'{"body":""}', b'{"body":"x","properties":[]}', b'{"bodyBase64":"?"}'],
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"body":""}',
+        b'{"body":null}',
+        b'{"body":"x","properties":[]}',
+        b'{"body":"x","properties":null}',
+        b'{"body":"x","properties":{"a":null}}',
+        b'{"body":"x","properties":{"a":"\\u0002"}}',
+        b'{"body":"x","bodyBase64":"eA=="}',
+        b'{"body":"x","tag":"misspelled"}',
+        b'{"bodyBase64":"?"}',
+        b'{"body":"' + bytes(4 * 1024 * 1024 + 1).replace(b"\0", b"x") + b'"}',
+    ],
 )
 def test_a_line_that_cannot_be_read_is_named_and_what_stands_before_it_is_sent(
     ropewalk: RunCommand, cluster: FakeCluster, line: bytes
@@ -171,8 +185,37 @@ def test_a_line_that_cannot_be_read_is_named_and_what_stands_before_it_is_sent(
         "produce", "T", "--json-lines", stdin=b'{"body":"good"}\n' + line + b'\n{"body":"after"}\n'
     )
     assert ended.status == 1
-    assert "line 2" in ended.errors
+    assert "error: stopped at line 2: " in ended.errors
+    assert "; the rest was not sent" in ended.errors
     assert bodies(cluster) == [b"good"]
+
+
+def test_a_plain_line_too_long_for_any_broker_stops_like_any_other_mistake(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    ended = ropewalk("produce", "T", "--json", stdin=b"good\n" + b"x" * (4 * 1024 * 1024 + 1) + b"\nafter\n")
+    assert ended.status == 1
+    assert ended.document["stoppedAtLine"] == 2
+    assert (ended.document["acknowledged"], ended.document["failed"]) == (1, 1)
+    assert "4,194,304" in ended.errors
+    assert bodies(cluster) == [b"good"]
+
+
+def test_a_broker_that_refuses_for_good_leaves_a_count_of_what_was_not_read(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    cluster.create_topic("T")
+    for code in SENDS:
+        cluster.answers[code] = lambda request: request.reply(16, "not writable")
+    lines = (b"0123456789" * 100 + b"\n") * 4_000
+    ended = ropewalk("produce", "T", "--json", stdin=lines)
+    assert ended.status == 1
+    document = ended.document
+    assert document["stoppedAtLine"] is None
+    assert document["failed"] + document["unreadLines"] == 4_000
+    assert document["unreadLines"] > 0
+    ended = ropewalk("produce", "T", stdin=b"only\nthese")
+    assert "stopped at line 2: 0 lines behind it were not read" in ended.errors
 
 
 @pytest.mark.parametrize(
@@ -182,6 +225,11 @@ def test_a_line_that_cannot_be_read_is_named_and_what_stands_before_it_is_sent(
         (("",), "no empty messages"),
         (("x", "-p", "novalue"), "name=value"),
         (("x", "-p", "a=\x02"), "separate"),
+        (("x", "-p", "a=\udcff"), "UTF-8"),
+        (("x", "--tags", "a||b"), "one tag"),
+        (("x", "--tags", "a b"), "one tag"),
+        (("{}", "--json-lines"), "message 1: not an object"),
+        (("x", "-n", "http://127.0.0.1:9876"), "is a URL: write host:port"),
         (("--file", "missing.txt"), "cannot read missing.txt"),
         (("x", "--queue", "99"), "has no such queue"),
         (("x", "--broker", "other"), f"It has {BROKER_NAME}"),
