@@ -9,6 +9,9 @@ from hypothesis import HealthCheck, settings
 
 LONG = os.environ.get("ROPEWALK_LONG") == "1"
 
+# A broker of a test allocates this much ahead, and not RocketMQ's gigabyte; `--set` in a test goes before it.
+os.environ.setdefault("ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG", str(64 << 20))
+
 # No deadline: on a shared machine a single slow example says nothing about the code.
 settings.register_profile("quick", deadline=None, max_examples=100)
 settings.register_profile(
