@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, NoReturn
 import typer
 
 from ropewalk import __version__
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER, BadAddress, parse_address_list
 from ropewalk.client.simple import Client
 from tools.interrupts import Interrupts
 from tools.output import (
@@ -158,6 +158,11 @@ def broker(
 
     with expected_errors(as_json=as_json):
         parse_pairs(settings or (), "--set")
+        if name_server:
+            try:
+                parse_address_list(name_server, default_port=None)
+            except BadAddress as exc:
+                raise UsageError(f"-n {name_server}: {exc}") from exc
         options = BrokerOptions(
             config, name_server or None, tuple(settings or ()), ephemeral, namesrv_port, print_config, as_json
         )

@@ -81,7 +81,7 @@ def dump(
                 limit=limit,
             )
         except UnreadableStore as exc:
-            fail(str(exc), exit_code=USAGE, as_json=as_json)
+            fail(str(exc), _store_inside(directory), exit_code=USAGE, as_json=as_json)
     raise typer.Exit(INTERRUPTED if interrupts.requested else FAILED if damages else OK)
 
 
@@ -189,7 +189,7 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
     """
     from tools import store_care
 
-    with _about_stores(as_json=as_json), ProgressLine(f"verify {directory}", None) as progress:
+    with _about_stores(directory, as_json=as_json), ProgressLine(f"verify {directory}", None) as progress:
         layout = store_care.find_store(directory, config)
         verification, findings = store_care.verify_store(layout, _shown(progress))
     damages = sum(finding.damage for finding in findings)
@@ -230,7 +230,7 @@ def recover(
     """
     from tools import store_care
 
-    with _about_stores(as_json=as_json):
+    with _about_stores(directory, as_json=as_json):
         layout = store_care.find_store(directory, config)
         outcome, other = store_care.recover(layout, apply=apply, cut=cut)
     if as_json:
@@ -276,7 +276,7 @@ def repair(
     """
     from tools import store_care
 
-    with _about_stores(as_json=as_json), ProgressLine(f"repair {directory}", None) as progress:
+    with _about_stores(directory, as_json=as_json), ProgressLine(f"repair {directory}", None) as progress:
         if (to is None) != in_place:
             raise UsageError("say where: --to COPY for a copy, or --in-place for the store itself")
         layout = store_care.find_store(directory, config)
@@ -308,7 +308,7 @@ def info(directory: Directory, config: ConfigFile = None, as_json: Json = False)
     """Show what a store holds: sizes, offsets, times, topics and queues, and how it was left."""
     from tools import store_care
 
-    with _about_stores(as_json=as_json):
+    with _about_stores(directory, as_json=as_json):
         document = store_care.store_info(store_care.find_store(directory, config))
     if as_json:
         print_json(document)
@@ -343,8 +343,19 @@ def _shown(progress: ProgressLine) -> Callable[[int, int], None]:
     return show
 
 
+def _store_inside(directory: Path) -> str | None:
+    """What to try when somebody names the folder that holds the folders of brokers."""
+    try:
+        stores = sorted(path for path in directory.iterdir() if (path / "commitlog").is_dir())
+    except OSError:
+        return None
+    if not stores or (directory / "commitlog").is_dir():
+        return None
+    return f"it holds stores of brokers: try {', or '.join(map(str, stores[:3]))}"
+
+
 @contextmanager
-def _about_stores(*, as_json: bool) -> Iterator[None]:
+def _about_stores(directory: Path, *, as_json: bool) -> Iterator[None]:
     """What cannot be read, and what somebody else has open, is exit code 2."""
     from store.commitlog import StoreDamaged
     from store.disk import DiskFull, StoreLocked
@@ -353,7 +364,7 @@ def _about_stores(*, as_json: bool) -> Iterator[None]:
         try:
             yield
         except (UnreadableStore, StoreLocked) as exc:
-            fail(str(exc), exit_code=USAGE, as_json=as_json)
+            fail(str(exc), _store_inside(directory), exit_code=USAGE, as_json=as_json)
         except (StoreDamaged, DiskFull) as exc:
             fail(str(exc), as_json=as_json)
         except OSError as exc:

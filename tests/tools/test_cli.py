@@ -131,6 +131,13 @@ def test_a_setting_without_a_value_is_wrong_use(ropewalk: RunCommand) -> None:
     assert "flushDiskType" in ended.errors
 
 
+@pytest.mark.parametrize("given", ["foo", "foo:x", "http://foo:9876"])
+def test_a_bad_name_server_of_a_broker_is_told_by_its_option(ropewalk: RunCommand, given: str) -> None:
+    ended = ropewalk("broker", "-n", given)
+    assert ended.status == 2
+    assert f"error: -n {given}: " in ended.errors and "host:port" in ended.errors
+
+
 def test_an_unknown_key_is_wrong_use_and_names_the_nearest(ropewalk: RunCommand) -> None:
     ended = ropewalk("broker", "--set", "flushDiskTyp=SYNC_FLUSH")
     assert ended.status == 2

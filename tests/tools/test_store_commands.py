@@ -64,6 +64,14 @@ def test_a_store_in_use_is_left_to_its_broker(
     store.close()
 
 
+@pytest.mark.parametrize("command", ["dump", "info", "verify"])
+def test_the_folder_above_a_store_names_the_store(ropewalk: RunCommand, tmp_path: Path, command: str) -> None:
+    (tmp_path / "data" / "broker-a" / "commitlog").mkdir(parents=True)
+    ended = ropewalk("store", command, tmp_path / "data")
+    assert ended.status == 2
+    assert f"try {tmp_path / 'data' / 'broker-a'}" in ended.errors
+
+
 def test_recover_only_says_what_it_would_do_until_it_is_told(ropewalk: RunCommand, root: Path) -> None:
     last = segments(root)[-1] if any(segments(root)[-1].read_bytes()) else segments(root)[-2]
     data = bytearray(last.read_bytes())

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from ropewalk.format.properties import encode_properties
-from ropewalk.format.record import MAGIC_V1, encode_blank, encode_host, encode_record
+from ropewalk.format.record import MAGIC_V1, Record, encode_blank, encode_host, encode_record
 from store import offline
 from store.offline import Damage, LogFile, UnreadableStore, find_log_files, read_log
 from tests.tools.conftest import RunCommand
+from tools.interrupts import Interrupts
+from tools.store_commands import dump_log
 
 FILE_SIZE = 4096
 KEYS = [
@@ -365,3 +367,19 @@ def test_a_magic_without_a_record_behind_it_is_damage(ropewalk: RunCommand, log:
     ended = ropewalk("store", "dump", log.folder.parent, "--json")
     assert ended.status == 1
     assert len([json.loads(line) for line in ended.lines]) == 1
+
+
+def test_ctrl_c_ends_a_dump_with_a_count(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(log, 4)
+    interrupts = Interrupts()
+    printed = 0
+
+    def line(record: Record) -> bytes:
+        nonlocal printed
+        printed += 1
+        interrupts.requested = printed == 2
+        return b"x\n"
+
+    dump_log(log.folder, line, interrupts)
+    assert printed == 2
+    assert "stopped: 2 messages printed" in capsys.readouterr().err
