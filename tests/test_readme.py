@@ -187,6 +187,11 @@ def test_the_map_names_every_module_and_only_what_exists() -> None:
     assert not unnamed, f"in the house, not on the map: {unnamed}"
 
 
+def test_the_map_lists_a_module_once() -> None:
+    rows = re.findall(r"^\| `([\w./]+)`", section("The map"), re.MULTILINE)
+    assert sorted(rows) == sorted(set(rows))
+
+
 def test_every_make_target_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([\w-]+)`", README)) <= targets
