@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from broker.java_properties import read_properties, write_properties
 from broker.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from broker.namesrv_settings import LockedSetting, NamesrvSettings, as_dict, changed
 from broker.registration import BadRegistration, decode_registration
-from broker.routes import NAME_SIZE_MAX, QueueData, Registration, RouteTable, SingleTopicRefused
+from broker.routes import NAME_SIZE_MAX, QueueData, Registration, RouteTable, SingleTopicRefused, TableFull
 from ropewalk.codes import RequestCode, ResponseCode, request_name
 from ropewalk.format.fastjson import FastjsonError, loads
 from ropewalk.format.headers import (
@@ -57,6 +57,7 @@ from ropewalk.format.remoting import FRAME_SIZE_MAX, Command
 
 EXPIRE_INTERVAL_MS = 5_000
 """How often `expire` wants to be called."""
+FILTER_SERVERS_MAX = 100
 BODY_SIZE_MAX = FRAME_SIZE_MAX - (64 << 10)
 """An answer leaves this much of its frame to the header."""
 
@@ -72,7 +73,7 @@ class NameServer:
     """One name server's memory and manners. Not thread-safe: its owner calls from one loop."""
 
     def __init__(self, monotonic_ms: Callable[[], int], settings: NamesrvSettings | None = None) -> None:
-        self._now_ms = monotonic_ms
+        self._monotonic_ms = monotonic_ms
         self._started_ms = monotonic_ms()
         self.settings = settings or NamesrvSettings()
         self.table = RouteTable(
@@ -135,6 +136,7 @@ class NameServer:
             HeaderError,
             BadRegistration,
             FastjsonError,
+            TableFull,
             msgspec.ValidationError,
         ) as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"{request_name(request.code)}: {error}")
@@ -149,7 +151,7 @@ class NameServer:
 
     def expire(self) -> None:
         """Forget brokers that have been silent too long; to be called every EXPIRE_INTERVAL_MS."""
-        for address in self.table.expire(self._now_ms()):
+        for address in self.table.expire(self._monotonic_ms()):
             log.warning("broker left", address=address, reason="it was silent too long")
 
     # --- brokers ------------------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class NameServer:
             return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         _check_identity(header)
         body = decode_registration(request.body, compressed=header.compressed)
+        _check_filter_servers(body.filter_servers or ())
         registration = Registration(
             cluster=header.cluster_name,
             broker_name=header.broker_name,
@@ -175,10 +178,13 @@ class NameServer:
         )
         is_new = self.table.version_of(header.cluster_name, header.broker_addr) is None
         try:
-            accepted = self.table.register(registration, peer, self._now_ms())
+            accepted = self.table.register(registration, peer, self._monotonic_ms())
         except SingleTopicRefused:
             log.warning("registration refused: one topic of an unknown broker", address=header.broker_addr)
             return request.reply(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        except TableFull as full:
+            log.warning("registration refused", address=header.broker_addr, reason=str(full))
+            raise
         if is_new:
             log.info(
                 "broker registered",
@@ -209,7 +215,7 @@ class NameServer:
         header = decode_header(BrokerIdentityHeader, request.ext)
         theirs = DataVersion.from_json(loads(request.body)) if request.body else DataVersion()
         ours = self.table.version_of(header.cluster_name, header.broker_addr)
-        self.table.refresh(header.cluster_name, header.broker_addr, self._now_ms())
+        self.table.refresh(header.cluster_name, header.broker_addr, self._monotonic_ms())
         return request.reply(
             ResponseCode.SUCCESS,
             ext=encode_header(QueryDataVersionResponseHeader(changed=ours != theirs)),
@@ -218,7 +224,7 @@ class NameServer:
 
     def _heartbeat(self, request: Command, peer: Hashable) -> Command:
         header = decode_header(BrokerHeartbeatHeader, request.ext)
-        self.table.refresh(header.cluster_name, header.broker_addr, self._now_ms())
+        self.table.refresh(header.cluster_name, header.broker_addr, self._monotonic_ms())
         return request.reply(ResponseCode.SUCCESS)
 
     def _members(self, request: Command, peer: Hashable) -> Command:
@@ -232,7 +238,7 @@ class NameServer:
         header = decode_header(RouteHeader, request.ext)
         if self.settings.need_wait_for_service:
             ready_ms = self._started_ms + self.settings.wait_seconds_for_service * 1_000
-            if self._now_ms() < ready_ms:
+            if self._monotonic_ms() < ready_ms:
                 return request.reply(ResponseCode.SYSTEM_ERROR, "name server not ready")
         zone = header.zone_name if header.zone_mode and header.zone_name else None
         route = self.table.route(header.topic, zone)
@@ -297,6 +303,8 @@ class NameServer:
 
     def _register_topic(self, request: Command, peer: Hashable) -> Command:
         topic = decode_header(TopicHeader, request.ext).topic
+        if not 1 <= len(topic) <= NAME_SIZE_MAX:
+            raise BadRegistration(f"a topic name of {len(topic)} characters")
         body = loads(request.body) if request.body else {}
         listed = body.get("queueDatas") if isinstance(body, dict) else None
         queues = msgspec.convert(listed or [], list[QueueData], strict=False)
@@ -374,6 +382,16 @@ def _check_identity(header: RegisterBrokerHeader) -> None:
         raise BadRegistration(f"brokerAddr is {header.broker_addr[:100]!r} and not host:port")
     if header.broker_id < 0:
         raise BadRegistration(f"brokerId is {header.broker_id}")
+    for name, value in (("haServerAddr", header.ha_server_addr), ("zoneName", header.zone_name or "")):
+        if len(value) > NAME_SIZE_MAX:
+            raise BadRegistration(f"{name} has {len(value)} characters")
+
+
+def _check_filter_servers(servers: Sequence[str]) -> None:
+    if len(servers) > FILTER_SERVERS_MAX or any(len(server) > NAME_SIZE_MAX for server in servers):
+        raise BadRegistration(
+            f"filterServerList has {len(servers)} entries, or long ones: {FILTER_SERVERS_MAX} may be there"
+        )
 
 
 def _json(value: Any) -> bytes:

@@ -19,6 +19,8 @@ share nothing, so every rule here decides from one registration and this memory 
   (unless the name server was told to).
 - The last address of a set takes the set's queues with it. If only the master goes, the queues stay
   readable and, where acting masters are on, lose their write permission.
+- Whoever can connect can register, so every table has a bound. A registration that would exceed one is
+  refused whole; those on record go on. Who leaves takes all that it brought along.
 
 Time is handed in as milliseconds. Nothing here knows frames, sockets or JSON text.
 """
@@ -41,6 +43,12 @@ NAME_SIZE_MAX = 255
 """Characters of a topic, broker or cluster name."""
 BROKER_EXPIRY_MS = 120_000
 """How long a broker may be silent when its registration names no time of its own."""
+
+BROKERS_MAX = 1_000
+BROKER_TOPICS_MAX = 50_000
+"""Topics of one broker set, counting those its registrations no longer name."""
+TOPICS_MAX = 500_000
+"""Topics of all broker sets together; one that two sets serve counts twice."""
 
 I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """What Java's and Go's readers of a route take for a count or for flags."""
@@ -127,6 +135,10 @@ class SingleTopicRefused(Exception):
     """
 
 
+class TableFull(Exception):
+    """There is no room for this; the text says which bound it would exceed."""
+
+
 @dataclass(slots=True)
 class BrokerSet:
     """All brokers of one name."""
@@ -175,6 +187,9 @@ class RouteTable:
         self._sets: dict[str, BrokerSet] = {}
         self._live: dict[tuple[str, str], Live] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        """The queues table from the other side: broker name -> topics."""
+        self._entries = 0
         self._clusters: dict[str, set[str]] = {}
 
     # --- a broker's life: register, refresh, leave -----------------------------------------------
@@ -182,7 +197,7 @@ class RouteTable:
     def register(self, registration: Registration, peer: Hashable, now_ms: int) -> Accepted:
         """Put a broker on record, or refresh it; a claim to an id that a newer epoch holds is ignored.
 
-        Raises SingleTopicRefused, and then nothing has changed.
+        Raises SingleTopicRefused or TableFull, and then nothing has changed.
         """
         r = registration
         key = (r.cluster, r.address)
@@ -199,21 +214,28 @@ class RouteTable:
                 # The set keeps its holder, and the address that was turned away counts as not here.
                 assert known is not None
                 known.addresses = addresses
+                self._leave_other_set(key, r.broker_name)
                 self._live.pop(key, None)
                 return Accepted()
         if holder is None and len(r.topics) == 1:
             raise SingleTopicRefused
+        addresses[r.broker_id] = r.address
+        is_lowest_slave = r.broker_id != MASTER_ID and r.broker_id == min(addresses)
+        sets_topics = r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None)
+        self._check_room_for_broker(key, r.broker_name)
+        if sets_topics:
+            self._check_room_for_topics(r.broker_name, {topic.topic_name for topic in r.topics})
 
+        self._leave_other_set(key, r.broker_name)
         first = known is None or holder is None
         broker_set = known or self._sets.setdefault(r.broker_name, BrokerSet(r.broker_name, r.cluster))
         self._clusters.setdefault(r.cluster, set()).add(r.broker_name)
         broker_set.acting_master_allowed = bool(r.enable_acting_master)
         broker_set.zone = r.zone
-        broker_set.addresses = {**addresses, r.broker_id: r.address}
+        broker_set.addresses = addresses
 
         before = self._live.get(key)
-        is_lowest_slave = r.broker_id != MASTER_ID and r.broker_id == min(broker_set.addresses)
-        if r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None):
+        if sets_topics:
             changed = first or before is None or before.version != r.version
             # What only a master may promise is taken out before a slave's word is written down.
             mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
@@ -232,24 +254,47 @@ class RouteTable:
         )
         return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
 
+    def _leave_other_set(self, key: tuple[str, str], broker_name: str) -> None:
+        """An address that speaks for another set than before gives up its place in the old one."""
+        live = self._live.get(key)
+        if live is not None and live.broker_name != broker_name:
+            self.unregister(key[0], live.broker_name, key[1])
+
+    def _check_room_for_broker(self, key: tuple[str, str], broker_name: str) -> None:
+        # Every set has an address and every address a life, so that one bound holds for the three.
+        if key not in self._live and len(self._live) >= BROKERS_MAX:
+            raise TableFull(f"{BROKERS_MAX} brokers are on record, and no more may be")
+        known = self._clusters.get(key[0], set())
+        if broker_name not in known and sum(map(len, self._clusters.values())) >= BROKERS_MAX:
+            raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
+
+    def _check_room_for_topics(self, broker_name: str, topics: set[str]) -> None:
+        mine = self._topics_of.get(broker_name, set())
+        after = len(topics) if self.delete_missing_topics else len(topics | mine)
+        if after > BROKER_TOPICS_MAX:
+            raise TableFull(f"broker {broker_name} would have {after} topics, more than {BROKER_TOPICS_MAX}")
+        total = self._entries - len(mine) + after
+        if total > TOPICS_MAX:
+            raise TableFull(f"all brokers together would have {total} topics, more than {TOPICS_MAX}")
+
     def _set_topics(self, broker_name: str, topics: Iterable[TopicConfig], mask: int, changed: bool) -> None:
         """Write down the topics of one set; an unchanged version only fills in what is missing."""
         topics = tuple(topics)
         if self.delete_missing_topics:
             named = {topic.topic_name for topic in topics}
-            for name in [n for n, by_broker in self._queues.items() if broker_name in by_broker]:
-                if name not in named:
-                    self._drop_queue(name, broker_name)
+            for name in self._topics_of.get(broker_name, set()) - named:
+                self._drop_queue(name, broker_name)
+        mine = self._topics_of.get(broker_name, set())
         for topic in topics:
-            by_broker = self._queues.setdefault(topic.topic_name, {})
-            if changed or broker_name not in by_broker:
-                by_broker[broker_name] = QueueData(
+            if changed or topic.topic_name not in mine:
+                queue = QueueData(
                     broker_name=broker_name,
                     perm=topic.perm & mask,
                     read_queue_nums=topic.read_queue_nums,
                     topic_sys_flag=topic.topic_sys_flag,
                     write_queue_nums=topic.write_queue_nums,
                 )
+                self._put_queue(topic.topic_name, queue)
 
     def _master_of(self, broker_set: BrokerSet) -> Accepted:
         address = broker_set.addresses.get(MASTER_ID)
@@ -268,19 +313,24 @@ class RouteTable:
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
         """Forget one address, and what only it served. Of an unknown one there is nothing to forget."""
-        self._live.pop((cluster, address), None)
+        live = self._live.pop((cluster, address), None)
+        self._leave_set(broker_name, address)
+        if live is not None and live.broker_name != broker_name:
+            # Whoever says goodbye under a wrong name is gone all the same, and nobody would ever miss it again.
+            self._leave_set(live.broker_name, address)
+
+    def _leave_set(self, broker_name: str, address: str) -> None:
         broker_set = self._sets.get(broker_name)
         if broker_set is None:
             return
         broker_set.addresses = {i: a for i, a in broker_set.addresses.items() if a != address}
         if not broker_set.addresses:
             del self._sets[broker_name]
-            for cluster_name in (cluster, broker_set.cluster):
-                names = self._clusters.get(cluster_name, set())
+            for cluster, names in list(self._clusters.items()):
                 names.discard(broker_name)
                 if not names:
-                    self._clusters.pop(cluster_name, None)
-            for topic in list(self._queues):
+                    del self._clusters[cluster]
+            for topic in tuple(self._topics_of.get(broker_name, ())):
                 self._drop_queue(topic, broker_name)
         elif broker_set.acting_master_allowed and not broker_set.has_master:
             self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
@@ -376,17 +426,28 @@ class RouteTable:
         return self._set_permissions(broker_name, lambda _: Permission.READ | Permission.WRITE)
 
     def _set_permissions(self, broker_name: str, rule: Callable[[int], int]) -> int:
-        mine = [by_broker for by_broker in self._queues.values() if broker_name in by_broker]
-        for by_broker in mine:
+        mine = self._topics_of.get(broker_name, set())
+        for topic in mine:
+            by_broker = self._queues[topic]
             queue = by_broker[broker_name]
             by_broker[broker_name] = msgspec.structs.replace(queue, perm=rule(queue.perm))
         return len(mine)
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Place a topic on brokers by hand; on none of them if one is not on record."""
+        """Place a topic on brokers by hand; on none of them if one is not on record. Raises TableFull."""
         by_broker = {queue.broker_name: queue for queue in queues}
-        if by_broker and by_broker.keys() <= self._sets.keys():
-            self._queues.setdefault(topic, {}).update(by_broker)
+        if not by_broker.keys() <= self._sets.keys():
+            return
+        added = [name for name in by_broker if topic not in self._topics_of.get(name, ())]
+        for name in added:
+            if len(self._topics_of.get(name, ())) >= BROKER_TOPICS_MAX:
+                raise TableFull(f"broker {name} has {BROKER_TOPICS_MAX} topics, and may have no more")
+        if self._entries + len(added) > TOPICS_MAX:
+            raise TableFull(
+                f"all brokers together have {self._entries} topics of {TOPICS_MAX} that they may have"
+            )
+        for queue in by_broker.values():
+            self._put_queue(topic, queue)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; it returns with a broker's next new version."""
@@ -394,11 +455,22 @@ class RouteTable:
         for name in list(names):
             self._drop_queue(topic, name)
 
+    def _put_queue(self, topic: str, queue: QueueData) -> None:
+        by_broker = self._queues.setdefault(topic, {})
+        if queue.broker_name not in by_broker:
+            self._entries += 1
+            self._topics_of.setdefault(queue.broker_name, set()).add(topic)
+        by_broker[queue.broker_name] = queue
+
     def _drop_queue(self, topic: str, broker_name: str) -> None:
         by_broker = self._queues.get(topic)
-        if by_broker is None:
+        if by_broker is None or by_broker.pop(broker_name, None) is None:
             return
-        by_broker.pop(broker_name, None)
+        self._entries -= 1
+        mine = self._topics_of[broker_name]
+        mine.discard(topic)
+        if not mine:
+            del self._topics_of[broker_name]
         if not by_broker:
             del self._queues[topic]
 

@@ -818,7 +818,9 @@ def test_a_oneway_request_is_carried_out(world: World) -> None:
 def test_an_answer_that_fits_no_frame_is_refused_instead(world: World) -> None:
     for part in range(8):
         lines = [f"{part}{number:06d}{'t' * 240} 4 4 6 SINGLE_TAG" for number in range(9_000)]
-        assert register_body(world, compressed(lines, counter=part)).code == ResponseCode.SUCCESS
+        whose = identity(f"10.0.0.{part % 2}:10911") | {"brokerName": f"broker-{part % 2}"}
+        body = compressed(lines, counter=part)
+        assert world.ask(RequestCode.REGISTER_BROKER, whose, body).code == ResponseCode.SUCCESS
     answer = world.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
     assert "does not fit into a frame" in (answer.remark or "")
