@@ -62,22 +62,23 @@ def write_properties(values: Mapping[str, str]) -> str:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments and empty ones, continued ones joined; numbers are those of the first part."""
-    parts: list[str] = []
+    parts: list[str] = []  # none of them empty
     first = 0
     for number, natural in enumerate(_LINE_END.split(text), start=1):
         line = natural.lstrip(_BLANKS)
-        if not any(parts):
+        if not parts:
             # Only what begins a line can be a comment; behind a continuation a '#' is text.
             if not line or line[0] in "#!":
-                parts = []
                 continue
             first = number
         backslashes = len(line) - len(line.rstrip("\\"))
-        parts.append(line[:-1] if backslashes % 2 else line)
+        part = line[:-1] if backslashes % 2 else line
+        if part:
+            parts.append(part)
         if backslashes % 2 == 0:
             yield first, "".join(parts)
             parts = []
-    if any(parts):
+    if parts:
         yield first, "".join(parts)
 
 

@@ -13,7 +13,10 @@ text, so that a table looks the same however its writer quoted it; `queue_keys` 
 
 A reference may point back only to something already read to its end, which is where a fastjson writer points
 unless the data is a cycle. Everything else reads as None: what this module returns can always be walked, and
-its size with every reference written out is bounded, because heartbeats come from strangers.
+its size with every reference written out is bounded, because heartbeats come from strangers. For the same
+reason reading costs time and memory in proportion to the text, whatever the text: no pattern here looks at a
+character a second time because of what follows it, and an object that is a key holds no object as a key of
+its own, whose text would double its backslashes at every level.
 
 The writer sorts keys: that is fastjson's order for the fields of an object, and its order for maps is
 arbitrary. None values are left out. Bytes that are not this dialect raise `FastjsonError` and nothing else.
@@ -30,7 +33,10 @@ import msgspec
 from ropewalk.errors import RopewalkError
 
 EXPANDED_NODES_MAX: Final = 1_000_000
-"""Values a document may hold once its references are written out."""
+"""Values a document may hold once its references are written out; long text counts as several."""
+
+_TEXT_PER_NODE: Final = 32
+"""Characters of a string or key that count as one value more."""
 
 DEPTH_MAX: Final = 200
 """Containers within containers, references written out: few enough for a recursive function to walk them."""
@@ -56,8 +62,12 @@ class QueueKeys(dict[QueueKey, Any]):
     """A map that is written with MessageQueue objects as keys."""
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Read one document, ordinary JSON or dialect."""
+def loads(data: bytes | bytearray | memoryview | str, *, references: bool = True) -> Any:
+    """Read one document, ordinary JSON or dialect.
+
+    Without `references`, `{"$ref": path}` is an object like any other, and the value is as large as its text
+    and not as what a few references stand for.
+    """
     raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
     try:
         value = _loads(raw)
@@ -65,7 +75,7 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
         raise FastjsonError("JSON is nested too deeply") from None
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
         _check_depth(value)
-    if b"$ref" in raw:
+    if references and b"$ref" in raw:
         return _References(value).resolved()
     return value
 
@@ -93,9 +103,12 @@ def queue_keys(table: Mapping[str, Any]) -> QueueKeys:
     """The map of `loads` again with `QueueKey`s, whether its writer used objects as keys or their text."""
     result = QueueKeys()
     for text, value in table.items():
-        key = loads(text)
+        key = loads(text, references=False)
         try:
-            result[QueueKey(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))] = value
+            names = key["topic"], key["brokerName"]
+            if any(isinstance(name, (dict, list)) for name in names):
+                raise ValueError
+            result[QueueKey(str(names[0]), str(names[1]), int(key["queueId"]))] = value
         except (TypeError, KeyError, ValueError, OverflowError):
             raise FastjsonError(f"not a message queue: {text[:200]!r}") from None
     return result
@@ -104,8 +117,15 @@ def queue_keys(table: Mapping[str, Any]) -> QueueKeys:
 # Reading
 
 
-_STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
-_STRING_OR_INT_KEY: Final = re.compile(rf"({_STRING})|([{{,]\s*)(-?\d+)(?=\s*:)".encode(), re.DOTALL)
+# Every repetition is possessive ("*+", "++"): with nothing to go back to, a failed match costs one pass, and a
+# long string no memory for the ways it could have matched otherwise.
+_OPEN_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'
+_STRING: Final = _OPEN_STRING + '"'
+# A string without an end is taken up to the end of the text. Otherwise every quote behind its first would be
+# tried as the start of one more, in quadratic time.
+_STRING_OR_INT_KEY: Final = re.compile(
+    rf'({_OPEN_STRING}(?:"|\\?\Z))|([{{,]\s*+)(-?\d++)(?=\s*+:)'.encode(), re.DOTALL
+)
 _NO_JSON: Final = (msgspec.DecodeError, UnicodeError)
 
 
@@ -149,11 +169,11 @@ def _quote_key(match: re.Match[bytes]) -> bytes:
 class _Reader:
     """A recursive reader of the dialect over one text."""
 
-    _SPACE = re.compile(r"\s*")
+    _SPACE = re.compile(r"\s*+")
     _DOUBLE = re.compile(_STRING, re.DOTALL)
     _SINGLE = re.compile(_STRING.replace('"', "'"), re.DOTALL)
-    _WORD = re.compile(r"[^\s:,{}\[\]\"']+")
-    _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+    _WORD = re.compile(r"[^\s:,{}\[\]\"']++")
+    _NUMBER = re.compile(r"[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?")
     _WORDS: Final[dict[str, Any]] = {
         "true": True,
         "false": False,
@@ -165,6 +185,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
+        self._in_key = False
 
     def document(self) -> Any:
         value = self._value(0)
@@ -199,7 +220,7 @@ class _Reader:
                 self._position += 1
                 return result
             if mark in ("{", "["):
-                key = dumps(self._value(depth + 1)).decode()
+                key = self._container_key(depth)
             elif mark in ('"', "'"):
                 key = self._string(mark)
             else:
@@ -210,6 +231,15 @@ class _Reader:
                 self._position += 1
             elif self._next() != "}":
                 raise self._error("',' or '}'")
+
+    def _container_key(self, depth: int) -> str:
+        """The text of an object (or array) that is a key."""
+        if self._in_key:
+            raise self._error("no object as a key within an object that is a key")
+        self._in_key = True
+        value = self._value(depth + 1)
+        self._in_key = False
+        return dumps(value).decode()
 
     def _array(self, depth: int) -> list[Any]:
         result: list[Any] = []
@@ -272,7 +302,7 @@ def _unescape(text: str) -> str:
 class _References:
     """One pass over a document in its order, which puts earlier values in place of `{"$ref": path}`."""
 
-    _STEP = re.compile(r"""\.((?:\\.|[^.\[\\])+)|\[(\d+)\]|\[(["'])(.*?)\3\]""", re.DOTALL)
+    _STEP = re.compile(r"""\.((?>(?:\\.|[^.\[\\])+))|\[(\d++)\]|\[(["'])(.*?)\3\]""", re.DOTALL)
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -294,7 +324,11 @@ class _References:
             entries = enumerate(container)
         for key, value in entries:
             extent = (1, 0)
-            if self._is_reference(value):
+            if isinstance(key, str):
+                size += len(key) // _TEXT_PER_NODE
+            if isinstance(value, str):
+                extent = (1 + len(value) // _TEXT_PER_NODE, 0)
+            elif self._is_reference(value):
                 value = container[key] = self._target(value["$ref"])
                 extent = self._extents.get(id(value), extent)
             elif isinstance(value, (dict, list)):

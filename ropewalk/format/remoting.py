@@ -30,6 +30,13 @@ from ropewalk.format import fastjson
 FRAME_SIZE_MAX: Final = 16_777_216
 """Bytes of the longest frame, its length field included. A longer one ends the connection."""
 
+TOLERANT_SIZE_MAX: Final = 256 * 1024
+"""Bytes of the longest JSON header (or `extFields`) that is read when it is not plain JSON of strings.
+
+The reader for other dialects takes a microsecond for every byte, and whoever sent the header is a stranger. The
+longest properties a message may have, 32767 bytes, fit even with every one of them written as an escape.
+"""
+
 JSON: Final = 0
 ROCKETMQ: Final = 1
 
@@ -268,8 +275,14 @@ _EXT: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def _object(text: bytes, what: str) -> dict[str, Any]:
+    if len(text) > TOLERANT_SIZE_MAX:
+        raise RemoteProtocolError(
+            f"JSON {what} of {len(text)} bytes is not plain JSON; at most {TOLERANT_SIZE_MAX} bytes of another "
+            "dialect are read"
+        )
     try:
-        value = fastjson.loads(text)
+        # No sender's header repeats an object, and a few references could stand for a million values.
+        value = fastjson.loads(text, references=False)
     except fastjson.FastjsonError as error:
         raise RemoteProtocolError(f"JSON {what}: {error}") from None
     if not isinstance(value, dict):

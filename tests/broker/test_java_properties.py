@@ -58,6 +58,12 @@ def test_an_unfinished_unicode_escape_is_an_error_with_its_line() -> None:
         read("a=b\nc=\\u12")
 
 
+def test_a_line_continued_half_a_million_times_is_one_line() -> None:
+    # Going back over the empty parts at every line would take hours.
+    assert read("\\\n" * 500_000 + "a=b") == {"a": "b"}
+    assert read("a=\\\n" + "b\\\n" * 250_000) == {"a": "b" * 250_000}
+
+
 @given(st.text())
 def test_no_text_raises_anything_else(text: str) -> None:
     try:

@@ -159,7 +159,17 @@ def test_queue_keyed_maps_survive_the_round_trip(table: dict[QueueKey, int]) -> 
 
 
 @pytest.mark.parametrize(
-    "key", ["x", "[]", "7", "{}", '{"topic":"T","brokerName":"b","queueId":"x"}', "null"]
+    "key",
+    [
+        "x",
+        "[]",
+        "7",
+        "{}",
+        "null",
+        '{"topic":"T","brokerName":"b","queueId":"x"}',
+        '{"topic":["T"],"brokerName":"b","queueId":0}',
+        '{"a":["T"],"topic":"T","brokerName":{"$ref":"$.a"},"queueId":0}',
+    ],
 )
 def test_a_key_that_is_no_queue_is_refused(key: str) -> None:
     with pytest.raises(FastjsonError):
@@ -255,6 +265,20 @@ def test_references_cannot_make_a_flat_document_deep() -> None:
         loads("{" + ",".join(steps) + "}")
 
 
+def test_long_texts_and_keys_count_towards_what_references_may_expand_to() -> None:
+    references = ",".join(['{"$ref":"$.a"}'] * 400)
+    for item in ("x" * 100_000, {"x" * 100_000: 1}):
+        text = f'{{"a":[{json.dumps(item)}],"r":[%s]}}'
+        assert len(loads(text % '{"$ref":"$.a"}')["r"]) == 1
+        with pytest.raises(FastjsonError, match="expand"):
+            loads(text % references)
+
+
+def test_references_can_be_left_as_they_are() -> None:
+    for text in ('{"a":[1],"r":{"$ref":"$.a"}}', "{a:[1],r:{$ref:'$.a'}}"):
+        assert loads(text, references=False) == {"a": [1], "r": {"$ref": "$.a"}}
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"a":%s}', "{a:%s}", '{"a":%s,0:1}', '{"a":%s,"r":{"$ref":"$.a"}}'],
@@ -330,6 +354,90 @@ def test_text_that_looks_like_the_dialect_raises_nothing_but_its_own_error(text:
     except FastjsonError:
         return
     json.dumps(value, ensure_ascii=False).encode()
+
+
+# What strangers send to keep us busy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":"' + '\\"' * 500_000,
+        '{"a":"' + '\\"' * 500_000 + "\\",
+        '{"a":"' + '\\"' * 500_000 + '",0:}',
+        '{a:"' + '\\"' * 500_000,
+        "{a:'" + "\\'" * 500_000,
+        '"' * 1_000_001,
+        '"\\' * 500_000,
+        '{0:"",' * 150_000,
+        "{ " * 500_000,
+        "{" + " " * 1_000_000,
+        "{,1" + " " * 1_000_000,
+        ",1 " * 350_000,
+        "{" + "1" * 1_000_000,
+        "{a:" + "1" * 1_000_000,
+        "{a:" + "-" * 1_000_000,
+        "[1" + "." * 1_000_000,
+        "{a:" + " " * 1_000_000,
+    ],
+    ids=range(17),
+)
+def test_a_megabyte_made_to_be_read_again_and_again_is_refused(text: str) -> None:
+    # Where a pattern goes over what it has seen once per character, one of these takes the better part of an hour.
+    with pytest.raises(FastjsonError):
+        loads(text)
+
+
+def test_a_megabyte_of_escapes_that_ends_is_read() -> None:
+    assert loads('{0:"' + '\\"' * 500_000 + '",a:1}') == {"0": '"' * 500_000, "a": 1}
+
+
+def test_a_path_of_a_megabyte_leads_nowhere() -> None:
+    for path in (
+        "$." + "\\\\" * 250_000 + "\\",
+        "$['" + "'" * 500_000,
+        "$" + ".a" * 250_000,
+        "$[" + "1" * 500_000,
+    ):
+        assert loads(json.dumps({"a": [], "r": {"$ref": path}})) == {"a": [], "r": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{{a:1}:2}:3}",
+        "{[{{a:1}:2}]:3}",
+        "{{a:{{b:1}:2}}:3}",
+        "{{a:{[1]:2}}:3}",
+        "{{a:1}:2,{{b:3}:4}:5}",
+        "{" * 25 + "a:1" + "}:1" * 24 + "}",
+        '{"clientID":' + "{" * 40 + '"a":"b"' + "}:1" * 39 + "}}",
+    ],
+)
+def test_an_object_that_is_a_key_holds_no_object_as_a_key(text: str) -> None:
+    # Every level would double the backslashes of the level below: 40 levels, a terabyte.
+    with pytest.raises(FastjsonError, match="no object as a key"):
+        loads(text)
+
+
+def test_object_keys_may_stand_beside_and_below_each_other() -> None:
+    assert loads("{{a:1}:{{b:2}:3},{c:[{d:{e:4}}]}:5}") == {
+        '{"a":1}': {'{"b":2}': 3},
+        '{"c":[{"d":{"e":4}}]}': 5,
+    }
+
+
+@relaxed
+@given(st.text("{}[]\"':,01e\\u\x01a", max_size=80))
+@example("{{'\x01':'\x01'}:'\x01'}")
+@example('{{{{{{"a":"b"}:1}:1}:1}:1}:1}')
+def test_what_is_read_is_never_many_times_as_long_as_its_text(text: str) -> None:
+    try:
+        value = loads(text, references=False)
+    except FastjsonError:
+        return
+    # A control character in an object key is six characters and then seven; 1e15 is eighteen.
+    assert len(dumps(value)) <= 8 * len(text)
 
 
 def test_escapes_of_the_dialect_are_read() -> None:

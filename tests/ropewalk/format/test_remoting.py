@@ -15,6 +15,7 @@ from ropewalk.format.remoting import (
     FRAME_SIZE_MAX,
     JSON,
     ROCKETMQ,
+    TOLERANT_SIZE_MAX,
     Command,
     FrameBuffer,
     decode_ext,
@@ -307,6 +308,43 @@ def test_nulls_in_a_json_header_are_absent_fields() -> None:
         json_frame(b'{"code":11,"remark":null,"extFields":null,"opaque":null,"flag":null}')
     )
     assert command == Command(code=11, language="JAVA", version=0)
+
+
+def test_a_long_header_has_to_be_plain_json() -> None:
+    def header(text: str, size: int) -> bytes:
+        return json_frame((text % ("x" * (size - len(text) + 2))).encode())
+
+    plain = '{"code":1,"extFields":{"a":"%s"}}'
+    assert len(decode_frame(header(plain, 4 * TOLERANT_SIZE_MAX)).ext["a"]) > 3 * TOLERANT_SIZE_MAX
+    for other in ("{code:1,extFields:{a:'%s'}}", '{"code":1,"extFields":{"a":"%s","b":2},"opaque":null}'):
+        assert len(decode_frame(header(other, TOLERANT_SIZE_MAX)).ext["a"]) > TOLERANT_SIZE_MAX - 100
+        with pytest.raises(RemoteProtocolError, match=r"not plain JSON; at most 262144 bytes"):
+            decode_frame(header(other, TOLERANT_SIZE_MAX + 1))
+    with pytest.raises(RemoteProtocolError, match="extFields of"):
+        decode_ext(b'{"a":1,"b":"' + b"x" * TOLERANT_SIZE_MAX + b'"}')
+
+
+def test_the_longest_properties_fit_a_header_of_another_dialect() -> None:
+    properties = "\\u0002" * 32_767
+    ext = decode_frame(json_frame(f"{{code:10,extFields:{{properties:'{properties}',e:0}}}}".encode())).ext
+    assert ext == {"properties": "\x02" * 32_767, "e": "0"}
+
+
+def test_references_in_a_header_stand_for_nothing() -> None:
+    # Written out, these are eight to the power of seven texts.
+    steps = []
+    for n in range(1, 8):
+        references = ",".join([f"{{$ref:'$.extFields.a{n - 1}'}}"] * 8)
+        steps.append(f",a{n}:[{references}]")
+    ext = decode_frame(json_frame(f"{{code:1,extFields:{{a0:['x']{''.join(steps)}}}}}".encode())).ext
+    assert ext["a1"] == "[" + ",".join(['{"$ref":"$.extFields.a0"}'] * 8) + "]"
+    assert sum(map(len, ext.values())) < 2000
+
+
+@pytest.mark.parametrize("header", [b'{"a":"' + b'\\"' * 500_000, b"{" * 30 + b"a:1" + b"}:1" * 29 + b"}"])
+def test_a_header_made_to_keep_us_busy_is_refused(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(json_frame(header))
 
 
 def test_half_a_surrogate_pair_cannot_reach_our_own_encoders() -> None:
