@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
-from store.recovery import Sight, Sighted, look, next_valid
+from store.recovery import Sight, Sighted, candidates, look
 
 
 def recheck(
@@ -30,8 +30,7 @@ def recheck(
         return start, start
     begin = log.min_offset
     if start - size > begin:
-        found = next_valid(log, start - size)
-        begin = min(found.offset, start) if found is not None else start
+        begin = _boundary(log, start - size, start, find_queue, is_dead)
     offset = begin
     while offset < start:
         segment = log.find(offset)
@@ -47,6 +46,33 @@ def recheck(
             return begin, begin
         offset += seen.size
     return (start, begin) if offset == start else (begin, begin)
+
+
+def _boundary(
+    log: CommitLog,
+    offset: int,
+    end: int,
+    find_queue: Callable[[str, int], ConsumeQueue | None],
+    is_dead: Callable[[str, int], bool],
+) -> int:
+    """Where a record begins, at or behind `offset`; the beginning of its segment if the first has no entry; or `end`.
+
+    A body can hold bytes that are a valid record for their place. Only a broker makes queue entries, so what an entry
+    names is genuine.
+    """
+    for seen in candidates(log, offset):
+        if seen.offset >= end:
+            return end
+        if not seen.indexed or is_dead(seen.topic, seen.offset):
+            continue  # has no entry, genuine or not
+        queue, number = find_queue(seen.topic, seen.queue_id), seen.queue_offset
+        if queue is not None and queue.min_offset <= number < queue.next_offset:
+            if queue.read(number)[:2] == (seen.offset, seen.size):
+                return seen.offset
+        segment = log.find(seen.offset)
+        assert segment is not None
+        return segment.base_offset
+    return end
 
 
 def _has_entry(find_queue: Callable[[str, int], ConsumeQueue | None], seen: Sighted) -> bool:

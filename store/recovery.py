@@ -26,7 +26,7 @@ from store.bound import Bound
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
 from store.disk import Disk
-from store.segment import Segment
+from store.segment import FILLER_HEADER_SIZE, Segment
 
 _HEAD = struct.Struct(
     ">iIIiiqqiq"
@@ -201,29 +201,34 @@ def walk(
     sync_flush: bool,
     flushed_ms: int = 0,
     delay_ms: Callable[[str], int] | None = None,
+    last_ms: int = 0,
 ) -> Iterator[Sighted | tuple[Verdict, int]]:
     """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
-    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
+    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time. Store
+    times only grow: behind a record stored after `flushed_ms`, as `last_ms` tells of those before `start`, an older
+    one is no proof of anything.
     """
     offset = start
     while (segment := log.find(offset)) is not None:
         seen = look(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, Sighted):
-            if not (seen.ends_in_zero and offset >= durable and next_valid(log, offset) is None):
+            if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
                 yield seen
+                last_ms = max(last_ms, seen.store_timestamp)
                 offset += seen.size
                 continue
             seen = Sight.BAD  # whole as far as checksums tell, and yet torn
         if seen is Sight.FILLER:
             offset = segment.end_offset
             continue
-        follows = next_valid(log, offset)
+        follows = follower(log, offset)
         verdict = judge(
             blank=seen is Sight.BLANK,
             filler=False,
             valid=False,
-            past_durable=offset >= durable and (follows is None or follows.store_timestamp >= flushed_ms),
+            past_durable=offset >= durable
+            and (follows is None or max(last_ms, follows.store_timestamp) >= flushed_ms),
             valid_follows=follows is not None,
             sync_flush=sync_flush,
         )
@@ -233,18 +238,146 @@ def walk(
 
 
 def next_valid(log: CommitLog, offset: int) -> Sighted | None:
-    """A valid record behind a bad place, if there is one."""
+    """What may be the next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
+
+    What a record claims for itself is passed over, as in `follower`. In a stretch that no header vouches for, bytes
+    that a producer made to look like a record are taken for one.
+    """
+    offset, seen = _past_claims(log, offset)
+    return seen or next(candidates(log, offset), None)
+
+
+def follower(log: CommitLog, offset: int) -> Sighted | None:
+    """A record that proves that the bad place before it was written, and was followed by more; None if there is none.
+
+    Producers choose bodies, and can guess at which log offset one will stand: a body can hold bytes that are a valid
+    record for their very place. So nothing inside the extent that the record at `offset`, or one adjoining it, claims
+    for itself counts. Where the claim is lost (the page with the header never reached the disk), only such a record
+    counts as leads from record to record to the end of everything that was ever written: forged ones end inside
+    their body, with the rest of the record that carries them behind them.
+
+    What remains: forged records that take the topic and properties behind the body for their own end where their
+    carrier does, and count if it was the last of the log and a power loss took the page with its header; the start
+    is refused then, and nothing is cut. And genuine records between a lost header and a second torn place are not
+    told from forged ones: they are copied aside with the rest, where the log was not known to be durable.
+    """
+    offset, seen = _past_claims(log, offset)
+    if seen is not None:
+        return seen
+    last: int | None = None
+    dead_ends: set[int] = set()
+    for candidate in candidates(log, offset):
+        if last is None:
+            last = _last_written(log)
+        if _leads_to_end(log, candidate, last, dead_ends):
+            return candidate
+    return None
+
+
+def _past_claims(log: CommitLog, offset: int) -> tuple[int, Sighted | None]:
+    """Go from `offset` over what records there claim for themselves, up to a whole one or to what claims nothing.
+
+    Returns where that is and the whole record, if it is one behind `offset`.
+    """
+    begin = offset
+    while (segment := log.find(offset)) is not None:
+        position = offset - segment.base_offset
+        seen = look(segment, position)
+        if isinstance(seen, Sighted):
+            if offset > begin:
+                return offset, seen
+            offset += seen.size
+        elif seen is Sight.FILLER:
+            offset = segment.end_offset
+        elif (size := _claimed_size(segment, position)) is not None:
+            offset += size
+        else:
+            break
+    return offset, None
+
+
+def _claimed_size(segment: Segment, position: int) -> int | None:
+    """The size that a torn record claims, if what is there of its lengths does not contradict it."""
+    data, size_left = segment.map, segment.size - position
+    if size_left < _SIZE_MIN:
+        return None
+    size: int
+    size, magic, _crc, _queue_id, _flag, _number, offset, sys_flag, _born = _HEAD.unpack_from(data, position)
+    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
+        return None
+    if offset != segment.base_offset + position:
+        return None
+    body_at: int = 84 + (12 if sys_flag & _BORN_V6 else 0) + (12 if sys_flag & _STORE_V6 else 0)
+    if body_at + 4 > size:
+        return None
+    (body_size,) = _I32.unpack_from(data, position + body_at)
+    topic_at = body_at + 4 + body_size
+    topic_bytes = 1 if magic == MAGIC_V1 else 2
+    if body_size < 0 or not 2 + topic_bytes <= size - topic_at <= 0x10000 + 0x8000:
+        return None
+    topic_size = int.from_bytes(data[position + topic_at : position + topic_at + topic_bytes], "big")
+    properties_at = topic_at + topic_bytes + topic_size + 2
+    if topic_size and properties_at > size:
+        return None
+    if topic_size and (stated := data[position + properties_at - 2 : position + properties_at]) != bytes(2):
+        return size if properties_at + int.from_bytes(stated, "big") == size else None
+    return size  # the tail is torn off, and the zeros in its place claim nothing
+
+
+def candidates(log: CommitLog, offset: int) -> Iterator[Sighted]:
+    """Everything behind `offset`, or at it, that is a valid record for its place; what overlaps comes too."""
     for segment in log.segments:
         for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
             for magic in _MAGIC_BYTES:
                 found = segment.map.find(magic, start, end)
                 while found >= 0:
-                    if segment.base_offset + found - 4 > offset and found >= 4:
+                    if segment.base_offset + found - 4 >= offset and found >= 4:
                         seen = look(segment, found - 4)
                         if isinstance(seen, Sighted):
-                            return seen
+                            yield seen
                     found = segment.map.find(magic, found + 1, end)
-    return None
+
+
+def _leads_to_end(log: CommitLog, seen: Sighted, last: int, dead_ends: set[int]) -> bool:
+    """Whether records follow each other from this one to behind `last`. Remembers in `dead_ends` what does not."""
+    passed: list[int] = []
+    offset = seen.offset
+    while offset <= last:
+        passed.append(offset)
+        segment = log.find(offset)
+        if segment is None or offset in dead_ends:
+            break
+        position = offset - segment.base_offset
+        at = look(segment, position)
+        if isinstance(at, Sighted):
+            offset += at.size
+        elif at is Sight.FILLER and _last_in(segment, position) < position + FILLER_HEADER_SIZE:
+            offset = segment.end_offset
+        else:
+            break
+    else:
+        return True
+    dead_ends.update(passed)
+    return False
+
+
+def _last_written(log: CommitLog) -> int:
+    """The log offset of the last byte that is not zero, or -1."""
+    for segment in reversed(log.segments):
+        if (position := _last_in(segment, 0)) >= 0:
+            return segment.base_offset + position
+    return -1
+
+
+def _last_in(segment: Segment, position: int) -> int:
+    """The last place at or behind `position` with a byte that is not zero, or -1."""
+    for start, end in reversed(segment.file.data_ranges(position)):
+        for at in range(end, start, -_CHUNK):
+            begin = max(start, at - _CHUNK)
+            data = segment.map[begin:at].rstrip(b"\0")
+            if data:
+                return begin + len(data) - 1
+    return -1
 
 
 def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:

@@ -82,7 +82,7 @@ def _records_behind(layout: Layout, end: int) -> int:
     count = 0
     try:
         log.load()
-        offset = end - 1
+        offset = end
         while (found := next_valid(log, offset)) is not None:
             seen: object = found
             offset = found.offset

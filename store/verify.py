@@ -21,7 +21,7 @@ from store.bound import Bound, boot_id, decode_bound
 from store.commitlog import CommitLog
 from store.deleted import DeletedTopics
 from store.layout import Layout, log_names
-from store.recovery import Sight, Sighted, Verdict, judge, look, next_valid
+from store.recovery import Sight, Sighted, Verdict, follower, judge, look, next_valid
 from store.segment import Segment
 from store.trial import TrialDisk
 
@@ -237,7 +237,7 @@ class Verification:
             position = offset - segment.base_offset
             seen = look(segment, position, delay_of)
             if isinstance(seen, Sighted) and not (
-                seen.ends_in_zero and offset >= durable and next_valid(self.log, offset) is None
+                seen.ends_in_zero and offset >= durable and follower(self.log, offset) is None
             ):
                 self.counts.records += 1
                 self.counts.record_bytes += seen.size
@@ -254,7 +254,7 @@ class Verification:
             following = next_valid(self.log, offset)
             verdict = judge(
                 blank=seen is Sight.BLANK, filler=False, valid=False, past_durable=offset >= durable,
-                valid_follows=following is not None, sync_flush=True,
+                valid_follows=follower(self.log, offset) is not None, sync_flush=True,
             )  # fmt: skip
             if verdict is Verdict.LOG_ENDS:
                 return
