@@ -49,6 +49,7 @@ _TICK_S = 0.05
 _STOP_FLUSH_S = 5.0
 _STORE_FILES = 1024
 _CONNECTIONS_MAX = 1_000_000
+_DESCRIPTORS_MIN = 128
 
 
 class StartFailed(RopewalkError):
@@ -93,6 +94,15 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _refuse_few_descriptors() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < _DESCRIPTORS_MIN:
+        raise StartFailed(
+            f"this process may open {limit} files at once, and a broker needs {_DESCRIPTORS_MIN} at the least "
+            f"(thousands for as many clients): raise the limit with `ulimit -n`, or LimitNOFILE= of a systemd unit"
+        )
 
 
 def _connections_max() -> int:
@@ -418,6 +428,7 @@ def run_broker(options: BrokerOptions) -> None:
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
         _raise_file_limit()
+        _refuse_few_descriptors()
         process = BrokerProcess(config, options)
         ports = process.start()
         # What exists now lives as long as the process: the collector need not look at it again, and a turn makes

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ from ropewalk.errors import RopewalkError
 PAGE_SIZE = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; through ctypes because mmap.madvise() keeps the interpreter lock
 _PREFAULT_STEP = 4 << 20
-_OPEN_PAGED_FILES_MAX = 512
+_OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
 
 _locks_held: set[tuple[int, int]] = set()
@@ -129,30 +131,51 @@ class Disk:
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, list[int]] = OrderedDict()  # path -> [fd, users]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self.open_max = _open_max()
+        """How many descriptors of paged files are kept; more only while more are in use at once."""
+
+    def _open(self, path: Path, flags: int) -> int:
+        """Open a file; idle descriptors of the pool make room if the process may not have any more."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            if exc.errno not in _NO_DESCRIPTORS:
+                raise
+            with self._lock:
+                self._close_idle(len(self._descriptors))
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     # -- segments ------------------------------------------------------------------------------------
 
     def allocate(self, path: Path, size: int) -> MappedFile:
         """Create a zero-filled file whose every block is reserved, and map it. Blocks; raises `DiskFull`."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = -1
         try:
+            fd = self._open(path, os.O_RDWR | os.O_CREAT)
             os.posix_fallocate(fd, 0, size)
             os.fsync(fd)
             self.sync_directory(path.parent)
             return MappedFile(path, fd, size)
         except OSError as exc:
-            os.close(fd)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            if fd >= 0:
+                os.close(fd)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            if exc.errno in _NO_DESCRIPTORS:
+                with self._lock:
+                    self._close_idle(
+                        len(self._descriptors)
+                    )  # a map takes a second one: there may be room next time
+                raise DiskFull(f"cannot open {path}: {exc.strerror}; raise the limit (`ulimit -n`)") from exc
             if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise DiskFull(f"cannot allocate {size} bytes for {path}: {exc.strerror}") from exc
             raise
 
     def open_mapped(self, path: Path) -> MappedFile:
         """Map an existing file. A sparse one (RocketMQ's are) first gets all its blocks. Blocks."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDWR)
         try:
             size = os.fstat(fd).st_size
             if os.fstat(fd).st_blocks * 512 < size:
@@ -169,7 +192,7 @@ class Disk:
     def create_paged(self, path: Path, size: int) -> PagedFile:
         """Create (or keep) a file of exactly `size` bytes; new bytes read as zero."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self._open(path, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(fd).st_size != size:
                 os.ftruncate(fd, size)
@@ -186,11 +209,11 @@ class Disk:
         with self._lock:
             entry = self._descriptors.get(path)
             if entry is None:
-                entry = self._descriptors[path] = [os.open(path, self.open_flags), 0]
-                if len(self._descriptors) > _OPEN_PAGED_FILES_MAX:
-                    self._close_idle()
+                entry = self._descriptors[path] = [self._open(path, self.open_flags), 0]
             self._descriptors.move_to_end(path)
             entry[1] += 1
+            if (over := len(self._descriptors) - self.open_max) > 0:
+                self._close_idle(max(self.open_max // 4, over))
         try:
             yield entry[0]
         finally:
@@ -199,12 +222,11 @@ class Disk:
                 if entry[1] == 0 and self._descriptors.get(path) is not entry:
                     os.close(entry[0])  # the file was removed while it was read
 
-    def _close_idle(self) -> None:
-        for path in list(self._descriptors)[: _OPEN_PAGED_FILES_MAX // 4]:
-            fd, users = self._descriptors[path]
-            if users == 0:
-                del self._descriptors[path]
-                os.close(fd)
+    def _close_idle(self, count: int) -> None:
+        """Close up to `count` descriptors that nobody uses, those longest unused first. The lock is held."""
+        idle = [path for path, (_fd, users) in self._descriptors.items() if users == 0]
+        for path in idle[:count]:
+            os.close(self._descriptors.pop(path)[0])
 
     def forget(self, path: Path) -> None:
         """Close the pooled descriptor of a file that is about to be removed, as soon as nobody uses it."""
@@ -306,7 +328,7 @@ class Disk:
     def append_file(self, path: Path, data: bytes) -> None:
         """Add to the end of a file, durably. Blocks."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             _write_all(fd, data)
             os.fsync(fd)
@@ -318,7 +340,7 @@ class Disk:
         """Durably replace a small file: temporary name, fsync, rename, directory fsync. Blocks."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(fd, data)
             os.fsync(fd)
@@ -328,7 +350,7 @@ class Disk:
         self.sync_directory(path.parent)
 
     def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -345,7 +367,7 @@ class Disk:
     def sync_file(self, path: Path) -> None:
         """Make one file durable, if it still exists. Blocks."""
         with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDONLY)
             try:
                 os.fdatasync(fd)
             finally:
@@ -353,7 +375,7 @@ class Disk:
 
     def sync_file_system(self, path: Path) -> None:
         """Make everything on the file system of `path` durable: one call where thousands would be needed. Blocks."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY)
         try:
             if _libc.syncfs(fd) != 0:
                 code = ctypes.get_errno()
@@ -391,6 +413,14 @@ class Disk:
     def unlock(self, fd: int) -> None:
         _locks_held.discard(_identity(os.fstat(fd)))
         os.close(fd)
+
+
+def _open_max() -> int:
+    """A quarter of what this process may open; the rest is for segments, connections and the interpreter."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return _OPEN_PAGED_FILES_MAX
+    return min(_OPEN_PAGED_FILES_MAX, max(_OPEN_PAGED_FILES_MIN, limit // 4))
 
 
 def lock_is_ours(path: Path) -> bool:

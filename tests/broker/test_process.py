@@ -44,10 +44,15 @@ def address_of(running: RunningBroker, what: str = "broker") -> str:
     return str(running.ready[what])
 
 
-def fails(cwd: Path, *arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+def fails(
+    cwd: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    command: list[str] | None = None,
+) -> tuple[int, str]:
     """Start a broker that must not start; its exit code and what it wrote."""
     ended = subprocess.run(
-        [*checkout_command(), "broker", *arguments],
+        [*(command or checkout_command()), "broker", *arguments],
         cwd=cwd,
         env={**checkout_environment(), **(environment or {})},
         stdin=subprocess.DEVNULL,
@@ -99,6 +104,31 @@ def test_what_keeps_a_broker_from_starting_is_said_clearly(tmp_path: Path) -> No
 
         with Connection(address_of(running)) as connection:
             assert ask(connection, V2, send_ext("T"), b"undisturbed").code == 0
+
+
+def test_too_few_descriptors_and_a_place_that_takes_no_file_end_in_a_sentence(tmp_path: Path) -> None:
+    free = ("--set", "listenPort=0", "--namesrv-port", "0")
+    few = ["sh", "-c", 'ulimit -n 127 && exec "$@"', "sh", *checkout_command()]
+    status, text = fails(tmp_path, *free, command=few)
+    assert status == 1
+    assert "may open 127 files at once" in text and "ulimit -n" in text
+
+    (tmp_path / "data" / "abort").mkdir(parents=True)
+    status, text = fails(tmp_path, *free, "--set", f"storePathRootDir={tmp_path / 'data'}")
+    assert status == 1
+    assert "abort" in text and "Is a directory" in text and "storePathRootDir" in text
+
+
+def test_hundreds_of_queues_are_written_with_few_descriptors(tmp_path: Path) -> None:
+    few = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *checkout_command()]
+    with broker(tmp_path, command=few) as running:
+        with Connection(address_of(running)) as connection:
+            for n in range(200):
+                assert ask(connection, V2, send_ext(f"T{n}"), b"one of many").code == 0
+            time.sleep(1.5)
+            for n in range(200):
+                assert ask(connection, RequestCode.PULL_MESSAGE, pull_ext(f"T{n}")).code == 0
+        assert running.process.poll() is None
 
 
 def test_every_mistake_of_a_configuration_file_is_listed(tmp_path: Path) -> None:
@@ -191,14 +221,14 @@ def test_strangers_are_hung_up_on_with_a_reason_in_the_log_and_nobody_else_notic
 def test_when_connections_take_all_descriptors_those_inside_are_served_and_the_store_lives(
     tmp_path: Path,
 ) -> None:
-    few = ["sh", "-c", 'ulimit -n 80 && exec "$@"', "sh", *checkout_command()]
+    few = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *checkout_command()]
     with broker(tmp_path, command=few) as running, ExitStack() as stack:
         inside = stack.enter_context(Connection(address_of(running)))
         assert ask(inside, V2, send_ext("T"), b"before").code == 0
         host, _, port = address_of(running).rpartition(":")
         crowd = [
             stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
-            for _ in range(100)
+            for _ in range(160)
         ]
         for n in range(20):
             assert ask(inside, V2, send_ext(f"T{n}"), b"meanwhile").code == 0

@@ -5,12 +5,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-import store.disk
 from store.disk import Disk, DiskFull, StoreLocked
 
 MIB = 1 << 20
@@ -194,10 +193,68 @@ def test_thousands_of_files_do_not_mean_thousands_of_descriptors(tmp_path: Path)
     files = [disk.create_paged(tmp_path / str(n), 20) for n in range(700)]
     for number, file in enumerate(files):
         file.write_at(0, number.to_bytes(4, "big"))
-    assert len(os.listdir("/proc/self/fd")) - before <= store.disk._OPEN_PAGED_FILES_MAX
+    assert len(os.listdir("/proc/self/fd")) - before <= disk.open_max
     assert [int.from_bytes(f.read_at(0, 4), "big") for f in files] == list(range(700))
     disk.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@contextmanager
+def at_most_open(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_low_limit_makes_a_small_pool(tmp_path: Path) -> None:
+    for limit, size in ((64, 16), (200, 50), (4096, 512)):
+        with at_most_open(limit):
+            assert Disk().open_max == size
+
+
+def test_without_descriptors_idle_ones_make_room_and_a_segment_waits(tmp_path: Path) -> None:
+    disk = Disk()
+    files = [disk.create_paged(tmp_path / str(n), 20) for n in range(100)]
+    for file in files[:50]:
+        file.write_at(0, b"x")
+    with at_most_open(max(map(int, os.listdir("/proc/self/fd"))) + 1):
+        for file in files:
+            file.write_at(0, b"y")
+        disk.replace_file(tmp_path / "small", b"z")
+        assert [file.read_at(0, 1) for file in files] == [b"y"] * 100
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        with ExitStack() as held:
+            for path in list(disk._descriptors):
+                held.enter_context(disk.descriptor(path))
+            with pytest.raises(DiskFull, match="ulimit -n"):
+                disk.allocate(tmp_path / "segment", 4096)
+        for fd in taken:
+            os.close(fd)
+        disk.allocate(tmp_path / "segment", 4096).close()
+    disk.close()
+
+
+def test_a_descriptor_in_use_is_not_closed_however_small_the_pool_is(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.open_max = 2
+    paths = [tmp_path / str(n) for n in range(6)]
+    with ExitStack() as held:
+        for path in paths:
+            disk.create_paged(path, 4)
+            fd = held.enter_context(disk.descriptor(path))
+            os.pwrite(fd, b"used", 0)
+        assert len(disk._descriptors) == 6
+        with disk.descriptor(paths[0]) as fd:
+            assert os.pread(fd, 4, 0) == b"used"
+    disk.close()
 
 
 def test_removing_a_file_lets_go_of_its_descriptor(tmp_path: Path) -> None:
