@@ -48,13 +48,17 @@ class AdminRelay:
 
         def found(record: bytes | None) -> None:
             try:
-                if record is None or offset + len(record) > self._broker.store.readable_offset:
+                if record is None:
                     raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
                 self._relay(request, session, record)
             except Refused as refused:
                 self._desk.send(request, session, request.reply(refused.code, str(refused)))
 
-        self._broker.reader.look_up(offset, found)
+        def busy(_result: None) -> None:
+            remark = "[OVERLOAD]system busy, too many reads from disk"
+            self._desk.send(request, session, request.reply(ResponseCode.SYSTEM_BUSY, remark))
+
+        self._broker.reader.look_up(offset, self._broker.store.find_queue, found, busy)
 
     def _relay(self, request: Command, session: Session, body: bytes) -> None:
         """Ask the client that the request names, and hand its answer back."""

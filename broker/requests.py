@@ -236,7 +236,7 @@ class Requests:
         offset = decode_header(ViewMessageHeader, request.ext).offset
 
         def done(record: bytes | None) -> None:
-            if record is None or offset + len(record) > self._broker.store.readable_offset:
+            if record is None:
                 answer = request.reply(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
                 )
@@ -244,7 +244,9 @@ class Requests:
                 answer = request.reply(ResponseCode.SUCCESS, body=record)
             self._send(session, request, answer)
 
-        self._broker.reader.look_up(offset, done)
+        self._broker.reader.look_up(
+            offset, self._broker.store.find_queue, done, lambda _result: self._send_busy(request, session)
+        )
         return None
 
     def _later(
@@ -256,14 +258,15 @@ class Requests:
     ) -> None:
         """Answer from a reader thread's result, or "busy" if too many wait already."""
 
-        def busy(_result: None) -> None:
-            self._send(
-                session,
-                request,
-                request.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"),
-            )
+        self._broker.reader.run(
+            job,
+            lambda result: self._send(session, request, answer(result)),
+            lambda _result: self._send_busy(request, session),
+        )
 
-        self._broker.reader.run(job, lambda result: self._send(session, request, answer(result)), busy)
+    def _send_busy(self, request: Command, session: Session) -> None:
+        answer = request.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk")
+        self._send(session, request, answer)
 
     def _send(self, session: Session, request: Command, answer: Command) -> None:
         if session.is_open and not request.is_oneway:

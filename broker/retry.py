@@ -141,16 +141,22 @@ class SendBack:
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden"
             )
 
+        def send(answer: Command) -> None:
+            if session.is_open and not request.is_oneway:
+                session.link.send(encode_frame(answer))
+
         def done(data: bytes | None) -> None:
             try:
                 self._send_back(config, header, data, request.version)
                 answer = request.reply(ResponseCode.SUCCESS)
             except _Refused as exc:
                 answer = request.reply(exc.code, exc.remark)
-            if session.is_open and not request.is_oneway:
-                session.link.send(encode_frame(answer))
+            send(answer)
 
-        broker.reader.look_up(header.offset, done)
+        def busy(_result: None) -> None:
+            send(request.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"))
+
+        broker.reader.look_up(header.offset, broker.store.find_queue, done, busy)
         return None
 
     def _send_back(
@@ -194,7 +200,7 @@ class SendBack:
             record = decode_record(data) if data is not None else None
         except CorruptRecord:
             record = None
-        if record is None or record.offset + record.size > self._broker.store.readable_offset:
+        if record is None:
             raise _Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         return record
 

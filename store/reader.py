@@ -358,13 +358,44 @@ class Reader:
                 f"repair` builds the queue files again"
             )
 
-    def look_up(self, offset: int, done: Callable[[bytes | None], None]) -> None:
-        """The record that begins at log offset `offset`, or None if there is none; may call `done` later."""
+    def look_up(
+        self,
+        offset: int,
+        find_queue: Callable[[str, int], ConsumeQueue | None],
+        done: Callable[[bytes | None], None],
+        busy: Callable[[None], None],
+    ) -> None:
+        """The readable record at log offset `offset`, or None if there is none; may call `done` later, or `busy`.
+
+        A body can hold bytes that are a valid record for their place. Only what the entry of its queue names counts.
+        """
         segment = self._log.find(offset)
         if segment is None or offset + 36 > self._log.end_offset:
             done(None)
             return
-        self._submit(lambda: read_record(segment, offset), done, done, [segment])
+
+        def found(record: bytes | None) -> None:
+            identity = _identity_of(record) if record is not None else None
+            queue = find_queue(*identity[:2]) if identity is not None else None
+            if record is None or identity is None or queue is None:
+                done(None)
+                return
+            number = identity[2]
+            if not queue.min_offset <= number < queue.readable:
+                done(None)
+                return
+
+            def compare(entry: bytes) -> None:
+                named = len(entry) == ENTRY_SIZE and ENTRY.unpack(entry)[:2] == (offset, len(record))
+                done(record if named else None)
+
+            if (entry := queue.entries_nowait(number, 1)) is not None:
+                compare(entry)
+                return
+            file, position, size = queue.place(number, 1)
+            self._submit(lambda: file.read_at(position, size), compare, busy)
+
+        self._submit(lambda: read_record(segment, offset), found, busy, [segment])
 
     def query(
         self, index: KeyIndex, through: int, query: Query, done: Callable[[Found | None], None]
@@ -392,11 +423,28 @@ def _read_checked(piece: _Piece) -> bytes:
     return piece.segment.file.read_at(piece.position, piece.size)
 
 
-def _is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
-    """Whether the record that begins at `at` has this topic."""
+def _topic_at(data: bytes, at: int) -> int:
+    """Where the record that begins at `at` has its topic, the length first."""
     flags = data[at + 39]  # the low byte of the sys flag: two bits say how long the hosts are
     body_at = at + 84 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
-    topic_at = body_at + 4 + int.from_bytes(data[body_at : body_at + 4], "big")
+    return body_at + 4 + int.from_bytes(data[body_at : body_at + 4], "big")
+
+
+def _identity_of(record: bytes) -> tuple[str, int, int] | None:
+    """Topic, queue and queue offset of a whole record; None if its topic is no text."""
+    _size, queue_id, number, _offset = _IDENTITY.unpack_from(record)
+    at = _topic_at(record, 0)
+    width = 1 if record[7] == _V1_LAST else 2
+    size = int.from_bytes(record[at : at + width], "big")
+    try:
+        return record[at + width : at + width + size].decode(), queue_id, number
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
+    """Whether the record that begins at `at` has this topic."""
+    topic_at = _topic_at(data, at)
     if data[at + 7] == _V1_LAST:
         return data[topic_at : topic_at + 1 + len(topic)] == (len(topic) & 0xFF).to_bytes(1, "big") + topic
     return data[topic_at : topic_at + 2 + len(topic)] == len(topic).to_bytes(2, "big") + topic

@@ -12,7 +12,7 @@ from broker.namesrv import NameServer
 from broker.registrar import Registrar
 from broker.session import Session
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.record import decode_record
+from ropewalk.format.record import decode_record, encode_host, encode_record
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
 from tests.broker.harness import (
     START_MS,
@@ -360,6 +360,18 @@ def test_an_offset_at_which_no_message_begins_is_answered_1(client: Client, at: 
     assert str(at) in (answer.remark or "")
 
 
+def test_what_looks_like_a_message_inside_a_message_is_none(client: Client) -> None:
+    host = encode_host("127.0.0.1", 10911)
+    at = client.owner.broker.store.log.end_offset + 88
+    forged = encode_record(b"T", 0, 0, 0, at, 0, 1, host, 2, host, 0, 0, b"forged", b"")
+    assert client.send("T", forged).code == 0
+    answer = client.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": at - 88})
+    assert decode_record(answer.body).body == forged
+    answer = client.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": at})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"can not find message by the offset, {at}"
+
+
 def test_the_end_of_the_log_is_no_message(client: Client) -> None:
     client.send("T")
     end = client.owner.broker.store.log.end_offset
@@ -383,6 +395,7 @@ def test_too_many_look_ups_are_answered_at_once(running: InProcess, monkeypatch:
     search = {"topic": "T", "queueId": 0, "timestamp": 0}
     answer = client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
     assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert client.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SYSTEM_BUSY
     assert client.pull("T").code == 0, "what needs no disk goes on"
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T")).code == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=2)).code == 19

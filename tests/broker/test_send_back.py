@@ -8,7 +8,7 @@ import pytest
 from broker.groups import SubscriptionGroupConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.properties import tags_code
-from ropewalk.format.record import Record
+from ropewalk.format.record import Record, decode_record, encode_host, encode_record
 from ropewalk.format.remoting import Command, encode_frame
 from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess
 
@@ -197,6 +197,26 @@ def test_a_damaged_record_is_not_sent_back(running: InProcess) -> None:
     at = segment.map.find(b"body")
     segment.map[at : at + 4] = b"bode"
     assert send_back(running.connect(), record).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_what_a_body_holds_is_not_sent_back(running: InProcess) -> None:
+    host = encode_host("127.0.0.1", 10911)
+    at = running.broker.store.log.end_offset + 88
+    client = running.connect()
+    forged = encode_record(b"T", 0, 0, 0, at, 0, 1, host, 2, host, 0, 0, b"forged", b"")
+    assert client.send("T", forged).code == 0
+    answer = send_back(client, decode_record(forged))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {at}")
+    assert waiting(running) == []
+
+
+def test_a_client_is_told_to_come_back_when_too_many_look_ups_wait(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = consumed(running)
+    monkeypatch.setattr(running.broker.reader, "_in_flight_max", 0)
+    assert send_back(running.connect(), record).code == ResponseCode.SYSTEM_BUSY
+    assert waiting(running) == []
 
 
 def test_a_missing_field_is_named(client: Client) -> None:

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.format.properties import tags_code
-from ropewalk.format.record import decode_records
+from ropewalk.format.record import decode_records, encode_record
 from store.commitlog import segment_name
 from store.disk import Disk, MappedFile, PagedFile
 from store.message_store import MessageStore
 from store.reader import GetResult, GetStatus, Reader, ReadLimits
-from tests.store.worlds import World, put, settle, wait_for, write_back
+from tests.store.worlds import HOST, World, put, settle, wait_for, write_back
 
 EVERYTHING = 128 << 20
 WARM = ReadLimits(memory_window=1 << 40, warm_window=1 << 40)
@@ -306,7 +306,7 @@ def test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop(world: Wo
         started = time.monotonic()
         reader.get(store.queue("T", 0), 0, 32, EVERYTHING, None, results.append)
         reader.get(store.queue("U", 0), 0, 32, EVERYTHING, None, results.append)
-        reader.look_up(0, lambda record: None)
+        reader.look_up(0, store.find_queue, lambda record: None, lambda _none: None)
         sent = 0
         while len(results) < 2:
             put(store, [b"z"])
@@ -432,7 +432,7 @@ def test_a_stale_or_damaged_entry_serves_no_foreign_message_and_stops_nobody(
 
 def look_up(store: MessageStore, reader: Reader, offset: int) -> bytes | None:
     results: list[bytes | None] = []
-    reader.look_up(offset, results.append)
+    reader.look_up(offset, store.find_queue, results.append, lambda _none: None)
     wait_for(store, lambda: bool(results))
     return results[0]
 
@@ -461,3 +461,24 @@ def test_entries_are_read_from_files_after_a_restart_and_from_memory_before(worl
         put(store, [b"y"] * 2)
         assert numbers(get(store, reader, 20)) == list(range(20, 25))
         assert numbers(get(store, reader, 25)) == [25, 26]
+
+
+def test_bytes_in_a_body_that_are_a_record_for_their_place_are_not_served(world: World) -> None:
+    def record(offset: int, number: int, topic: bytes) -> bytes:
+        return encode_record(topic, 0, 0, number, offset, 0, 1, HOST, 2, HOST, 0, 0, b"forged", b"")
+
+    with world.opened() as store, reading(store) as reader:
+        forged = []
+        for topic in (b"T", b"U", b"\xff", b"T" * 130):
+            for number in (0, 1, 7):
+                at = store.log.end_offset + 88
+                put(store, [record(at, number, topic)])
+                forged.append(at)
+        for at in forged:
+            assert look_up(store, reader, at) is None
+            assert look_up(store, reader, at - 88) is not None
+        write_back(store)
+    with world.opened(ColdDisk()) as store, reading(store, COLD) as reader:
+        for at in forged:
+            assert look_up(store, reader, at) is None, "entries are on disk"
+            assert look_up(store, reader, at - 88) is not None

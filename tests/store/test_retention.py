@@ -426,7 +426,8 @@ def test_look_ups_by_offset_and_by_key_hold_what_they_read(world: World) -> None
         wait_for(store, lambda: index.position >= store.readable_offset)
         reader = Reader(store.log, ReadLimits(), store.completions)
         records: list[object] = []
-        reader.look_up(0, records.append)
+        looked_up: list[object] = []
+        reader.look_up(0, store.find_queue, looked_up.append, lambda _none: looked_up.append("refused"))
         reader.query(index, store.readable_offset, Query("T", "k", 32, 0, 1 << 62), records.append)
         reader.run(lambda: store.log.segments[0].file.read_at(0, 4), records.append, records.append)
         assert disk.reading.wait(10)
@@ -434,8 +435,9 @@ def test_look_ups_by_offset_and_by_key_hold_what_they_read(world: World) -> None
         pass_time(world, store)
         assert world.segments[0] == 0
         disk.go.set()
-        wait_for(store, lambda: len(records) == 3)
+        wait_for(store, lambda: len(records) == 2 and bool(looked_up))
         assert None not in records
+        assert looked_up == [None], "it was read, and its queue had given it up by then"
         pass_time(world, store)
         assert 0 not in world.segments
         assert all(segment.pins == 0 for segment in store.log.segments)
@@ -447,8 +449,9 @@ def test_a_read_that_is_turned_away_as_busy_holds_nothing(world: World) -> None:
         fill(store, 1)
         reader = Reader(store.log, ReadLimits(), store.completions, in_flight_max=0)
         answers: list[object] = []
-        reader.look_up(0, answers.append)
-        assert answers == [None]
+        turned_away: list[object] = []
+        reader.look_up(0, store.find_queue, answers.append, turned_away.append)
+        assert (answers, turned_away) == ([], [None])
         assert store.log.segments[0].pins == 0
         reader.stop()
 
