@@ -195,8 +195,7 @@ class Opening:
             raise QueueGap  # a damaged entry can look like the end of its file
         first_ms = 0
         delay_of = self.delay_levels.delay_of
-        last_ms = found.last_store_timestamp
-        for seen in recovery.walk(self.log, start, durable, self.sync_flush, flushed_ms, delay_of, last_ms):
+        for seen in recovery.walk(self.log, start, durable, self.sync_flush, flushed_ms, delay_of):
             if isinstance(seen, Sighted):
                 if not found.records:
                     first_ms = seen.store_timestamp

@@ -201,13 +201,10 @@ def walk(
     sync_flush: bool,
     flushed_ms: int = 0,
     delay_ms: Callable[[str], int] | None = None,
-    last_ms: int = 0,
 ) -> Iterator[Sighted | tuple[Verdict, int]]:
     """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
-    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time. Store
-    times only grow: behind a record stored after `flushed_ms`, as `last_ms` tells of those before `start`, an older
-    one is no proof of anything.
+    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
     """
     offset = start
     while (segment := log.find(offset)) is not None:
@@ -215,7 +212,6 @@ def walk(
         if isinstance(seen, Sighted):
             if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
                 yield seen
-                last_ms = max(last_ms, seen.store_timestamp)
                 offset += seen.size
                 continue
             seen = Sight.BAD  # whole as far as checksums tell, and yet torn
@@ -227,8 +223,7 @@ def walk(
             blank=seen is Sight.BLANK,
             filler=False,
             valid=False,
-            past_durable=offset >= durable
-            and (follows is None or max(last_ms, follows.store_timestamp) >= flushed_ms),
+            past_durable=offset >= durable and (follows is None or follows.store_timestamp >= flushed_ms),
             valid_follows=follows is not None,
             sync_flush=sync_flush,
         )
