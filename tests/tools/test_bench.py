@@ -609,6 +609,20 @@ def test_a_request_that_no_broker_takes_is_refused_before_anything_is_sent(words
     assert not responder.requests
 
 
+def test_a_result_that_cannot_be_printed_is_told_with_its_count() -> None:
+    with serving(accept_all) as responder, open("/dev/full", "w") as full:
+        words = ("--broker", f"127.0.0.1:{responder.port}", "--warm-up", "0", "--duration", "0.1")
+        ended = subprocess.run(
+            command_line("bench", "produce", *words),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=command_environment(),
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert b"cannot write to standard output" in ended.stderr and b" messages acknowledged" in ended.stderr
+
+
 def test_ctrl_c_ends_a_load_with_a_count() -> None:
     with serving(accept_all) as responder:
         words = ("--broker", f"127.0.0.1:{responder.port}", "--warm-up", "0.1", "--duration", "60")

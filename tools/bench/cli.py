@@ -20,7 +20,7 @@ from tools.bench import prepare, report, runner, server
 from tools.bench.link import LoadFailed
 from tools.bench.spec import Outcome, ProduceSpec, PullSpec, Serialization, Spec
 from tools.interrupts import Interrupts
-from tools.output import INTERRUPTED, UsageError, counted, expected_errors, note
+from tools.output import INTERRUPTED, UsageError, counted, expected_errors, note, telling
 
 DEFAULT_TOPIC = "ropewalk-bench"
 
@@ -196,14 +196,15 @@ def _failed(exc: Exception, *, as_json: bool) -> typer.Exit:
 
 
 def _show(spec: Spec, outcome: Outcome, label: str, *, as_json: bool, stopped: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(report.as_document(spec, outcome, label)))
-    else:
-        Console().print(report.as_table(spec, outcome, label))
+    handled = counted(outcome.messages + outcome.messages_in_warm_up)
+    handled += " pulled" if isinstance(spec, PullSpec) else " acknowledged"
+    with telling(lambda: f"{handled}, the warm-up's included"):
+        if as_json:
+            typer.echo(json.dumps(report.as_document(spec, outcome, label)))
+        else:
+            Console().print(report.as_table(spec, outcome, label))
     if stopped:
-        handled = outcome.messages + outcome.messages_in_warm_up
-        what = "pulled" if isinstance(spec, PullSpec) else "acknowledged"
-        note(f"stopped: {counted(handled)} {what}, the warm-up's included")
+        note(f"stopped: {handled}, the warm-up's included")
         raise typer.Exit(INTERRUPTED)
     if not outcome.is_valid:
         raise typer.Exit(1)
