@@ -56,15 +56,20 @@ class Responder(threading.Thread):
     def run(self) -> None:
         peers: dict[int, tuple[socket.socket, FrameBuffer]] = {}
         listening = self._listener.fileno()
+        poll = select.poll()
+        poll.register(listening, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         while True:
-            ready, _, _ = select.select([listening, self._wake_reader, *peers], [], [])
+            ready = [fd for fd, _ in poll.poll()]
             if self._wake_reader in ready:
                 break
             for fd in ready:
                 if fd == listening:
                     sock = self._listener.accept()[0]
                     peers[sock.fileno()] = (sock, FrameBuffer())
+                    poll.register(sock.fileno(), select.POLLIN)
                 elif not self._serve(*peers[fd]):
+                    poll.unregister(fd)
                     peers.pop(fd)[0].close()
         for sock, _ in peers.values():
             sock.close()

@@ -27,6 +27,7 @@ CONNECT_TIMEOUT_S = 3.0
 READ_SIZE = 128 * 1024
 POLL_S = 0.05
 
+_SELECT_FD_MAX = 1024  # select() knows no descriptor beyond
 _LENGTH: Callable[[bytes, int], tuple[int]] = struct.Struct(">i").unpack_from
 _BINARY: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = struct.Struct(">iIhbhi").unpack_from
 _CODE = re.compile(rb'"code":(-?\d+)').findall
@@ -210,6 +211,8 @@ class Links:
 
     def ready_within(self, timeout_s: float) -> Iterator[Link]:
         """`ready` with a timeout of finer grain: epoll's own is rounded up to whole milliseconds."""
+        if self._epoll.fileno() >= _SELECT_FD_MAX:
+            return self.ready(max(0.0, timeout_s))
         with contextlib.suppress(InterruptedError):
             select.select((self._epoll,), (), (), max(0.0, timeout_s))
         return self.ready(0)
