@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from store.disk import Disk
 from tests.store.worlds import World
 
 
@@ -26,3 +27,19 @@ def world(tmp_path: Path) -> World:
 def sync_world(tmp_path: Path) -> World:
     """The same under SYNC_FLUSH."""
     return World(tmp_path / "store", sync_flush=True)
+
+
+@pytest.fixture(autouse=True)
+def close_disks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A disk keeps a pool of open files; a test makes many disks, and the process runs all tests."""
+    made: list[Disk] = []
+    make = Disk.__init__
+
+    def remember(disk: Disk) -> None:
+        make(disk)
+        made.append(disk)
+
+    monkeypatch.setattr(Disk, "__init__", remember)
+    yield
+    for disk in made:
+        Disk.close(disk)
