@@ -31,6 +31,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +53,7 @@ _PR_SET_PDEATHSIG = 1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-class KeyIndex:
+class KeyIndex(ABC):
     """The loop's side: how far the index has come, and who waits for it. Subclasses do the work."""
 
     def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int]) -> None:
@@ -105,9 +106,9 @@ class KeyIndex:
         self._asked = (through, min_offset)
         self._work(through, min_offset)
 
+    @abstractmethod
     def _work(self, through: int, min_offset: int) -> None:
         """Have the index built up to `through`, later and elsewhere."""
-        raise NotImplementedError
 
     def _took(self, position: int, full_timestamp: int, findings: list[str]) -> None:
         """The builder has come further."""
@@ -121,9 +122,9 @@ class KeyIndex:
             else:
                 self._waiting.append((through, deadline, callback))
 
+    @abstractmethod
     def stop(self, through: int, min_offset: int) -> None:
         """Have the index complete up to `through` and on disk, then end. Blocks; it may give up after a while."""
-        raise NotImplementedError
 
     def _build_here(self, through: int, min_offset: int) -> None:
         """For the end of a store: what a moment's work is left needs no helper."""

@@ -508,6 +508,9 @@ def test_a_damaged_record_costs_the_rest_of_its_segment_and_is_told(world: World
 
 def test_a_query_is_answered_in_a_second_when_the_index_is_far_behind(world: World) -> None:
     class Stuck(KeyIndex):
+        def stop(self, through: int, min_offset: int) -> None:
+            pass
+
         def _work(self, through: int, min_offset: int) -> None:
             pass
 
