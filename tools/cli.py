@@ -442,6 +442,17 @@ def store(context: typer.Context) -> None:
     _hand_over(store_app, context)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def admin(context: typer.Context) -> None:
+    """Look after a running cluster: `ropewalk admin topic | group | message | broker | cluster …`."""
+    from tools.admin import app as admin_app
+
+    _hand_over(admin_app, context)
+
+
 def _hand_over(sub_app: typer.Typer, context: typer.Context) -> None:
     """Run a command family that was imported only now, under our name and with the arguments left."""
     command = typer.main.get_group(sub_app)
