@@ -1,0 +1,97 @@
+"""Epochs: who wrote which part of the log, kept so that two logs can be compared without reading them.
+
+    {"epochs": [[1, 0], [4, 73810], [5, 2210944]]}          <root>/ropewalk/epochs.json
+
+An epoch is the reign of one master. The list holds where each began: bytes from `start` up to the next start were
+appended by that epoch's master. One epoch has one writer, so two lists that agree on an epoch's number and start
+agree on its bytes, as far as both logs reach.
+
+Invariants: epochs and starts both rise from entry to entry. An epoch that ended without a byte leaves no entry. A log
+that never changed its master, and one that came from RocketMQ, has the empty list: all its bytes are of epoch 0.
+
+A slave takes its master's list over whole, also entries that begin behind its own end: `of_end` looks at bytes that
+are there and at nothing else. Left to others: the file (`broker.ha_files`), and what a difference means (`divergence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["EpochEntry", "Epochs"]
+
+EPOCHS_MAX = 10_000
+"""Changes of master that are remembered; the oldest go first, and their bytes then count as epoch 0."""
+
+
+class EpochEntry(NamedTuple):
+    epoch: int
+    start: int
+    """Log offset of the first byte of this epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The list; a change makes a new one."""
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        for before, after in zip(self.entries, self.entries[1:], strict=False):
+            if not (before.epoch < after.epoch and before.start < after.start):
+                raise ValueError(f"epochs {before} and {after} are out of order")
+        if self.entries and (self.entries[0].epoch < 1 or self.entries[0].start < 0):
+            raise ValueError(f"{self.entries[0]} is no epoch")
+
+    @classmethod
+    def of(cls, pairs: Iterable[Sequence[int]]) -> Epochs:
+        """A list from pairs of numbers, as files and peers bring them. Raises ValueError for what is none."""
+        entries = []
+        for pair in pairs:
+            if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
+                raise ValueError(f"{pair!r} is no epoch and start")
+            entries.append(EpochEntry(pair[0], pair[1]))
+        return cls(tuple(entries[-EPOCHS_MAX:]))
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(entry.epoch, entry.start) for entry in self.entries]
+
+    def of_end(self, end: int) -> int:
+        """The epoch of the last byte of a log that ends at `end`."""
+        return max((entry.epoch for entry in self.entries if entry.start < end), default=0)
+
+    def cut(self, end: int) -> Epochs:
+        """The list of a log that was cut to end here."""
+        return Epochs(tuple(entry for entry in self.entries if entry.start < end))
+
+    def begin(self, epoch: int, start: int) -> Epochs:
+        """A new master's reign begins, at the end of its log.
+
+        What the list says about bytes behind that is about bytes which this log does not have, and goes.
+        """
+        kept = self.cut(start).entries
+        if kept and kept[-1].epoch >= epoch:
+            raise ValueError(f"epoch {epoch} cannot follow epoch {kept[-1].epoch}")
+        return Epochs((*kept, EpochEntry(epoch, start))[-EPOCHS_MAX:])
+
+    def agree_up_to(self, end: int, other: Epochs, other_end: int) -> int:
+        """Up to where two logs can be the same, by these lists alone: an upper bound, and often the exact place.
+
+        Behind the last epoch that both have from the same place on, nothing is common: the writers differ.
+        """
+        ends = dict(_spans(self, end))
+        bound = 0
+        for entry, its_end in _spans(other, other_end):
+            if entry in ends:
+                bound = max(bound, min(ends[entry], its_end))
+        return bound
+
+
+def _spans(epochs: Epochs, end: int) -> list[tuple[EpochEntry, int]]:
+    """Each epoch that has bytes in a log of this end, with where they end; bytes before the first are of epoch 0."""
+    entries = [EpochEntry(0, 0), *(entry for entry in epochs.entries if entry.start < end)]
+    if len(entries) > 1 and entries[1].start == 0:
+        entries = entries[1:]  # no byte is older than the first epoch
+    starts = [entry.start for entry in entries[1:]] + [end]
+    return list(zip(entries, starts, strict=True))
