@@ -21,6 +21,7 @@ from broker import json_file
 from broker.acks import AckQueue
 from broker.admin import Admin
 from broker.asks import Asks
+from broker.bulk_pull import BulkPull, BulkRules
 from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
 from broker.delay_progress import DelayProgress
@@ -48,6 +49,7 @@ from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import BLOCK_SIZE
 from store.bound import boot_id
+from store.bulk_read import BulkReader
 from store.delay_levels import DelayLevels
 from store.disk import Disk
 from store.message_store import MessageStore, StoreConfig
@@ -109,6 +111,9 @@ class Broker:
         self.asks = Asks()
         self.locks = LockTable()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        self.bulk_reader = BulkReader(
+            self.store.log, self.store.completions, warm_window=config.warm_window_bytes
+        )
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
@@ -149,6 +154,9 @@ class Broker:
             self.statistics,
             monotonic_ms=monotonic_ms,
         )
+        self._bulk = bulk = BulkPull(
+            _bulk_rules(config), self.store, self.bulk_reader, self.topics, self.groups, self.statistics
+        )
         replies = ReplyProcessor(
             sends,
             self.store,
@@ -170,6 +178,7 @@ class Broker:
             RequestCode.SEND_BATCH_MESSAGE: sends.send,
             RequestCode.PULL_MESSAGE: pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: pulls.pull,
+            RequestCode.ROPEWALK_BULK_PULL: bulk.pull,
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
@@ -254,6 +263,7 @@ class Broker:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
         self.admin.stop()
         self.reader.stop()
+        self.bulk_reader.stop()
         self.store.run_completions()
         self._note_delays()
         self._delay_progress.stop()
@@ -268,6 +278,7 @@ class Broker:
         now = self.now_ms()
         self._sends.configure(_send_rules(config))
         self._pulls.configure(_pull_rules(config))
+        self._bulk.rules = _bulk_rules(config)
         self.reader.limits = _read_limits(config)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
@@ -427,6 +438,10 @@ def _pull_rules(config: BrokerConfig) -> PullRules:
         config.long_polling_enable,
         config.short_polling_time_mills,
     )
+
+
+def _bulk_rules(config: BrokerConfig) -> BulkRules:
+    return BulkRules(bool(config.broker_permission & Permission.READ), config.bulk_read_max_bytes)
 
 
 def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:

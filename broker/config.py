@@ -148,6 +148,7 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int
     max_transfer_count_on_message_in_disk: int
     access_message_in_memory_max_ratio: int
+    bulk_read_max_bytes: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int

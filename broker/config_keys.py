@@ -175,9 +175,11 @@ _HONOURED: Final = (
     _long("channelExpiredTimeout", 120_000, 1),
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
     # Ropewalk's own. How much of the log's end is read from the map and not by the reader thread; how much
-    # may wait for one slow reader before its requests are left unread; the embedded name server's port.
+    # may wait for one slow reader before its requests are left unread; how much one answer to a pipeline may hold;
+    # the embedded name server's port.
     _long("warmWindowBytes", 256 * MIB, MIB),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
+    _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),
     _long("scrubBytesPerSecond", 4 * MIB, 0),

@@ -115,7 +115,7 @@ class Connection:
         self.active = self.progress = time.monotonic()
         self.session: Session
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Owe these bytes to the peer; they leave when the turn ends. Never waits, never raises. HOT."""
         if self.closing:
             return
@@ -126,6 +126,12 @@ class Connection:
         if not self.dirty:
             self.dirty = True
             self._shell.dirty.append(self)
+
+    def own(self) -> None:
+        """Copy what is still owed out of maps of the log: it may leave much later, from pages that went cold."""
+        for at, piece in enumerate(self.out):
+            if isinstance(piece, memoryview) and not isinstance(piece.obj, bytes):
+                self.out[at] = bytes(piece)
 
     def push(self) -> None:
         """Try to write what is owed now, and not only when the turn ends."""
@@ -377,6 +383,7 @@ class Shell:
                 self._epoll.register(fd, _IN)
         self._deaf.clear()
         for connection in self.connections.values():
+            connection.own()
             if connection.out and now - connection.progress > self._stall_s:
                 # The kernel calls a socket writable again when a third of its buffer is free, which is minutes on
                 # a thin line: whatever a send can place now is progress too.

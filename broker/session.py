@@ -59,7 +59,7 @@ class Link(Protocol):
     def congested(self) -> bool:
         """Whether the peer is owed more bytes than it may be."""
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: bytes | memoryview) -> None: ...
 
     def push(self) -> None:
         """Try to have what is owed leave now, and not only when the turn ends; never waits."""
@@ -146,6 +146,7 @@ PULL_FAMILY = frozenset(
     {
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.ROPEWALK_BULK_PULL,
         RequestCode.POP_MESSAGE,
         RequestCode.PEEK_MESSAGE,
         RequestCode.NOTIFICATION,

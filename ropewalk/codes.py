@@ -184,6 +184,7 @@ class RequestCode:
 
     # Ropewalk only.
     ROPEWALK_SLAVE_HELLO: Final = 30001
+    ROPEWALK_BULK_PULL: Final = 30020
 
 
 ROPEWALK_CODES: Final = range(30000, 30200)

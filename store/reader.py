@@ -338,7 +338,7 @@ class Reader:
                 if (
                     len(read) < at + size
                     or _IDENTITY.unpack_from(read, at) != (size, queue_id, number, offset + at)
-                    or not _is_of_topic(read, at, topic)
+                    or not is_of_topic(read, at, topic)
                 ):
                     self._note_stale(queue, number)
                     read = read[:at]
@@ -442,7 +442,7 @@ def _identity_of(record: bytes) -> tuple[str, int, int] | None:
         return None
 
 
-def _is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
+def is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
     """Whether the record that begins at `at` has this topic."""
     topic_at = _topic_at(data, at)
     if data[at + 7] == _V1_LAST:

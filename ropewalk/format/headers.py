@@ -219,6 +219,18 @@ class PullMessageHeader(msgspec.Struct, rename="camel"):
     proxy_forward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
 
 
+class BulkPullHeader(msgspec.Struct, rename="camel"):
+    """30020, Ropewalk's own: as much of `[offset, end_offset)` as fits. Answered as a pull is."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    offset: I64
+    end_offset: I64
+    max_bytes: I32 | None = None
+    subscription: str | None = None
+
+
 class PullResponseHeader(msgspec.Struct, rename="camel"):
     """The answer to a pull: the first four are needed with 0, 19, 20 and 21 alike."""
 
