@@ -92,7 +92,7 @@ def test_the_fast_port_has_the_same_codes_less_the_pull_family(running: InProces
     whole, fast = running.broker.handlers, running.broker.fast_handlers
     assert fast.hot.keys() == whole.hot.keys() - PULL_FAMILY
     assert fast.cold.keys() == whole.cold.keys() - PULL_FAMILY
-    assert {int(code) for code in PULL_FAMILY} == {11, 361, 200_050, 200_052, 200_054, 200_055}
+    assert {int(code) for code in PULL_FAMILY} == {11, 361, 30_020, 200_050, 200_052, 200_054, 200_055}
 
 
 def test_a_name_server_answers_its_codes_and_3_to_a_brokers() -> None:
