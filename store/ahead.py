@@ -87,6 +87,32 @@ class Ahead:
             self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn
             self.worker.submit(lambda: self._make_spare(last_end), self._take_spare)
 
+    def segment_at(self, base_offset: int) -> Segment | None:
+        """The spare, if it is ready and stands there; else None, and one is being made. Never waits."""
+        spare = self._log.spare
+        if spare is not None and spare.base_offset == base_offset:
+            self._log.spare = None
+            self.full = None
+            return spare
+        if self.spare_wanted or self.full is not None:
+            return None  # a full disk is asked again by `tick`, once a second
+        self.spare_wanted = True
+        self._log.spare = None
+
+        def make() -> Segment | DiskFull:
+            if spare is not None:  # of an empty log, which turns out to begin later
+                self._log.discard(spare)
+            return self._make_spare(base_offset)
+
+        def take(made: Segment | DiskFull) -> None:
+            self.spare_wanted = False
+            self.full = str(made) if isinstance(made, DiskFull) else None
+            if isinstance(made, Segment):
+                self._log.spare = made
+
+        self.worker.submit(make, take)
+        return None
+
     def _prefault(self, segment: Segment, position: int, window: int) -> None:
         self._prefaulting = True
         end = min(position + window, segment.size)

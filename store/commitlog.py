@@ -122,6 +122,11 @@ class CommitLog:
         self._add(following)
         return following
 
+    def begin(self, segment: Segment) -> None:
+        """Go on in this segment, which stands right behind the last one, or begins a log that was empty."""
+        assert not self.segments or segment.base_offset == self.end_offset
+        self._add(segment)
+
     def take_spare(self, base_offset: int) -> Segment:
         spare, self.spare = self.spare, None
         if spare is not None:
@@ -135,6 +140,11 @@ class CommitLog:
         path = self.directory / segment_name(base_offset)
         file: MappedFile = self._disk.allocate(path, self.segment_size)
         return Segment(base_offset, file)
+
+    def discard(self, segment: Segment) -> None:
+        """Remove a segment that never came to be part of the log. Blocks; for the helper thread."""
+        segment.file.close()
+        self._disk.remove(segment.file.path)
 
     def drop_last(self) -> None:
         """Remove the last segment and its file. Blocks; for recovery, which knows that it is empty."""

@@ -1,0 +1,141 @@
+"""A slave's log: it grows by what its master's log says next, byte for byte, and by nothing else.
+
+    |  record | record | record | the first bytes of a rec            |
+                                ^ boundary        ^ end of the log
+
+Bytes come in pieces that are cut anywhere. They are placed at the log's own end, and nowhere else. Every record is
+looked at as soon as all of it is here; only then does `boundary` move behind it, and its queue entry is made. What
+counts to the outside (flush, consumers, checkpoints, what is reported to the master) is the boundary: the bytes
+behind it are of a record that may never become whole. When the stream ends they are dropped and asked for again.
+
+A segment is begun only when the helper thread has one ready and the one before the last is flushed, as in a master's
+log. Until then `take` takes fewer bytes than it is given: the caller stops reading, and tries again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from store.recovery import Sighted, look
+from store.segment import Segment
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+_FRAME = struct.Struct(">iI")
+
+
+class StreamRejected(RemoteProtocolError):
+    """The master's bytes do not continue this log. Nothing of them was kept; asking again will not help."""
+
+
+class Follower:
+    """The one writer of a store that follows another one."""
+
+    def __init__(self, store: MessageStore) -> None:
+        """Follow from where the log ends, which is behind a whole record."""
+        self.boundary = store.log.end_offset
+        """The end of the last record that is here as a whole and was looked at."""
+        self.findings: list[str] = []
+        self._store = store
+        self._log = store.log
+
+    @property
+    def end(self) -> int:
+        """Where the next byte goes; 0 for a log that is empty and begins wherever its master's bytes do."""
+        return self._log.end_offset
+
+    def take(self, offset: int, data: bytes | memoryview) -> int:
+        """Append bytes that stand at `offset` in the master's log; how many there was room for.
+
+        Raises `StreamRejected` if they do not continue this log, or are no records.
+        """
+        log = self._log
+        if log.segments and offset != log.end_offset:
+            raise StreamRejected(
+                f"the master sends log offset {offset}, but this log ends at {log.end_offset}: nothing was appended"
+            )
+        taken, size = 0, len(data)
+        while taken < size:
+            segment = self._room(offset + taken)
+            if segment is None:
+                break
+            count = min(size - taken, segment.size - segment.write_position)
+            if count < size - taken:
+                raise StreamRejected(
+                    f"a frame at log offset {offset} crosses the end of the segment at {segment.base_offset}: "
+                    f"is mappedFileSizeCommitLog ({segment.size} here) the master's?"
+                )
+            position = segment.write_position
+            segment.map[position : position + count] = data[taken : taken + count] if taken else data
+            segment.write_position += count
+            taken += count
+            self._scan(segment)
+        return taken
+
+    def _room(self, offset: int) -> Segment | None:
+        """The segment that the byte at `offset` goes into, or None: not yet."""
+        log, store = self._log, self._store
+        if log.segments:
+            last = log.segments[-1]
+            if last.write_position < last.size:
+                return last
+        elif offset % log.segment_size:
+            raise StreamRejected(
+                f"the master's bytes begin at log offset {offset}, which is no multiple of mappedFileSizeCommitLog "
+                f"({log.segment_size} here): give this slave the master's value"
+            )
+        segment = store.next_segment(offset)
+        if segment is not None and offset and len(log.segments) == 1:
+            self.findings.append(
+                f"the master's log begins at offset {offset} for this slave: it has no messages from before that"
+            )
+            self.boundary = offset
+        return segment
+
+    def _scan(self, segment: Segment) -> None:
+        """Look at what has become whole, and move the boundary behind it."""
+        base, end, size_max = segment.base_offset, segment.write_position, segment.size
+        position = self.boundary - base
+        data, store = segment.map, self._store
+        delay_of = store.config.delay_levels.delay_of
+        while end - position >= 8:
+            size, magic = _FRAME.unpack_from(data, position)
+            if magic == MAGIC_BLANK:
+                if size != size_max - position:
+                    raise self._rejected(
+                        base + position, f"a filler of {size} bytes, {size_max - position} are left"
+                    )
+                if end < size_max:
+                    break
+                position = size_max
+                break
+            if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_SIZE_MIN <= size <= size_max - position:
+                raise self._rejected(base + position, f"size {size}, magic {magic:08x}")
+            if position + size > end:
+                break
+            seen = look(segment, position, delay_of)
+            if not isinstance(seen, Sighted):
+                raise self._rejected(base + position, "its fields or its checksum do not hold")
+            store.dispatch(seen)
+            position += size
+        self.boundary = base + position
+
+    def _rejected(self, offset: int, why: str) -> StreamRejected:
+        self.boundary = max(self.boundary, offset)  # what comes before it was whole, and has its entries
+        return StreamRejected(f"what the master sends for log offset {offset} is no record: {why}")
+
+    def drop_partial(self) -> None:
+        """Forget the bytes behind the boundary: they are of a record that did not become whole."""
+        if not self._log.segments:
+            return
+        segment = self._log.segments[-1]
+        position = self.boundary - segment.base_offset
+        end = segment.write_position
+        assert 0 <= position <= end, (self.boundary, segment.base_offset, end)
+        if position < end:
+            segment.map[position:end] = bytes(end - position)
+            segment.write_position = position
