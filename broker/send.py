@@ -4,10 +4,12 @@ The checks come in the order in which the original makes them, because the first
 sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
 and remembered in `_Target` until the topic table changes.
 
-There are two ways with one outcome. `send` is the readable one and takes everything. `send_run` takes the run of
+There are three ways with one outcome. `send` is the readable one and takes everything. `send_run` takes the run of
 plain messages that one read brought, which is nearly all there is under load, and is written for the interpreter:
 one typed decode of each header, membership tests on the property text instead of parsing it, one append for the
-whole run, formatted answers. A test sends the same messages both ways and compares what is stored and answered.
+whole run, formatted answers. Of those it hands on the ones whose header the client has sent before but for a few
+values (`send_shape`), which are neither decoded nor judged again. A test sends the same messages in all ways and
+compares what is stored and answered.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import msgspec
 import structlog
 from msgspec import MsgspecError
 
 from broker.groups import GroupTable
 from broker.retry import RetryRules
+from broker.send_shape import PlainHeader, Shape, Shapes, decode_plain, shape_of
 from broker.session import RUN_MAX, Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
@@ -36,10 +38,10 @@ from ropewalk.format.batch import split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
 from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
 from ropewalk.format.record import encode_host, record_size
-from ropewalk.format.remoting import I32
+from ropewalk.format.record_pattern import RecordPattern
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
-from store.message_store import Message, MessageStore
+from store.message_store import Alike, Message, MessageStore
 
 log = structlog.get_logger("broker.send")
 
@@ -62,17 +64,6 @@ _NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
 _SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
-class _PlainHeader(msgspec.Struct, gc=False):
-    """The whole JSON header of a SEND_MESSAGE_V2, read in one pass."""
-
-    extFields: SendMessageHeaderV2
-    opaque: I32 = 0
-    flag: I32 = 0
-
-
-_decode_plain = msgspec.json.Decoder(_PlainHeader, strict=False).decode
-
-
 @dataclass(slots=True)
 class _Target:
     """What is known about a topic that has passed its checks."""
@@ -82,6 +73,8 @@ class _Target:
     sys_flag: int
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
+    queues_of_shapes: dict[bytes, ConsumeQueue]
+    """Those that a plain message went to, by their id as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +133,8 @@ class SendProcessor:
         self._place = place
         self._targets: dict[str, _Target] = {}
         self._targets_of = -1
+        self._judged = object()
+        """Stands for the rules and topics by which a shape was judged; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self._sync = store.config.sync_flush
         self.configure(rules)
@@ -147,6 +142,7 @@ class SendProcessor:
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
+        self._judged = object()
         region, trace = rules.region, "true" if rules.trace_on else "false"
         # The original stores all three with every single message, and none with those of a batch.
         self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
@@ -159,8 +155,8 @@ class SendProcessor:
             + json.dumps(always, separators=(",", ":"))[1:-1].replace("%", "%%").encode()
             + b',"msgId":"'
             + self._id_prefix
-            + b'%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"PYTHON",'
-            b'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":479}'
+            + b'%016X","queueId":"%b","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"PYTHON",'
+            b'"opaque":%b,"serializeTypeCurrentRPC":"JSON","version":479}'
         )
 
     # -- the common way ------------------------------------------------------------------------------
@@ -174,12 +170,21 @@ class SendProcessor:
         """
         if self._targets_of != self._topics.generation or self._refusal() is not None:
             return start
+        shapes = session.shapes
+        if shapes is None:
+            shapes = session.shapes = Shapes()
+        shape = shapes.known.get(payloads[start][:4])
+        if shape is not None and shape.judged is self._judged:
+            index = self._send_alike(session, shape, payloads, start)
+            if index > start:
+                shapes.helped(index - start)
+                return index
         targets, size_max = self._targets, self._plain_size_max
         own_text, sync = self._own_text, self._sync
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
         index = start
-        last, topic_count = None, 0
+        last, topic_count, learned = None, 0, False
         end = min(start + RUN_MAX, len(payloads))
         for index in range(start, end):
             payload = payloads[index]
@@ -190,7 +195,7 @@ class SendProcessor:
             if header_end > len(payload):
                 break
             try:
-                frame = _decode_plain(payload[4:header_end])
+                frame = decode_plain(payload[4:header_end])
             except MsgspecError:
                 break
             header = frame.extFields
@@ -226,6 +231,7 @@ class SendProcessor:
             if target is not last:
                 last = target
                 topic_count += 1
+            target.queues_of_shapes[b"%d" % queue_id] = queue
             batch.append(
                 (
                     queue,
@@ -242,6 +248,10 @@ class SendProcessor:
             # The text can stand inside another name or value; to answer before the flush is to be sure.
             wait = sync and (_NO_WAIT not in text or _waits(parse_properties(text)))
             owed.append((frame.opaque, frame.flag, unique_key, wait))
+            if not learned:
+                learned = True
+                if shapes.wants():
+                    self._learn(session, shapes, payload, frame, target, batch[-1], unique_key, wait)
         else:
             index = end
         if batch:
@@ -249,6 +259,93 @@ class SendProcessor:
             self._answer_run(session, batch, owed, stored)
             index = start + len(stored)  # the disk is full: the next one is refused on its own way
         return index
+
+    def _learn(
+        self,
+        session: Session,
+        shapes: Shapes,
+        payload: bytes,
+        header: PlainHeader,
+        target: _Target,
+        message: Message,
+        key: str,
+        waits: bool,
+    ) -> None:
+        """Have requests that are like this plain one recognised."""
+        queue, _body, properties, flag, sys_flag, _born, reconsume_times, _prepared, tag_code = message
+        before, after = properties.split(key.encode(), 1)
+        pattern = RecordPattern(
+            queue.topic_bytes,
+            flag,
+            sys_flag,
+            _host_of(session.link.peer),
+            self._store.config.store_host,
+            reconsume_times,
+            before,
+            len(key),
+            after,
+        )
+        shape = shape_of(
+            self._judged,
+            payload,
+            header,
+            key,
+            queues=target.queues_of_shapes,
+            pattern=pattern,
+            tag_code=tag_code,
+            oneway=header.flag & FrameFlag.ONEWAY != 0,
+            waits=waits,
+        )
+        if shape is not None:
+            shapes.learn(payload, shape)
+
+    def _send_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int) -> int:
+        """Take the run of requests that have this shape; return the index behind it. HOT."""
+        unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
+        at_queue, at_born, at_key, at_opaque = shape.places
+        opaque_max, size_max = shape.opaque_max, self._plain_size_max
+        batch: list[Alike] = []
+        told: list[tuple[bytes, bytes, bytes]] = []
+        born_text, born = b"", 0
+        for index in range(start, min(start + RUN_MAX, len(payloads))):
+            payload = payloads[index]
+            if len(payload) < body_at:
+                break
+            pieces = unpack(payload)
+            key, opaque = pieces[at_key], pieces[at_opaque]
+            queue = queues.get(pieces[at_queue])
+            body = payload[body_at:]
+            if (
+                pieces[::2] != fixed
+                or queue is None
+                or not (key.isalnum() and opaque.isdigit() and b"0" <= opaque <= opaque_max)
+                or len(body) > size_max
+            ):
+                break
+            if pieces[at_born] != born_text:
+                born_text = pieces[at_born]
+                if not born_text.isdigit():
+                    break
+                born = int(born_text)
+            batch.append((queue, body, born, key))
+            told.append((pieces[at_queue], key, opaque))
+        if not batch:
+            return start
+        statistics = self._statistics
+        clock = statistics.clock
+        began = clock()
+        stored = self._store.put_alike(batch, shape.pattern, shape.tag_code)
+        if stored:
+            queue = batch[len(stored) - 1][0]
+            size = queue.max_physical - stored[0][0]
+            statistics.put(queue.topic, self._store.now, len(stored), size, clock() - began)
+            if not shape.oneway:
+                answers = session.waiting if shape.waits else session.ready
+                answer_format, pack = self._answer_format, _PREFIX.pack
+                for (queue_id, key, opaque), (offset, queue_offset) in zip(told, stored, strict=False):
+                    answer = answer_format % (offset, queue_id, queue_offset, key, opaque)
+                    answers.append(pack(len(answer) + 4, len(answer)) + answer)
+        return start + len(stored)
 
     def _put(
         self, batch: list[Message], session: Session, *, one_topic: bool = True
@@ -291,7 +388,13 @@ class SendProcessor:
         ):
             if flag & FrameFlag.ONEWAY:
                 continue
-            answer = answer_format % (offset, message[0].queue_id, queue_offset, unique_key.encode(), opaque)
+            answer = answer_format % (
+                offset,
+                b"%d" % message[0].queue_id,
+                queue_offset,
+                unique_key.encode(),
+                b"%d" % opaque,
+            )
             size = len(answer)
             (waiting if wait else ready).append(pack(size + 4, size) + answer)
 
@@ -403,6 +506,10 @@ class SendProcessor:
         stored = self._put([message], session)
         if not stored:
             raise _Full(*_disk_full(self._store.full))
+        if given_up:
+            group = target.config.name.removeprefix(names.RETRY_PREFIX)
+            topic = properties.get(P.RETRY_TOPIC, target.config.name)
+            self._statistics.dead(topic, group, self._store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
         ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
@@ -520,7 +627,7 @@ class SendProcessor:
     def _judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> _Target:
         """Everything about the topic, in the original's order. Raises `_Refused`."""
         if self._targets_of != self._topics.generation:
-            self._targets.clear()
+            self._forget_targets()
             self._targets_of = self._topics.generation
         elif (known := self._targets.get(header.topic)) is not None:
             return known
@@ -539,7 +646,7 @@ class SendProcessor:
             config = self._create(header)
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
         queues = self._store.queues.setdefault(name, {})
-        target = _Target(config, max(config.read_queues, config.write_queues), sys_flag, queues)
+        target = _Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
@@ -566,9 +673,13 @@ class SendProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! ({reason})",
             )
-        self._targets.clear()
+        self._forget_targets()
         self._topic_created()
         return config
+
+    def _forget_targets(self) -> None:
+        self._targets.clear()
+        self._judged = object()
 
     def _any_queue(self, queue_id: int, target: _Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:

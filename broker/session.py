@@ -37,6 +37,7 @@ from ropewalk.format.remoting import (
 
 if TYPE_CHECKING:
     from broker.pull_hold import HeldPull
+    from broker.send_shape import Shapes
 
 log = structlog.get_logger("broker.session")
 
@@ -180,6 +181,7 @@ class Session:
         "is_open",
         "link",
         "ready",
+        "shapes",
         "wait_for",
         "waiting",
     )
@@ -201,6 +203,8 @@ class Session:
         """Answers of this read that leave when the log is flushed and replicated through `wait_for`."""
         self.wait_for: Callable[[Session], None] | None = None
         self.holds: set[HeldPull] = set()
+        self.shapes: Shapes | None = None
+        """What `broker.send` has learned of this client's headers."""
         self._handlers = handlers
         self._on_closed = on_closed
         self._frames = FrameBuffer(frame_size_max)
