@@ -2,9 +2,9 @@
 
     from ropewalk import Message, Producer
 
-`Producer`, `PullConsumer` and `PushConsumer` block; the same with `Async` before the name are for trio and asyncio.
-Every public name is imported when it is first used, so that `import ropewalk` costs nothing and a blocking program
-never pays for an event loop. `ropewalk.testing` holds pytest fixtures.
+`Producer`, `PullConsumer`, `PushConsumer` and `Admin` block; the same with `Async` before the name are for trio and
+asyncio. Every public name is imported when it is first used, so that `import ropewalk` costs nothing and a blocking
+program never pays for an event loop. `ropewalk.testing` holds pytest fixtures.
 
 `format` holds every byte layout as pure functions, `client` the sans-IO client core and its shells, `codes` the
 numbers both ends agree on, `errors` what callers can catch. Nothing here imports the broker's own rooms (`broker`,
@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropewalk.client.admin import AsyncAdmin
+    from ropewalk.client.blocking_admin import Admin
     from ropewalk.client.blocking_producer import Producer
     from ropewalk.client.blocking_pull_consumer import PullConsumer
     from ropewalk.client.blocking_push_consumer import PushConsumer
@@ -47,6 +49,8 @@ __all__ = [
     "AsyncPullConsumer",
     "PushConsumer",
     "AsyncPushConsumer",
+    "Admin",
+    "AsyncAdmin",
     "ReceivedMessage",
     "RetryLater",
     "Queue",
@@ -62,6 +66,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ropewalk.client.admin": ("AsyncAdmin",),
+    "ropewalk.client.blocking_admin": ("Admin",),
     "ropewalk.client.blocking_producer": ("Producer",),
     "ropewalk.client.blocking_pull_consumer": ("PullConsumer",),
     "ropewalk.client.blocking_push_consumer": ("PushConsumer",),

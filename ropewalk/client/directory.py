@@ -17,7 +17,8 @@ from ropewalk.client.addresses import AddressRing
 from ropewalk.client.core import Unreachable
 from ropewalk.client.messages import route_request
 from ropewalk.client.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
-from ropewalk.client.steps import Steps, ask, require_success
+from ropewalk.client.steps import Steps, require_success
+from ropewalk.client.steps import ask as ask_one
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, error_for
 from ropewalk.format.remoting import Command
@@ -57,7 +58,7 @@ class Directory:
         if known is not None and not known.is_template and not fresh and self._clock() < known.ask_again_at:
             return known.route
         try:
-            answer = yield from self._ask(route_request(topic))
+            answer = yield from self.ask(route_request(topic))
         except NoNameServer:
             if known is None or known.is_template:
                 raise
@@ -82,7 +83,7 @@ class Directory:
         except Rejected as exc:
             if exc.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-        template = yield from self._ask(route_request(DEFAULT_TOPIC))
+        template = yield from self.ask(route_request(DEFAULT_TOPIC))
         if template.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known.pop(topic, None)
             raise error_for(template.code, f"topic {topic} does not exist, and no broker creates topics")
@@ -139,14 +140,15 @@ class Directory:
             raise Unreachable(f"the name server knows no address of broker {queue.broker_name}")
         return address
 
-    def _ask(self, command: Command) -> Steps[Command]:
+    def ask(self, command: Command) -> Steps[Command]:
+        """Ask a name server, whichever answers. Raises `NoNameServer` when none does."""
         failures: list[str] = []
         for address in self._name_servers.one_round():
             # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
             # asked again.
             for _ in range(2):
                 try:
-                    return (yield from ask(str(address), command, self._timeout_s))
+                    return (yield from ask_one(str(address), command, self._timeout_s))
                 except Unreachable as exc:
                     failures.append(str(exc))
                     break
