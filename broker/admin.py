@@ -37,6 +37,11 @@ class Admin:
                 assert code not in handlers.cold, code
                 handlers.cold[code] = desk.guarded(handler)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the helper thread."""
+        return self._desk.waiting
+
     def stop(self) -> None:
         """End the helper thread. Blocks until its work is done."""
         self._desk.stop()

@@ -53,6 +53,10 @@ class Desk:
         self.broker = broker
         self._worker: Worker | None = None
 
+    @property
+    def waiting(self) -> int:
+        return self._worker.pending if self._worker is not None else 0
+
     def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()

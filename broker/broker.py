@@ -26,7 +26,9 @@ from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
 from broker.delay_progress import DelayProgress
 from broker.groups import GroupTable
+from broker.ha_status import HaStatus
 from broker.locks import LockTable
+from broker.metrics import Metrics
 from broker.namesrv import NameServer
 from broker.offsets import OffsetTable
 from broker.pull import PullProcessor, PullRules
@@ -115,6 +117,9 @@ class Broker:
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
+        self.ha_status = HaStatus()
+        """What replication lets others know; replaced whole by whoever replicates."""
+        self.metrics = Metrics(self)
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
         self._delays_behind = False
@@ -330,6 +335,14 @@ class Broker:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
         return None
 
+    def unready(self) -> tuple[str, ...]:
+        """Why messages are not taken, as long as it lasts: a sentence each for who watches over this broker."""
+        stopping = "the broker is shutting down" if self.stopping else None
+        ha, store = self.ha_status, self.store
+        return tuple(
+            why for why in (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing) if why is not None
+        )
+
     def topics_changed(self) -> None:
         """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.
 
@@ -396,6 +409,7 @@ class Broker:
         self.requests.tell_members()
         self.asks.expire(now)
         self.statistics.tick(self.now_ms())
+        self.metrics.tick()
         self.end_turn()
 
     def expire_clients(self) -> None:

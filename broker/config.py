@@ -46,6 +46,7 @@ from store.retention import delete_hours
 CONFIG_FILE_SIZE_MAX = 1 << 20
 CONSUME_QUEUE_ENTRY_SIZE = 20
 LOOPBACK = "127.0.0.1"
+METRICS_PORT = 5557
 DISK_RATIOS = {
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (30, 85),
@@ -58,6 +59,7 @@ REGISTER_PERIOD_MS = (10_000, 60_000)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%|-]{0,126}")
 _TOPIC = re.compile(r"[A-Za-z0-9%|_-]{1,127}")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HIDDEN = re.compile(r"password|credential|initAuthenticationUser", re.IGNORECASE)
@@ -156,6 +158,11 @@ class BrokerConfig:
     check_at_start_bytes: int
     """How much of the log's end a start checks before it believes it."""
     scrub_bytes_per_second: int
+    metrics_exporter_type: str
+    metrics_prom_exporter_host: str
+    metrics_prom_exporter_port: int
+    metrics_label: str
+    """`name:value,name:value`: labels that every metric carries besides its own."""
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()
@@ -454,6 +461,13 @@ def _directory(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def _labels(text: str) -> str:
+    for pair in filter(None, text.split(",")):
+        if not _LABEL.fullmatch(pair.partition(":")[0]) or not pair.partition(":")[2]:
+            raise ValueError("must be name:value, several separated by ',', a name of letters, digits and _")
+    return text
+
+
 def _hours(text: str) -> str:
     delete_hours(text)
     return text
@@ -470,6 +484,8 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "storePathCommitLog": _directory,
     "messageDelayLevel": _delays,
     "deleteWhen": _hours,
+    "metricsPromExporterHost": _bind,
+    "metricsLabel": _labels,
     "msgTraceTopicName": _topic,
 }
 
@@ -529,6 +545,9 @@ def _derive(
     values.setdefault("brokerIP2", values["brokerIP1"])
     values.setdefault("namesrvAddr", ())
     port = values["listenPort"]
+    values.setdefault("metricsPromExporterHost", values["bindAddress"])
+    values.setdefault("metricsPromExporterPort", METRICS_PORT if port else 0)
+    values.setdefault("metricsLabel", "")
     if values.get("haListenPort", 0) == 0:
         values["haListenPort"] = port + 1 if port else 0
     if "storePathRootDir" not in values:
@@ -564,6 +583,8 @@ def _check_together(
         uses = {"listenPort": port, "listenPort - 2": port - 2, "haListenPort": values["haListenPort"]}
         if not values["namesrvAddr"]:
             uses["namesrvPort"] = values["namesrvPort"]
+        if values["metricsExporterType"] != "DISABLE":
+            uses["metricsPromExporterPort"] = values["metricsPromExporterPort"]
         for name, other in uses.items():
             first = next(n for n, p in uses.items() if p == other)
             if other and first != name:

@@ -101,6 +101,7 @@ def _refused(name: str, kind: Kind, default: Value | None, refused: Mapping[str,
 
 
 _NO_REPLICATION = "replication is not built yet; only ASYNC_MASTER can be started"
+_SCRAPED = "metrics are served as Prometheus text and pushed to nobody; PROM serves them, DISABLE does not"
 
 _HONOURED: Final = (
     # Who this broker is, and where it is reached.
@@ -184,6 +185,14 @@ _HONOURED: Final = (
     _long("checkAtStartBytes", 16 * MIB, 0),
     _long("scrubBytesPerSecond", 4 * MIB, 0),
     _int("namesrvPort", 9876, 0, 65535),
+    # Metrics, from a port of their own (5557; any free one where listenPort is 0); DISABLE is no port at all.
+    _text(
+        "metricsExporterType", "PROM", "PROM", "DISABLE", "OTLP_GRPC", "LOG",
+        refused={"OTLP_GRPC": _SCRAPED, "LOG": _SCRAPED},
+    ),
+    _text("metricsPromExporterHost", None),
+    _int("metricsPromExporterPort", None, 0, 65535),
+    _text("metricsLabel", None),
 )  # fmt: skip
 
 _NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
@@ -344,14 +353,10 @@ metricGrpcExporterIntervalInMills long 60000
 metricGrpcExporterTimeOutInMills long 3000
 metricLoggingExporterIntervalInMills long 10000
 metricsExportBatchMaxDataPoints int 1000
-metricsExporterType text DISABLE
 metricsGrpcExporterHeader text -
 metricsGrpcExporterTarget text -
 metricsInDelta bool false
-metricsLabel text -
 metricsOtelCardinalityLimit int 50000
-metricsPromExporterHost text -
-metricsPromExporterPort int 5557
 minLiteTTl long 900000
 notifyConsumerIdsChangedEnable bool true
 persistConsumerOffsetIncrementally bool false

@@ -101,6 +101,10 @@ class OffsetTable:
         """The number of (topic, group) pairs."""
         return len(self._offsets)
 
+    def pairs(self) -> list[tuple[str, str, dict[int, int]]]:
+        """(topic, group, offsets by queue id) of every pair. Not to be changed."""
+        return [(topic, group, queues) for (topic, group), queues in self._offsets.items()]
+
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """A copy of one pair's offsets by queue id; empty if there are none."""
         return dict(self._offsets.get((topic, group), {}))

@@ -32,6 +32,7 @@ from broker import json_file
 from broker.broker import Broker, name_server_handlers
 from broker.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.config_keys import Mark
+from broker.metrics_server import MetricsServer
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
@@ -120,6 +121,7 @@ class _Ports:
     broker: int
     fast: int | None
     namesrv: int | None
+    metrics: int | None
 
 
 class BrokerProcess:
@@ -140,6 +142,7 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
+        self._metrics_server: MetricsServer | None = None
 
     # -- turns: the shell asks, the broker answers -----------------------------------------------------
 
@@ -159,6 +162,7 @@ class BrokerProcess:
         config = self.config
         port, fast = self._bind()
         namesrv_port = self._bind_name_server() if self.name_server is not None else None
+        metrics_port = self._bind_metrics() if config.metrics_exporter_type == "PROM" else None
         self.broker = Broker(
             config,
             address=(config.broker_ip1, port),
@@ -194,7 +198,7 @@ class BrokerProcess:
         self.broker.on_topics_changed = self._topics_changed
         self.broker.on_settings_changed = self._settings_changed
         self.broker.publish_topics()
-        return _Ports(port, fast, namesrv_port)
+        return _Ports(port, fast, namesrv_port, metrics_port)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 
@@ -231,6 +235,23 @@ class BrokerProcess:
             lambda link: Session(link, handlers, name_server.closed, unfinished=self.broker.unfinished),
         )
 
+    def _bind_metrics(self) -> int:
+        config = self.config
+        server = self._metrics_server = MetricsServer(lambda: self.broker.metrics, monotonic_ms)
+        host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+        try:
+            return server.listen(host, port)
+        except OSError as exc:
+            if exc.errno == errno.EADDRINUSE and config.origin("metricsPromExporterPort") == "default":
+                # Nobody asked for this port, and another broker of this machine may well have it.
+                log.warning("metricsPromExporterPort is taken; metrics are at any free port", port=port)
+                return server.listen(host, 0)
+            raise StartFailed(
+                f"cannot listen on {host}:{port} (metricsPromExporterPort): {exc.strerror}. "
+                + _way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
+                + "; --set metricsExporterType=DISABLE does without metrics"
+            ) from exc
+
     def _listen(self, what: str, port: int, make: Callable[[Connection], Session]) -> int:
         try:
             return self.shell.listen(self.config.bind_address, port, make)
@@ -258,6 +279,8 @@ class BrokerProcess:
         """Say that we are ready, serve until a signal comes, then stop in good order."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
+            if self._metrics_server is not None:
+                self._metrics_server.start()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
                 nursery.start_soon(self._tick)
@@ -277,10 +300,13 @@ class BrokerProcess:
             os._exit(130)
 
     async def _tick(self) -> None:
+        delays = self.broker.metrics.loop_delays
         while True:
             self.broker.tick()
             self.shell.flush()
-            await trio.sleep(_TICK_S)
+            due = trio.current_time() + _TICK_S
+            await trio.sleep_until(due)
+            delays.add(max(trio.current_time() - due, 0.0))
 
     async def _sweep(self) -> None:
         seconds = 0
@@ -337,6 +363,8 @@ class BrokerProcess:
             await trio.sleep(0.01)
 
     def close(self) -> None:
+        if self._metrics_server is not None:
+            self._metrics_server.stop()
         self.broker.close()  # its helper threads wake the shell until the end
         self.shell.close()
 
@@ -360,6 +388,7 @@ class BrokerProcess:
             "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
             "namesrv": namesrv,
             "ha": None,
+            "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
             "dataDir": str(config.store_path_root_dir.absolute()),
             "mode": mode,
             "sendOk": promise,
@@ -371,8 +400,15 @@ class BrokerProcess:
         reach = f" (listening on all addresses: {bound})" if bound in ("0.0.0.0", "::") else ""
         return (
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
-            f"data {ready['dataDir']}, {mode}, SEND_OK means {promise}"
+            + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
+            + f"data {ready['dataDir']}, {mode}, SEND_OK means {promise}"
         )
+
+
+def _shown_host(config: BrokerConfig) -> str:
+    """Where people find what is bound to `metricsPromExporterHost`."""
+    host = config.metrics_prom_exporter_host
+    return config.broker_ip1 if host in ("0.0.0.0", "::") else host
 
 
 def _way_out(exc: OSError, any_port: str, other_address: str) -> str:

@@ -193,6 +193,8 @@ class SendBack:
             "SNDBCK_PUT_NUMS", f"{properties[P.RETRY_TOPIC]}@{config.name}", now
         )
         back.add(now, 1, record.size)
+        if topic == names.dlq_topic(config.name):
+            self._broker.statistics.dead(properties[P.RETRY_TOPIC], config.name, now, record.size)
 
     def _record(self, header: ConsumerSendBackHeader, data: bytes | None) -> Record:
         # `originTopic` is not compared: of a retried message clients name the topic that it was first sent to.

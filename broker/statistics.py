@@ -205,6 +205,10 @@ class Statistics:
         gets.messages += messages
         gets.bytes += size
 
+    def dead(self, topic: str, group: str, now_ms: int, size: int) -> None:
+        """A message that was first sent to `topic` has become a dead letter of a group."""
+        self.meter("DLQ_PUT_NUMS", f"{topic}@{group}", now_ms).add(now_ms, 1, size)
+
     def meter(self, name: str, key: str, now_ms: int) -> Meter:
         """The meter of any other name and key, made on first use; keep it to save the look-up.
 
@@ -249,6 +253,10 @@ class Statistics:
             "statsHour": meter.snapshot(HOUR, now_ms, of_bytes=of_bytes),
             "statsDay": meter.snapshot(DAY, now_ms, of_bytes=of_bytes),
         }
+
+    def totals(self, name: str) -> list[tuple[str, Totals]]:
+        """Every key of one name with what was counted since the start."""
+        return [(key, meter.totals()) for key, meter in self._meters.get(name, {}).items()]
 
     def topic_put_tps(self, topic: str, now_ms: int) -> float:
         return self._tps("TOPIC_PUT_NUMS", topic, now_ms)

@@ -40,6 +40,7 @@ from store.consume_queue import ConsumeQueue
 from store.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
+from store.durations import Durations
 from store.following import Follower
 from store.index import IndexPlace
 from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
@@ -522,6 +523,11 @@ class MessageStore:
     def refusal(self) -> str | None:
         """Why no message should be taken because of the disk, or None; reads go on."""
         return self._cleaner.refusal if self._cleaner is not None else None
+
+    @property
+    def flush_times(self) -> Durations | None:
+        """How long the flushes of the log took; None before the store is open."""
+        return self._flusher.times if self._flusher is not None else None
 
     def take_findings(self) -> list[str]:
         """What index and retention have to tell people since the last time."""

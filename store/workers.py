@@ -19,6 +19,9 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from store.disk import MappedFile
+from store.durations import Durations
+
+FLUSH_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class FlushFailed(RopewalkError):
@@ -116,6 +119,8 @@ class Flusher:
         self._stopping = False
         self._failed = False
         self._flushed = 0
+        self.times = Durations(FLUSH_BOUNDS_S)
+        """How long each flush took; the thread adds, anybody may look."""
         self._target: tuple[int, Sequence[MappedFile]] = (0, ())
         self._thread = (
             threading.Thread(target=self._run, name="ropewalk-flusher", daemon=True) if start else None
@@ -152,6 +157,7 @@ class Flusher:
             target, files = self._target
         if target <= self._flushed or self._failed:
             return False
+        began = time.perf_counter()
         try:
             for file in files:
                 file.sync()
@@ -161,6 +167,7 @@ class Flusher:
             failure.__cause__ = exc
             self._completions.post(partial(_raise, failure))
             return False
+        self.times.add(time.perf_counter() - began)
         self._flushed = target
         self._completions.post(partial(self._on_flushed, target))
         return True
