@@ -1,0 +1,288 @@
+"""One member's part in its group: what it is, what it has promised, and what it does when somebody asks for more.
+
+    epoch   the highest epoch this member has accepted: it never again listens to a master of a lower one
+    reign   the epoch in which its present role was given to it; `reign <= epoch`, always
+
+A member whose epoch is ahead of its reign stands between two masters. A slave in that place has dropped its old
+master. A master in that place is *fenced*: it takes no message, and what it has not yet acknowledged it acknowledges
+only if a slave that still follows it reports the bytes. Both go on when somebody is promoted in the new epoch, or
+when whoever asked for it gives up and releases them; nobody else can, because an epoch is accepted from one asker
+only. That is what makes it safe to go back: the asker alone could have promoted somebody, and knows that it did not.
+
+    free      epoch == reign                accept -> promised
+    promised  epoch > reign, `by` is set    promote -> free (a master), follow -> free (a slave), release -> free
+
+Everything here is on disk before anybody hears of it, so a member that crashes wakes up with the same promises.
+`RoleCore` decides and changes nothing in the world: each call returns the record to save and the act that is due.
+Left to others: files, links and timers (`broker.slave_sync`), and the rule who is promoted (`promotion`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import msgspec
+
+__all__ = [
+    "ASYNC_MASTER",
+    "MASTER_ID",
+    "SLAVE",
+    "SYNC_MASTER",
+    "Act",
+    "Outcome",
+    "RoleCore",
+    "RoleRecord",
+    "Terms",
+]
+
+ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
+MASTER_ID = 0
+SLAVES_MAX = 64
+
+
+class Terms(msgspec.Struct, frozen=True, rename="camel"):
+    """What the acknowledgements of a group rest on, as its master says and every slave remembers.
+
+    A slave has to know it when the master is gone: how many members there are, and on how many of them an
+    acknowledged message is.
+    """
+
+    role: str = ASYNC_MASTER
+    in_sync_replicas: int = 1
+    """Copies of a message, the master's included, before it is acknowledged."""
+    version: int = 0
+    """Rises with every change; a slave says which one it has."""
+    slaves: dict[str, str] = {}
+    """Broker id, as text, -> address on the remoting port, of every slave that was ever accepted under this id."""
+
+    @property
+    def required_acks(self) -> int:
+        """How many slaves have a message when it is acknowledged."""
+        return max(0, self.in_sync_replicas - 1) if self.role == SYNC_MASTER else 0
+
+    @property
+    def answers_needed(self) -> int:
+        """How many slaves have to accept a new epoch, so that each set of acknowledging slaves has one among them.
+
+        Where no slave is waited for, no number is enough: any message may be on the lost master alone.
+        """
+        return max(1, len(self.slaves) - self.required_acks + 1)
+
+    def with_slave(self, broker_id: int, address: str) -> Terms:
+        """With this slave on the roll. Raises ValueError when there is no room for one more."""
+        name = str(broker_id)
+        if self.slaves.get(name) == address:
+            return self
+        if name not in self.slaves and len(self.slaves) >= SLAVES_MAX:
+            raise ValueError(f"a group has at most {SLAVES_MAX} slaves")
+        return msgspec.structs.replace(self, version=self.version + 1, slaves={**self.slaves, name: address})
+
+    def with_promise(self, role: str, in_sync_replicas: int) -> Terms:
+        if (self.role, self.in_sync_replicas) == (role, in_sync_replicas):
+            return self
+        return msgspec.structs.replace(
+            self, role=role, in_sync_replicas=in_sync_replicas, version=self.version + 1
+        )
+
+    def after_swap(self, winner: int, old_master: str) -> Terms:
+        """The terms of the master that was slave `winner`: its old id now belongs to the master before it."""
+        slaves = {name: address for name, address in self.slaves.items() if name != str(winner)}
+        if old_master:
+            slaves[str(winner)] = old_master
+        return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves)
+
+
+class RoleRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What `<root>/ropewalk/role.json` holds."""
+
+    role: str
+    broker_id: int
+    epoch: int = 0
+    reign: int = 0
+    by: str = ""
+    """Who was promised this epoch; empty when nobody waits for anything."""
+    master: str = ""
+    """Whom a slave follows, by its address on the remoting port; empty: whoever the name server names."""
+    terms: Terms = msgspec.field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        if self.role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
+            raise ValueError(f"{self.role!r} is no role")
+        if (self.role == SLAVE) != (self.broker_id > MASTER_ID) or not 0 <= self.reign <= self.epoch:
+            raise ValueError(
+                f"a {self.role} with id {self.broker_id}, epoch {self.epoch} and reign {self.reign}"
+            )
+
+
+class Act(enum.Enum):
+    """What the world has to do about a change of the record."""
+
+    NOTHING = "nothing"
+    FENCE = "fence"
+    """At once: take no message any more. The links to slaves stay."""
+    DROP = "drop"
+    """At once: hang up on the master; no report leaves any more."""
+    RESUME = "resume"
+    """When the record is saved: be again what it was."""
+    LEAD = "lead"
+    """When the record is saved: begin a reign at the own end, take messages."""
+    FOLLOW = "follow"
+    """At once: take no message, acknowledge none, hang up on slaves and on an older master; then follow the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a request comes to: yes with a record and an act, or no with a reason."""
+
+    record: RoleRecord
+    act: Act = Act.NOTHING
+    refusal: str | None = None
+
+
+class RoleCore:
+    """The decisions of one member. `record` is what is true; the caller saves it before it answers."""
+
+    def __init__(self, record: RoleRecord) -> None:
+        self.record = record
+
+    @property
+    def is_master(self) -> bool:
+        return self.record.role != SLAVE
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this is a master that may take no message."""
+        return self.is_master and self.record.epoch > self.record.reign
+
+    def listens_to(self, epoch: int) -> bool:
+        """Whether a master of this epoch may be followed."""
+        return not self.is_master and epoch >= self.record.epoch
+
+    # -- an epoch is asked for -------------------------------------------------------------------------
+
+    def accept(self, epoch: int, by: str) -> Outcome:
+        """Promise not to listen to anybody below `epoch`. Asked twice by the same, the promise holds once."""
+        record = self.record
+        if not by:
+            return self._refused("who asks for an epoch has to say who it is")
+        if epoch == record.epoch > record.reign and by == record.by:
+            return Outcome(record)
+        if epoch <= record.epoch:
+            return self._refused(f"epoch {record.epoch} is accepted already, and {epoch} is not above it")
+        act = Act.FENCE if self.is_master else Act.DROP
+        return self._change(msgspec.structs.replace(record, epoch=epoch, by=by), act)
+
+    def release(self, epoch: int, by: str) -> Outcome:
+        """The asker gives up: nobody was promoted in this epoch, and nobody will be."""
+        record = self.record
+        if epoch != record.epoch or by != record.by or record.epoch == record.reign:
+            return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
+        return self._change(msgspec.structs.replace(record, epoch=record.reign, by=""), Act.RESUME)
+
+    # -- a role is given -------------------------------------------------------------------------------
+
+    def promote(self, epoch: int, by: str, *, old_master: str = "") -> Outcome:
+        """Be the master of `epoch`, which was promised to this asker.
+
+        `old_master` is the address of the one before, which gets this member's id when it comes back.
+        """
+        record = self.record
+        if self.is_master and epoch == record.epoch == record.reign and by == record.by:
+            return Outcome(record)  # the answer was lost, and the question came again
+        if epoch != record.epoch or by != record.by or record.epoch == record.reign:
+            return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
+        terms = record.terms
+        if not self.is_master:
+            terms = terms.after_swap(record.broker_id, old_master)
+        new = RoleRecord(terms.role, MASTER_ID, epoch, epoch, by, "", terms)
+        return self._change(new, Act.LEAD)
+
+    def follow(self, epoch: int, broker_id: int, master: str) -> Outcome:
+        """Be a slave of the master of `epoch`: told by whoever promoted it, or by itself on contact."""
+        record = self.record
+        if epoch < record.epoch:
+            return self._refused(f"epoch {record.epoch} is accepted here, and {epoch} is below it")
+        if self.is_master and epoch == record.reign:
+            return self._refused(f"this is the master of epoch {epoch}")
+        if broker_id <= MASTER_ID:
+            return self._refused(f"a slave cannot have the id {broker_id}")
+        new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, record.terms)
+        if new == record:
+            return Outcome(record)
+        return self._change(new, Act.FOLLOW)
+
+    # -- what the terms become -------------------------------------------------------------------------
+
+    def learn(self, terms: Terms) -> Outcome:
+        """A slave takes its master's terms over."""
+        if self.is_master or terms == self.record.terms:
+            return Outcome(self.record)
+        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+
+    def enrol(self, broker_id: int, address: str) -> Outcome:
+        """A master puts a slave on its roll. Raises ValueError when there is no room."""
+        assert self.is_master
+        terms = self.record.terms.with_slave(broker_id, address)
+        if terms is self.record.terms:
+            return Outcome(self.record)
+        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+
+    def _change(self, record: RoleRecord, act: Act) -> Outcome:
+        assert record.epoch >= self.record.reign, "an accepted epoch is never forgotten below the reign"
+        self.record = record
+        return Outcome(record, act)
+
+    def _refused(self, why: str) -> Outcome:
+        return Outcome(self.record, refusal=why)
+
+
+@dataclass(slots=True)
+class Roll:
+    """Whose reports may count, as a master sees it.
+
+    A slave that is new on the roll must not count before every other slave knows of it: one that does not would,
+    with the master gone, think that fewer answers are enough.
+    """
+
+    terms: Terms
+    taken: dict[str, int]
+    """Broker id -> the version of the terms that this slave said it has."""
+    joined: dict[str, int]
+    """Broker id -> the version in which it came; a slave that counted once is not here."""
+    before: int = 0
+    """Slaves that were waited for until the terms changed last."""
+
+    def enrolled(self, terms: Terms, broker_id: int) -> None:
+        """The terms now have this slave, under this address."""
+        if terms.version != self.terms.version:
+            self.joined[str(broker_id)] = terms.version
+        self.terms = terms
+
+    @property
+    def required_acks(self) -> int:
+        """How many slaves to wait for. While one has not heard that fewer are enough, they are not."""
+        if self.before <= self.terms.required_acks or self._known() >= self.terms.version:
+            return self.terms.required_acks
+        return self.before
+
+    def has(self, broker_id: int, version: int) -> None:
+        """A slave says which terms it has, on its disk."""
+        name = str(broker_id)
+        self.taken[name] = max(version, self.taken.get(name, 0))
+        known = self._known()
+        self.joined = {each: since for each, since in self.joined.items() if since > known}
+
+    def _known(self) -> int:
+        """The version that every slave of the roll has, or a newer one."""
+        return min((self.taken.get(each, 0) for each in self.terms.slaves), default=self.terms.version)
+
+    def counts(self, broker_id: int) -> bool:
+        """Whether the reports of this slave count for acknowledgements."""
+        name = str(broker_id)
+        return name in self.terms.slaves and name not in self.joined
+
+    @classmethod
+    def of(cls, terms: Terms, before: int = 0) -> Roll:
+        """The roll at the beginning of a reign, or of a process: who is on it counts, as it may have counted before."""
+        return cls(terms, {}, {}, before)
