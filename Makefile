@@ -45,5 +45,5 @@ $(INSTALLED): pyproject.toml
 		|| { echo "python's venv is missing: apt install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "installing ropewalk and its tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,spark]'
 	@touch $@

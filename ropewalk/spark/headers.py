@@ -1,0 +1,200 @@
+"""The fixed fields of many records at once, and where their body, topic and properties lie.
+
+A record's fixed part is one structured numpy type, and all records of a piece are gathered from the buffer in one
+step: a view with a stride of one byte, indexed by the positions. Nearly all records have two IPv4 hosts; those with
+an IPv6 host have longer fixed parts and are gathered in groups of their own.
+
+Nothing here believes a record. `valid` says for each whether its magic, its parts and its offset fit; a position is
+never read beyond the size it claims, which the caller has checked against the buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ropewalk.codes import MessageSysFlag
+from ropewalk.format.record import MAGIC_V1, MAGIC_V2
+
+__all__ = ["Buffer", "Headers", "Ints", "read_headers"]
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Buffer = Any
+"""Bytes of a log: bytes, a memoryview, an mmap; anything with the buffer protocol and a length."""
+
+_V6_BITS: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+
+
+def _head(born_size: int, store_size: int) -> np.dtype[Any]:
+    return np.dtype(
+        [
+            ("size", ">i4"),
+            ("magic", ">u4"),
+            ("body_crc", ">i4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_time", ">i8"),
+            ("born_host", f"V{born_size}"),
+            ("store_time", ">i8"),
+            ("store_host", f"V{store_size}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_offset", ">i8"),
+            ("body_size", ">i4"),
+        ]
+    )
+
+
+_HEAD_V4: Final = _head(8, 8)
+_HEADS: Final = {
+    bits: _head(
+        20 if bits & MessageSysFlag.BORN_HOST_V6 else 8, 20 if bits & MessageSysFlag.STORE_HOST_V6 else 8
+    )
+    for bits in (
+        MessageSysFlag.BORN_HOST_V6,
+        MessageSysFlag.STORE_HOST_V6,
+        MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6,
+    )
+}
+_COMMON: Final = tuple(name for name in _HEAD_V4.names or () if not name.endswith("_host"))
+
+
+@dataclass(slots=True)
+class Headers:
+    """What `read_headers` found at n positions. All arrays have n entries; positions are of the buffer."""
+
+    positions: Ints
+    fields: npt.NDArray[Any]
+    """Structured and big-endian; the host fields hold nothing where `wide_hosts` is set."""
+    body_start: Ints
+    body_end: Ints
+    topic_start: Ints
+    topic_end: Ints
+    properties_start: Ints
+    properties_end: Ints
+    valid: Bools
+    wide_hosts: tuple[list[bytes], list[bytes]] | None = None
+    """Born and store hosts, each of 8 or 20 bytes, where at least one record has an IPv6 host."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def of(self, name: str) -> Ints:
+        """A fixed field in the machine's byte order."""
+        result: Ints = self.fields[name].astype(np.int64)
+        return result
+
+    def where(self, mask: Bools) -> Headers:
+        """The records that the mask names."""
+        rows = np.flatnonzero(mask)
+        hosts = self.wide_hosts
+        return Headers(
+            self.positions[rows],
+            self.fields[rows],
+            self.body_start[rows],
+            self.body_end[rows],
+            self.topic_start[rows],
+            self.topic_end[rows],
+            self.properties_start[rows],
+            self.properties_end[rows],
+            self.valid[rows],
+            None if hosts is None else ([hosts[0][row] for row in rows], [hosts[1][row] for row in rows]),
+        )
+
+
+def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> Headers:
+    """The fixed fields of the records at ascending positions.
+
+    The caller has seen that each claims a size of at least 91 bytes, all of them within the buffer. With
+    `base_offset`, the log offset of the buffer's first byte, a record that names another place is not valid; None is
+    for records that were copied out of their log, such as the answer to a pull.
+    """
+    fields = _view(buffer, _HEAD_V4)[positions]
+    size = fields["size"].astype(np.int64)
+    bits = fields["sys_flag"].astype(np.int32) & _V6_BITS
+    magic = fields["magic"]
+    is_v2 = magic == MAGIC_V2
+    valid: Bools = (magic == MAGIC_V1) | is_v2
+    head_size = np.full(len(positions), _HEAD_V4.itemsize, np.int64)
+    wide_hosts = None
+    if bits.any():
+        fields, wide_hosts = _with_wide_hosts(buffer, positions, fields, bits, size, head_size, valid)
+    if base_offset is not None:
+        valid &= fields["offset"].astype(np.int64) == positions + base_offset
+
+    # A length that lies is replaced by one that stays inside the record, so that what is read from there is
+    # nonsense but never out of bounds; such a record is not valid already.
+    end = positions + size
+    body_size = fields["body_size"].astype(np.int64)
+    topic_field_size = 1 + is_v2.astype(np.int64)
+    room = size - head_size - topic_field_size - 2
+    fits = (body_size >= 0) & (body_size <= room)
+    valid &= fits
+    body_size = np.where(fits, body_size, 0)
+    body_start = positions + head_size
+    body_end = body_start + body_size
+    body_end = np.minimum(body_end, end - topic_field_size - 2)
+    octets = np.frombuffer(buffer, np.uint8)
+    first = octets[body_end].astype(np.int64)
+    topic_size = np.where(is_v2, first << 8 | octets[body_end + 1], first)
+    topic_start = body_end + topic_field_size
+    topic_end = topic_start + topic_size
+    # A topic's length is signed in the file: 128 and more in a V1 record is a negative one.
+    fits = (topic_size <= np.where(is_v2, 0x7FFF, 0x7F)) & (topic_end + 2 <= end)
+    valid &= fits
+    topic_end = np.where(fits, topic_end, topic_start)
+    properties_start = topic_end + 2
+    properties_size = octets[topic_end].astype(np.int64) << 8 | octets[topic_end + 1]
+    valid &= (properties_start + properties_size == end) & (properties_size <= 0x7FFF)
+    return Headers(
+        positions,
+        fields,
+        body_start,
+        body_end,
+        topic_start,
+        topic_end,
+        properties_start,
+        np.where(valid, end, properties_start),
+        valid,
+        wide_hosts,
+    )
+
+
+def _view(buffer: Buffer, head: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Every place of the buffer as if a record began there."""
+    return np.ndarray((max(len(buffer) - head.itemsize + 1, 0),), head, buffer, strides=(1,))
+
+
+def _with_wide_hosts(
+    buffer: Buffer,
+    positions: Ints,
+    fields: npt.NDArray[Any],
+    bits: npt.NDArray[np.int32],
+    size: Ints,
+    head_size: Ints,
+    valid: Bools,
+) -> tuple[npt.NDArray[Any], tuple[list[bytes], list[bytes]]]:
+    """Gather again those records whose fixed part is longer; changes `head_size` and `valid` in place."""
+    fields = fields.copy()
+    born = [bytes(host) for host in fields["born_host"]]
+    store = [bytes(host) for host in fields["store_host"]]
+    for kind, head in _HEADS.items():
+        # 3 bytes: the shortest topic field, and the properties' length.
+        too_small = (bits == kind) & (size < head.itemsize + 3)
+        valid &= ~too_small
+        rows = np.flatnonzero((bits == kind) & ~too_small)
+        if not len(rows):
+            continue
+        group = _view(buffer, head)[positions[rows]]
+        for name in _COMMON:
+            fields[name][rows] = group[name]
+        head_size[rows] = head.itemsize
+        for row, born_host, store_host in zip(rows, group["born_host"], group["store_host"], strict=True):
+            born[row], store[row] = bytes(born_host), bytes(store_host)
+    return fields, (born, store)

@@ -1,0 +1,189 @@
+"""The files of a store directory, for tasks that only read: what is there, and bytes by log offset.
+
+A store is read as it lies, whoever wrote it. Every read is a plain `pread`: a file that becomes shorter meanwhile
+gives fewer bytes, where a map would end the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.errors import RopewalkError
+from ropewalk.format.queue_entry import ENTRY_SIZE
+from ropewalk.format.sidecar import Sidecar
+
+NAME_DIGITS = 20
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+_FLOCK = struct.Struct("@hhqqi")
+
+
+class UnreadableStore(RopewalkError):
+    """A directory that cannot be read as a store; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One file of a log. `size` is what it has, which may be less than it should have."""
+
+    base: int
+    size: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """What a store consists of, as far as pieces of work need to know it."""
+
+    root: str
+    segment_size: int
+    segments: tuple[SegmentFile, ...]
+    queue_file_size: int
+    is_clean: bool
+    """Nobody has it open, and the last who had stopped in good order."""
+    deleted: tuple[tuple[str, int], ...] = ()
+    """Topics that were deleted, and the log offset below which records of theirs are dead."""
+
+    @property
+    def min_offset(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Where the last file ends, or should."""
+        return self.segments[-1].base + self.segment_size if self.segments else 0
+
+    def segment(self, offset: int) -> SegmentFile | None:
+        """The file that holds, or should hold, a log offset."""
+        base = offset - offset % self.segment_size
+        return next((segment for segment in self.segments if segment.base == base), None)
+
+    def reader(self, segment: SegmentFile) -> Callable[[int, int], bytes]:
+        """Bytes of one segment by log offset; fewer where the file ends."""
+
+        def read(offset: int, size: int) -> bytes:
+            return read_at(segment.path, offset - segment.base, size)
+
+        return read
+
+    def sidecar(self, segment: SegmentFile) -> Sidecar | None:
+        """The checksums beside a segment, if they are of it."""
+        path = Path(self.root, "ropewalk", "checksums", f"{segment.base:0{NAME_DIGITS}d}")
+        try:
+            sidecar = Sidecar.decode(path.read_bytes())
+        except OSError:
+            return None
+        if sidecar is None or sidecar.base_offset != segment.base:
+            return None
+        return sidecar if sidecar.segment_size == self.segment_size else None
+
+    def queue_directory(self, topic: str, queue_id: int) -> Path:
+        return Path(self.root, "consumequeue", topic, str(queue_id))
+
+
+def read_at(path: str, position: int, size: int) -> bytes:
+    """Bytes of a file, fewer at its end. Raises `UnreadableStore`."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise UnreadableStore(f"cannot open {path}: {exc.strerror}") from exc
+    try:
+        parts = []
+        while size > 0:
+            part = os.pread(fd, min(size, 1 << 30), position)
+            if not part:
+                break
+            parts.append(part)
+            position, size = position + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    except OSError as exc:
+        raise UnreadableStore(f"cannot read {path}: {exc.strerror}") from exc
+    finally:
+        os.close(fd)
+
+
+def open_store(root: str) -> StoreFiles:
+    """List a store directory. Raises `UnreadableStore` where there is none."""
+    directory = Path(root) / "commitlog"
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as exc:
+        raise UnreadableStore(
+            f"{root} is no store directory: {directory} cannot be listed ({exc.strerror}). Give the directory that "
+            f"holds commitlog/ and consumequeue/, by a path that every worker has"
+        ) from exc
+    found = [
+        SegmentFile(int(name), (directory / name).stat().st_size, str(directory / name))
+        for name in names
+        if len(name) == NAME_DIGITS and name.isdigit()
+    ]
+    segments = tuple(segment for segment in found if segment.size)
+    if not segments:
+        raise UnreadableStore(f"{root} holds no commit log: {directory} has no segments")
+    segment_size = _usual_size(segments)
+    odd = [segment for segment in segments if segment.base % segment_size]
+    if odd:
+        raise UnreadableStore(
+            f"{odd[0].path} does not begin at a multiple of the segment size, {segment_size} bytes by the other files"
+        )
+    return StoreFiles(
+        str(root),
+        segment_size,
+        segments,
+        _queue_file_size(Path(root) / "consumequeue"),
+        not _in_use(Path(root)),
+        _deleted(Path(root)),
+    )
+
+
+def _usual_size(segments: tuple[SegmentFile, ...]) -> int:
+    """How long a segment should be: what most of them are, or what lies between two of their names."""
+    counts = Counter(segment.size for segment in segments)
+    size = max(counts, key=lambda size: (counts[size], size))
+    gaps = [after.base - before.base for before, after in itertools.pairwise(segments)]
+    return min(gaps) if gaps and min(gaps) > 0 and counts[size] == 1 else size
+
+
+def _queue_file_size(base: Path) -> int:
+    sizes: Counter[int] = Counter()
+    for topic, _directories, names in os.walk(base):
+        for name in names:
+            if len(name) == NAME_DIGITS and name.isdigit():
+                sizes[os.path.getsize(os.path.join(topic, name))] += 1
+        if sum(sizes.values()) > 1000:
+            break
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    return usual - usual % ENTRY_SIZE or DEFAULT_QUEUE_FILE_SIZE
+
+
+def _in_use(root: Path) -> bool:
+    return (root / "abort").exists() or is_locked(root)
+
+
+def is_locked(root: Path) -> bool:
+    """Whether a broker has this store open now. Only asks: taking the lock, even for a moment, could stop a start."""
+    try:
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    finally:
+        os.close(fd)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def _deleted(root: Path) -> tuple[tuple[str, int], ...]:
+    try:
+        value = json.loads((root / "ropewalk" / "deleted").read_bytes())
+    except (OSError, ValueError):
+        return ()
+    entries = value.items() if isinstance(value, dict) else ()
+    return tuple(sorted((topic, end) for topic, end in entries if isinstance(end, int)))

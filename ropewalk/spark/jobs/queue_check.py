@@ -1,0 +1,187 @@
+"""The consume queues of a store beside its records: is every record's entry there, and says it what it should?
+
+Records of a piece are grouped by queue; a queue's numbers are almost always one run, so a group is compared with one
+read of its file. Entries that no record asked for are looked at afterwards (`orphans`), when the numbers of all pieces
+are known.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ropewalk.format.queue_entry import ENTRY_SIZE, PRE_BLANK
+from ropewalk.spark.jobs.columns import Names
+from ropewalk.spark.jobs.log_files import NAME_DIGITS, StoreFiles, read_at
+from ropewalk.spark.jobs.scan import Bools, Ints
+
+ENTRY: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_BLANK: Final = np.frombuffer(PRE_BLANK, ENTRY)[0]
+
+Entries = npt.NDArray[Any]
+
+
+class Fault(enum.Enum):
+    """What is wrong with an entry."""
+
+    MISSING = "missing"
+    WRONG = "names another place"
+    CODE = "has another tag code or delivery time"
+    ORPHAN = "names no record of its queue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFault:
+    """A run of entries of one queue that are wrong in one way."""
+
+    fault: Fault
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    offset: int
+    """Log offset of the first one's record, or what an orphan names."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What one piece of log says about one queue."""
+
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(slots=True)
+class Asked:
+    """The entries that records ask for."""
+
+    topics: Names
+    queue_id: Ints
+    number: Ints
+    offset: Ints
+    size: Ints
+    code: Ints
+
+    def take(self, chosen: Bools) -> Asked:
+        names = Names(self.topics.ids[chosen], self.topics.values)
+        return Asked(
+            names,
+            self.queue_id[chosen],
+            self.number[chosen],
+            self.offset[chosen],
+            self.size[chosen],
+            self.code[chosen],
+        )
+
+    def groups(self) -> Iterator[tuple[str, int, Any]]:
+        """(topic, queue id, indices by number) for each queue."""
+        if not len(self.number):
+            return
+        order = np.lexsort((self.number, self.queue_id, self.topics.ids))
+        topic, queue = self.topics.ids[order], self.queue_id[order]
+        breaks = np.flatnonzero((np.diff(topic) != 0) | (np.diff(queue) != 0)) + 1
+        for group in np.split(order, breaks):
+            yield self.topics.values[self.topics.ids[group[0]]], int(self.queue_id[group[0]]), group
+
+
+def check(store: StoreFiles, asked: Asked) -> tuple[list[QueueFault], list[QueueRange]]:
+    """Compare what records ask for with what the store's queue files hold. Blocks."""
+    faults: list[QueueFault] = []
+    ranges: list[QueueRange] = []
+    dead = dict(store.deleted)
+    for topic, queue_id, group in asked.groups():
+        if topic in dead:
+            group = group[asked.offset[group] >= dead[topic]]
+            if not len(group):
+                continue
+        numbers = asked.number[group]
+        ranges.append(QueueRange(topic, queue_id, int(numbers[0]), int(numbers[-1]), len(numbers)))
+        found = entries_at(store, topic, queue_id, numbers)
+        missing = (found["size"] <= 0) | (found == _BLANK)
+        place_ok = (found["offset"] == asked.offset[group]) & (found["size"] == asked.size[group])
+        code_ok = found["code"] == asked.code[group]
+        for fault, marks in (
+            (Fault.MISSING, missing),
+            (Fault.WRONG, ~missing & ~place_ok),
+            (Fault.CODE, ~missing & place_ok & ~code_ok),
+        ):
+            for low, high in runs(numbers[marks]):
+                offset = int(asked.offset[group][np.searchsorted(numbers, low)])
+                faults.append(QueueFault(fault, topic, queue_id, low, high, offset))
+    return faults, ranges
+
+
+def runs(numbers: Ints) -> list[tuple[int, int]]:
+    """Runs of adjacent numbers as (first, last)."""
+    if not len(numbers):
+        return []
+    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return [(int(run[0]), int(run[-1])) for run in np.split(numbers, breaks)]
+
+
+def entries_at(store: StoreFiles, topic: str, queue_id: int, numbers: Ints) -> Entries:
+    """The entries of these ascending numbers; zeros where no file has them. Blocks."""
+    found = np.zeros(len(numbers), ENTRY)
+    per_file = store.queue_file_size // ENTRY_SIZE
+    directory = store.queue_directory(topic, queue_id)
+    files = numbers // per_file
+    for file in np.unique(files).tolist():
+        chosen = np.flatnonzero(files == file)
+        path = directory / f"{file * store.queue_file_size:0{NAME_DIGITS}d}"
+        low, high = int(numbers[chosen[0]]), int(numbers[chosen[-1]])
+        if not path.exists():
+            continue
+        data = read_at(str(path), (low - file * per_file) * ENTRY_SIZE, (high - low + 1) * ENTRY_SIZE)
+        there = np.frombuffer(data[: len(data) - len(data) % ENTRY_SIZE], ENTRY)
+        inside = numbers[chosen] - low < len(there)
+        found[chosen[inside]] = there[numbers[chosen[inside]] - low]
+    return found
+
+
+# -- entries without a record ------------------------------------------------------------------------
+
+
+def queue_directories(store: StoreFiles) -> list[tuple[str, int]]:
+    """Every queue that has a directory. Blocks."""
+    base = Path(store.root, "consumequeue")
+    found: list[tuple[str, int]] = []
+    for topic in sorted(os.listdir(base)) if base.is_dir() else []:
+        if (base / topic).is_dir():
+            found += [(topic, int(name)) for name in sorted(os.listdir(base / topic)) if name.isdigit()]
+    return found
+
+
+def orphans(
+    store: StoreFiles, topic: str, queue_id: int, first: int, following: int, end: int
+) -> list[QueueFault]:
+    """Entries outside [first, following), the numbers that records asked for, which name a place in the log. Blocks.
+
+    What names a place behind `end` is stale and read by nobody; what names one before the log's beginning is old.
+    """
+    low, dead = store.min_offset, dict(store.deleted).get(topic, 0)
+    faults: list[QueueFault] = []
+    directory = store.queue_directory(topic, queue_id)
+    for name in sorted(os.listdir(directory)):
+        if len(name) != NAME_DIGITS or not name.isdigit():
+            continue
+        data = read_at(str(directory / name), 0, store.queue_file_size)
+        entries = np.frombuffer(data[: len(data) - len(data) % ENTRY_SIZE], ENTRY)
+        numbers = int(name) // ENTRY_SIZE + np.arange(len(entries))
+        offsets = entries["offset"].astype(np.int64)
+        sizes = entries["size"]
+        marks = (sizes > 0) & (entries != _BLANK) & (offsets >= max(low, dead)) & (offsets < end)
+        marks &= ~((numbers >= first) & (numbers < following))
+        for start, last in runs(numbers[marks]):
+            offset = int(offsets[start - numbers[0]])
+            faults.append(QueueFault(Fault.ORPHAN, topic, queue_id, start, last, offset))
+    return faults

@@ -1,0 +1,102 @@
+"""A Spark session that works where Ropewalk was installed by pip: Java found, workers on this interpreter.
+
+    from ropewalk.spark.session import session
+
+    with session("local[2]") as spark:
+        spark.read.format("ropewalk")...
+
+Spark starts its Python workers with `python3` from the PATH unless told otherwise, which is another interpreter in
+every virtual environment. `prepare` tells it; what the caller's environment or configuration says goes before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Final
+
+from ropewalk.errors import RopewalkError
+from ropewalk.spark import register
+from ropewalk.spark.jvm import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkMissing", "builder", "local_session", "prepare", "session"]
+
+PYSPARK_MIN: Final = (4, 2)
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+    # Batches in front of our writers: bytes bound them before rows do.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+_LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+class SparkMissing(RopewalkError):
+    """PySpark is not installed, or too old."""
+
+
+def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what a session needs from the environment. Raises SparkMissing and JavaMissing.
+
+    A PYSPARK_PYTHON that is set stays, because on a cluster it names the interpreter of other machines.
+    """
+    try:
+        import pyspark
+    except ImportError as exc:
+        raise SparkMissing(f"Spark is not installed ({exc}): pip install '.[spark]' from a checkout") from exc
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if found < PYSPARK_MIN:
+        raise SparkMissing(
+            f"PySpark {pyspark.__version__} is too old: Ropewalk's source needs {'.'.join(map(str, PYSPARK_MIN))}"
+        )
+    ensure_java(environment)
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def builder(master: str | None = None, **conf: str) -> SparkSession.Builder:
+    """A session builder with the defaults set; `conf` and later `.config` calls go before them.
+
+    Keyword names take `__` for each dot (`spark__ui__enabled="true"`); a mapping goes in as `**{...}` with dots.
+    Without a master, Spark's own configuration decides, and `local[*]` if it says nothing.
+    """
+    prepare()
+    from pyspark.sql import SparkSession
+
+    given = {name.replace("__", "."): value for name, value in conf.items()}
+    chosen = master or given.get("spark.master")
+    # Under spark-submit the running JVM knows its master, and it is not ours to say.
+    if chosen is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        chosen = "local[*]"
+    made = SparkSession.builder.appName(given.get("spark.app.name", "ropewalk"))
+    settings = dict(_DEFAULTS)
+    if chosen is not None and chosen.startswith("local"):
+        settings |= _LOCAL_DEFAULTS
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings |= given
+    for name, value in settings.items():
+        made = made.config(name, value)
+    return made if chosen is None else made.master(chosen)
+
+
+def session(master: str | None = None, **conf: str) -> SparkSession:
+    """A running session that knows `format("ropewalk")`."""
+    spark = builder(master, **conf).getOrCreate()
+    register(spark)
+    return spark
+
+
+def local_session(cores: int = 2, *, heap: str = "1g", **conf: str) -> SparkSession:
+    """A session on this machine alone. Failed tasks are tried again, as a cluster would."""
+    return session(f"local[{cores},4]", **{"spark.driver.memory": heap, **conf})
