@@ -105,6 +105,7 @@ class Scraped:
 
     def get(self, path: str, accept: str = "") -> Page:
         pages: list[Page] = []
+        self.running.tick(1000)  # the pulse now knows what the test has done
         asker = threading.Thread(target=lambda: pages.append(get(self._port, path, accept)))
         asker.start()
         until = time.monotonic() + 20
