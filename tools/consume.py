@@ -63,8 +63,8 @@ class Start:
         return client.min_offset(topic, queue)
 
 
-def parse_start(text: str) -> Start:
-    """Read `--from`. Raises `UsageError`."""
+def parse_start(text: str, option: str = "--from") -> Start:
+    """Read `--from`, or another option that names a place in a queue. Raises `UsageError`."""
     text = text.strip()
     if text in ("earliest", "latest"):
         return Start(text)
@@ -75,7 +75,7 @@ def parse_start(text: str) -> Start:
     elif text.isascii() and text.isdigit():
         if int(text) < TIMESTAMP_MIN:
             raise UsageError(
-                f"--from {text}: for an offset write offset:{text}; as milliseconds since 1970 it would be long ago"
+                f"{option} {text}: for an offset write offset:{text}; as milliseconds since 1970 it would be long ago"
             )
         return Start(timestamp_ms=int(text))
     else:
@@ -84,7 +84,7 @@ def parse_start(text: str) -> Start:
         except ValueError:
             pass
     raise UsageError(
-        f"--from {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
+        f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
         "2026-01-31T12:00:00, or milliseconds since 1970"
     )
 

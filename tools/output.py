@@ -31,6 +31,7 @@ from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryEls
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.table import Table
 
 OK = 0
 FAILED = 1
@@ -116,17 +117,26 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
     from rich.console import Console
+
+    # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(make_table(columns, rows))
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """The table that `print_table` prints. A cell of None is empty; columns of numbers are set to the right."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(isinstance(row[len(table.columns)], int) for row in rows)
+        cells = [row[len(table.columns)] for row in rows]
+        numeric = any(isinstance(cell, (int, float)) for cell in cells) and all(
+            cell is None or isinstance(cell, (int, float)) for cell in cells
+        )
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return table
 
 
 def note(text: str) -> None:

@@ -16,7 +16,7 @@ from ropewalk.client.routes import MASTER_ID, Queue
 from ropewalk.codes import Permission
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.fastjson import queue_keys
-from ropewalk.format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from ropewalk.format.names import DLQ_PREFIX, REPLY_TOPIC_POSTFIX, RETRY_PREFIX, is_system_topic
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,7 +128,9 @@ def topic_kind(name: str, system: Iterable[str] = ()) -> TopicKind:
         return "retry"
     if name.startswith(DLQ_PREFIX):
         return "dead letters"
-    return "system" if is_system_topic(name) or name in system else "normal"
+    # Each cluster has a topic for the replies to its requests.
+    of_brokers = {*system, *(f"{cluster}_{REPLY_TOPIC_POSTFIX}" for cluster in system)}
+    return "system" if is_system_topic(name) or name in of_brokers else "normal"
 
 
 def permission_text(permission: int) -> str:
