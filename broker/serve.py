@@ -97,6 +97,8 @@ class Connection:
         "mask",
         "out",
         "out_size",
+        "patient",
+        "paused",
         "peer",
         "progress",
         "session",
@@ -111,6 +113,9 @@ class Connection:
         self.out_size = 0
         self.dirty = False
         self.closing = False
+        self.patient = False
+        """Whether a peer that takes nothing is somebody else's business; replication has a rule of its own."""
+        self.paused = False
         self.mask = _IN
         self.active = self.progress = time.monotonic()
         self.session: Session
@@ -137,6 +142,25 @@ class Connection:
         """Try to write what is owed now, and not only when the turn ends."""
         if not self.closing:
             self._shell.write(self)
+
+    def pause(self) -> None:
+        """Read nothing more until `go_on`."""
+        self._set_paused(True)
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._set_paused(False)
+
+    def _set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        if not self.closing:
+            self._shell.set_mask(self)
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """The address of this end."""
+        address = self._sock.getsockname()
+        return address[0], address[1]
 
     @property
     def congested(self) -> bool:
@@ -329,14 +353,47 @@ class Shell:
                     out.appendleft(memoryview(first)[sent:])
                     break
                 sent -= len(first)
-        mask = (_OUT if out else 0) | (0 if connection.congested else _IN)
-        if mask & _IN and connection.session.has_backlog:
+        if not connection.congested and connection.session.has_backlog:
             self._resumed.append(connection)
+        self.set_mask(connection)
+
+    def set_mask(self, connection: Connection) -> None:
+        """Wait for what this connection is to be waited for."""
+        mask = (_OUT if connection.out else 0) | (0 if connection.congested or connection.paused else _IN)
         if mask != connection.mask:
             connection.mask = mask
             self._epoll.modify(connection.fd, mask)
 
     # -- coming and going ----------------------------------------------------------------------------
+
+    async def dial(
+        self, host: str, port: int, make_session: Callable[[Connection], Session], timeout_s: float
+    ) -> Connection:
+        """Connect to somebody, and serve the connection like those that came by themselves. Raises OSError."""
+        with trio.move_on_after(timeout_s) as scope:
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, kind, protocol, _name, address = found[0]
+            sock = trio.socket.socket(family, kind, protocol)
+            try:
+                await sock.connect(address)
+            except BaseException:
+                sock.close()
+                raise
+        if scope.cancelled_caught:
+            raise TimeoutError(errno.ETIMEDOUT, f"no connection within {timeout_s:.0f} s")
+        plain = socket.socket(family, kind, protocol, fileno=sock.detach())
+        return self._adopt(plain, (str(address[0]), int(address[1])), make_session)
+
+    def _adopt(
+        self, sock: socket.socket, peer: tuple[str, int], make_session: Callable[[Connection], Session]
+    ) -> Connection:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, sock, peer)
+        connection.session = make_session(connection)
+        self.connections[connection.fd] = connection
+        self._epoll.register(connection.fd, _IN)
+        return connection
 
     def _accept(self, fd: int) -> None:
         listener, make_session = self._listeners[fd]
@@ -353,12 +410,7 @@ class Shell:
                     self._grow_deaf(fd, os.strerror(exc.errno))
                     return
                 continue  # the peer was gone before we took it
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(self, sock, (address[0], address[1]))
-            connection.session = make_session(connection)
-            self.connections[connection.fd] = connection
-            self._epoll.register(connection.fd, _IN)
+            self._adopt(sock, (address[0], address[1]), make_session)
 
     def _grow_deaf(self, fd: int, reason: str) -> None:
         log.error("cannot accept more connections", reason=reason, open=len(self.connections))
@@ -388,7 +440,7 @@ class Shell:
                 # The kernel calls a socket writable again when a third of its buffer is free, which is minutes on
                 # a thin line: whatever a send can place now is progress too.
                 self.write(connection)
-            if connection.out and now - connection.progress > self._stall_s:
+            if connection.out and now - connection.progress > self._stall_s and not connection.patient:
                 log.warning(
                     "closed a peer that takes nothing", peer=connection.peer, owed=connection.out_size
                 )
