@@ -1,0 +1,57 @@
+"""One Spark session for all tests of this directory, on a small heap; and where to be silent about its noise."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def unavailable(reason: str) -> None:
+    """Skip for want of Spark; where CI=true that is a failure, because there nobody reads skips."""
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that knows format("ropewalk"), with two cores and failed tasks tried once more."""
+    from ropewalk.spark.jvm import JavaMissing
+
+    try:
+        from ropewalk.spark.session import SparkMissing, session
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = session(
+                "local[2,2]",
+                **{
+                    "spark.app.name": "ropewalk-tests",
+                    "spark.driver.memory": "512m",
+                    "spark.ui.enabled": "false",
+                    "spark.log.level": "OFF",
+                    "spark.sql.shuffle.partitions": "2",
+                    "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+                    "spark.sql.artifact.isolation.enabled": "false",
+                    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+                    "spark.sql.pyspark.worker.logging.enabled": "true",
+                },
+            )
+    except (SparkMissing, JavaMissing, ImportError) as exc:
+        unavailable(str(exc))
+        raise
+    yield made
+    gateway = made.sparkContext._gateway
+    made.stop()
+    # The JVM outlives the session, and would outlive the tests; its socket would then be told as a warning.
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
