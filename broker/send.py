@@ -510,10 +510,6 @@ class SendProcessor:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
             topic = properties.get(P.RETRY_TOPIC, target.config.name)
             self._statistics.dead(topic, group, self._store.now, len(body))
-        if given_up:
-            group = target.config.name.removeprefix(names.RETRY_PREFIX)
-            topic = properties.get(P.RETRY_TOPIC, target.config.name)
-            self._statistics.dead(topic, group, self._store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
         ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
