@@ -435,6 +435,17 @@ def bench(context: typer.Context) -> None:
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
+def drill(context: typer.Context) -> None:
+    """Break a throw-away cluster on purpose, and read what it cost: `ropewalk drill list`, `ropewalk drill run`."""
+    from tools.drill.cli import app as drill_app
+
+    _hand_over(drill_app, context)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
 def store(context: typer.Context) -> None:
     """Look into a store's files and mend them: `ropewalk store dump | verify | info | recover | repair`."""
     from tools.store_commands import app as store_app

@@ -1,0 +1,219 @@
+"""`ropewalk drill list | run`: parse, run, print.
+
+Exit status 0 means a clean verdict; 1 a broken promise; 2 that there is no verdict, because the drill could not be
+carried out or its fault never took effect; 130 that it was stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import trio
+import typer
+
+from tools.drill import report_html, report_text
+from tools.drill.cluster import CannotRun
+from tools.drill.drills import DRILLS, Drill, find
+from tools.drill.outcome import Result
+from tools.drill.run import Options, Progress, run_drill
+from tools.output import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    USAGE,
+    ProgressLine,
+    UsageError,
+    counted,
+    expected_errors,
+    note,
+    parse_pairs,
+    print_json,
+    print_table,
+    report_error,
+)
+
+ALL = "all"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Break a cluster on purpose, under load, and read what it cost.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, one document for each drill.")]
+
+
+@app.command("list")
+def list_drills(as_json: Json = False) -> None:
+    """Show every drill: its name, what it does, and how many brokers it starts."""
+    if as_json:
+        print_json(
+            [
+                {"name": d.name, "title": d.title, "expects": d.expects, "members": d.members, "live": d.live}
+                for d in DRILLS
+            ]
+        )
+        return
+    print_table(("drill", "brokers", "what is done"), [(d.name, d.members, d.title) for d in DRILLS])
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Drills to run, one after the other, or `all`.")
+    ],
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long the load lasts.")] = 12.0,
+    rate: Annotated[float, typer.Option(min=1.0, help="Messages a second to send.")] = 300.0,
+    body_size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bytes of a message body.")] = 256,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A configuration key for the brokers; may be repeated."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with the timeline drawn; it needs nothing else."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the brokers' files, and say where they are.")
+    ] = False,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--ropewalk", metavar="COMMAND", help="Start the brokers with this command: drill another build."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draw the same chances as an earlier run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run drills on a throw-away cluster: real brokers, a measured load, one fault, its repair, and an audit.
+
+    Exit codes: 0 every verdict is clean, 1 a promise was broken, 2 no verdict (it could not be run, or wrong
+    use), 130 stopped by Ctrl-C.
+
+    Examples:
+
+        ropewalk drill run kill-master
+
+        ropewalk drill run all --seconds 20 --report drills.html
+    """
+    with expected_errors(as_json=as_json):
+        options = Options(
+            seconds=seconds,
+            rate=rate,
+            body_size=body_size,
+            settings=parse_pairs(settings or (), "--set"),
+            command=shlex.split(command) if command else None,
+            keep=keep,
+            seed=seed,
+        )
+        chosen = _choose(names)
+        if report is not None:
+            _check_writable(report)
+        raise typer.Exit(_run_all(chosen, options, report, as_json=as_json))
+
+
+def _choose(names: Sequence[str]) -> list[Drill]:
+    if ALL in names:
+        return list(DRILLS)
+    chosen = []
+    for name in names:
+        drill = find(name)
+        if drill is None:
+            raise UsageError(f"there is no drill {name!r}; there are: {', '.join(d.name for d in DRILLS)}")
+        chosen.append(drill)
+    return chosen
+
+
+def _check_writable(report: Path) -> None:
+    """Told now, and not after a minute of drilling."""
+    try:
+        with report.open("a"):
+            pass
+    except OSError as exc:
+        raise UsageError(f"cannot write {report}: {exc.strerror or exc}") from exc
+
+
+class _Line(Progress):
+    """The progress line of one drill."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self._text = ""
+        self._second = 0
+
+    def stage(self, text: str) -> None:
+        self._text = text
+        self._line.update(self._second, text)
+
+    def tick(self, second: float, total: float, acknowledged: int) -> None:
+        self._second = min(int(second * 10), int(total * 10))
+        self._line.set_total(int(total * 10))
+        self._line.update(self._second, f"{self._text}, {counted(acknowledged)} acknowledged")
+
+
+def _run_all(drills: Sequence[Drill], options: Options, report: Path | None, *, as_json: bool) -> int:
+    results: list[Result] = []
+    without_verdict = 0
+    for drill in drills:
+        if results and not as_json:
+            print()
+        try:
+            with ProgressLine(f"drill {drill.name}", int(options.seconds * 10)) as line:
+                result = trio.run(_interruptible, drill, options, _Line(line))
+        except CannotRun as exc:
+            report_error(f"{drill.name}: no verdict: {exc}", as_json=as_json)
+            without_verdict += 1
+            continue
+        if result is None:
+            note(
+                f"stopped: {counted(len(results), 'drill')} finished, everything that was started has been ended"
+            )
+            return INTERRUPTED
+        results.append(result)
+        if as_json:
+            print_json(msgspec.to_builtins(result))
+        else:
+            for text in report_text.lines(result):
+                print(text)
+            if result.folder:
+                note(f"files: {result.folder}")
+    if report is not None and results:
+        report.write_text(report_html.page(results), encoding="utf-8")
+        note(f"report: {report}")
+    if any(result.verdict == "broken" for result in results):
+        return FAILED
+    return USAGE if without_verdict else OK
+
+
+async def _interruptible(drill: Drill, options: Options, progress: Progress) -> Result | None:
+    """Run a drill; None if a signal ended it. Whatever ends it, nothing is left running."""
+    result: Result | None = None
+
+    async def work() -> None:
+        nonlocal result
+        result = await run_drill(drill, options, progress)
+        nursery.cancel_scope.cancel()
+
+    try:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+    except* CannotRun as group:
+        raise _first(group) from None
+    return result
+
+
+def _first(group: BaseException) -> BaseException:
+    """The one exception that a group, or a group in a group, is about."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

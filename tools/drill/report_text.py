@@ -1,0 +1,66 @@
+"""A drill's result for a terminal: the timeline, the figures, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tools.drill.outcome import Result
+from tools.drill.timeline import Event
+
+_MARKS = {"phase": "·", "fault": "✗", "repair": "↻", "seen": "→", "trouble": "!"}
+
+
+def event_line(event: Event) -> str:
+    """One line of the timeline."""
+    return f"{event.at:8.3f} s  {_MARKS[event.kind]} {event.text}"
+
+
+def figures(result: Result) -> list[tuple[str, str]]:
+    """Names and values, in the order in which they are read."""
+    audit = result.audit
+    rows = [
+        (
+            "longest write gap (RTO)",
+            f"{result.write_gap.seconds * 1000:,.0f} ms, from {result.write_gap.begin:.3f} s",
+        ),
+        ("  of which is noise", f"{result.calm_gap.seconds * 1000:,.0f} ms was the longest before the fault"),
+        ("acknowledged but lost (RPO)", f"{audit.lost:,} of {audit.acknowledged:,}"),
+        ("duplicates", f"{audit.duplicates:,} (of messages sent again because their fate was unknown)"),
+        ("order violations", f"{audit.order_violations:,}"),
+        ("fate unknown", f"{audit.unknown:,}, of which {audit.unknown_found:,} are there"),
+        ("replicas byte-equal", f"{_yes(result.replicas.equal)}: {result.replicas.text}"),
+        ("acknowledged", f"{result.acknowledged_rate:,.0f}/s of {result.rate:,.0f}/s asked for"),
+    ]
+    if result.latency is not None:
+        latency = result.latency
+        rows.append(
+            ("time to acknowledge", f"p50 {latency.p50:g} ms, p99 {latency.p99:g} ms, max {latency.max:g} ms")
+        )
+    answers = ", ".join(f"{code}: {count:,}" for code, count in result.answers.items())
+    rows.append(("answers by code", answers or "none"))
+    rows.append(("the fault took effect", "; ".join(result.faults_hit)))
+    return rows
+
+
+def _yes(value: bool | None) -> str:
+    return "not compared" if value is None else "yes" if value else "NO"
+
+
+def lines(result: Result) -> Iterator[str]:
+    """The whole report."""
+    yield f"{result.drill}: {result.title}"
+    yield f"{result.mode}; SEND_OK means {result.promise}"
+    yield ""
+    for event in result.events:
+        yield event_line(event)
+    yield ""
+    table = figures(result)
+    width = max(len(name) for name, _ in table)
+    for name, value in table:
+        yield f"{name:{width}}  {value}"
+    for note in result.notes:
+        yield f"note: {note}"
+    yield ""
+    for reason in result.reasons:
+        yield f"broken: {reason}"
+    yield f"verdict: {result.verdict}"
