@@ -55,9 +55,8 @@ _PAIR_COLUMNS: Final = {
     "key": b"KEYS",
     "uniqKey": b"UNIQ_KEY",
 }
-_HEX: Final = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint8).reshape(
-    256, 2
-)
+# Both digits of each octet as one number, so that one look-up writes two characters.
+_HEX: Final = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +308,7 @@ class _Piece:
         octets = np.empty((count, 16), np.uint8)
         octets[:, :8] = np.ascontiguousarray(headers.fields["store_host"]).view(np.uint8).reshape(count, 8)
         octets[:, 8:] = np.ascontiguousarray(headers.fields["offset"]).view(np.uint8).reshape(count, 8)
-        text = np.ascontiguousarray(_HEX[octets])
+        text = _HEX.take(octets)
         bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
         return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text)])
 

@@ -68,11 +68,12 @@ class Ended(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes that are not what their writer wrote. `size` of them were passed over; 0 where the row was kept."""
+    """Bytes that are not what their writer wrote."""
 
     offset: int
     """In the log; in the buffer where there is no log."""
     size: int
+    """Bytes passed over; 1 for a record whose body alone is damaged, 0 where its row was kept."""
     reason: str
 
     def __str__(self) -> str:
@@ -168,9 +169,18 @@ class SegmentDecoder:
 
     def pieces(self) -> Iterator[Piece]:
         """Decode up to the end. After a piece with damage the caller may simply stop."""
+        for headers, damage in self.steps():
+            if headers is not None:
+                yield self._build(headers)
+            if damage is not None:
+                yield Piece(None, (damage,), (self.base_offset or 0) + self.position)
+
+    def steps(self) -> Iterator[tuple[Headers | None, DamagedPlace | None]]:
+        """The headers of the records, piece by piece, and the damage between them; no columns are made."""
         walk = self._walk_entries if self.is_dledger else self._walk_records
         while True:
             starts, position, why = walk()
+            headers = None
             if starts:
                 positions = np.array(starts, np.int64)
                 headers = read_headers(self.buffer, positions, self.base_offset)
@@ -179,33 +189,29 @@ class SegmentDecoder:
                     position = starts[first] - (DLEDGER_HEAD_SIZE if self.is_dledger else 0)
                     why = Ended.DAMAGE
                     headers = headers.where(np.arange(len(positions)) < first)
-                self.position = position
-                if len(headers):
-                    yield self._build(headers, position)
             self.position = position
+            if headers is not None and len(headers):
+                yield headers, None
             if why is None:
                 continue
-            if why is not Ended.DAMAGE:
-                self.ended = why
-                return
-            if self._only_zeros(position):
-                self.ended = Ended.ZEROS
-                return
-            yield self._pass_over(position)
-            if self.ended is Ended.DAMAGE:
-                return
+            if why is Ended.DAMAGE and not self._only_zeros(position):
+                yield None, self._pass_over(position)
+                if self.ended is Ended.DAMAGE:
+                    return
+                continue
+            self.ended = Ended.ZEROS if why is Ended.DAMAGE else why
+            return
 
-    def _build(self, headers: Headers, position: int) -> Piece:
-        buffer, base = self.buffer, self.base_offset or 0
+    def _build(self, headers: Headers) -> Piece:
+        buffer, end = self.buffer, (self.base_offset or 0) + self.position
         if self.plan.unwrap_batch and has_inner_batches(headers):
             buffer, headers = unwrap(buffer, headers)
         batch, bad = build_batch(buffer, headers, self.plan)
-        keeps = self.plan.on_corrupt == "keep"
-        offsets = (
-            dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True)) if bad else {}
-        )
-        damage = tuple(DamagedPlace(offsets[row.position], 0 if keeps else 1, row.reason) for row in bad)
-        return Piece(batch, damage, base + position)
+        if not bad:
+            return Piece(batch, (), end)
+        size = 0 if self.plan.on_corrupt == "keep" else 1
+        offsets = dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True))
+        return Piece(batch, tuple(DamagedPlace(offsets[row.position], size, row.reason) for row in bad), end)
 
     # -- where records begin -------------------------------------------------------------------------
 
@@ -279,7 +285,7 @@ class SegmentDecoder:
             not np.frombuffer(view[at : at + step], np.uint8).any() for at in range(0, len(view), step)
         )
 
-    def _pass_over(self, position: int) -> Piece:
+    def _pass_over(self, position: int) -> DamagedPlace:
         """Tell the damage at a position, and go on behind it if anything readable follows."""
         reason = self._why_unreadable(position)
         limit = min(self.end, len(self.buffer))
@@ -296,9 +302,7 @@ class SegmentDecoder:
             self.position = limit
         else:
             self.position = found
-        base = self.base_offset or 0
-        place = DamagedPlace(base + position, self.position - position, reason)
-        return Piece(None, (place,), base + self.position)
+        return DamagedPlace((self.base_offset or 0) + position, self.position - position, reason)
 
     def _why_unreadable(self, position: int) -> str:
         at = position + DLEDGER_HEAD_SIZE if self.is_dledger else position
