@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from broker.admin_base import Desk
 from broker.admin_broker import AdminBroker
 from broker.admin_groups import AdminGroups
+from broker.admin_modes import AdminModes
 from broker.admin_offsets import AdminOffsets
 from broker.admin_relay import AdminRelay
 from broker.admin_topics import AdminTopics
+from broker.admin_upkeep import AdminUpkeep
 from broker.session import Handlers
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Admin:
             AdminOffsets(desk),
             AdminRelay(desk),
             AdminBroker(desk),
+            AdminModes(desk),
+            AdminUpkeep(desk),
         ):
             for code, handler in part.handlers().items():
                 assert code not in handlers.cold, code

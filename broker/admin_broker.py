@@ -35,6 +35,7 @@ CHANGEABLE: Final = frozenset(
         "brokerPermission",
         "flushConsumerOffsetInterval",
         "flushIntervalCommitLog",
+        "litePullMessageEnable",
         "longPollingEnable",
         "maxMessageSize",
         "maxTransferBytesOnMessageInDisk",

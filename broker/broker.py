@@ -35,6 +35,7 @@ from broker.pull import PullProcessor, PullRules
 from broker.pull_hold import PullHold
 from broker.queries import Queries
 from broker.reply import ReplyProcessor
+from broker.request_modes import RequestModes
 from broker.requests import Requests
 from broker.retry import RetryRules, SendBack
 from broker.schedule import DelayService
@@ -44,6 +45,7 @@ from broker.session import PULL_FAMILY, Handlers, Session, Unfinished
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicRules, TopicTable
 from ropewalk.client.ids import UniqueKeys
+from ropewalk.client.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
@@ -117,6 +119,9 @@ class Broker:
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
+        self.request_modes = RequestModes()
+        self.find_route: Callable[[str, Callable[[TopicRoute | None], None]], None] = self._own_route
+        """Where a topic is on all brokers; whoever has name servers to ask replaces it."""
         self.ha_status = HaStatus()
         """What replication lets others know; replaced whole by whoever replicates."""
         self.metrics = Metrics(self)
@@ -214,6 +219,7 @@ class Broker:
             ("topics.json", self.topics.load),
             ("subscriptionGroup.json", self.groups.load),
             ("consumerOffset.json", self.offsets.load),
+            ("messageRequestMode.json", self.request_modes.load),
         ):
             value, findings = json_file.load(directory / name)
             findings = list(findings)
@@ -254,6 +260,7 @@ class Broker:
         return {
             directory / "topics.json": (self.topics.generation, self.topics.dump),
             directory / "subscriptionGroup.json": (self.groups.generation, self.groups.dump),
+            directory / "messageRequestMode.json": (self.request_modes.generation, self.request_modes.dump),
             directory / "consumerOffset.json": (
                 self.offsets.changed,
                 lambda: self.offsets.dump(self.now_ms()),
@@ -294,6 +301,17 @@ class Broker:
         if config.broker_permission != before.broker_permission:
             self.topics.touch(now)
         self.topics_changed()
+
+    def _own_route(self, topic: str, found: Callable[[TopicRoute | None], None]) -> None:
+        """The queues of this broker alone."""
+        config = self.topics.get(topic)
+        if config is None:
+            found(None)
+            return
+        name = self.config.broker_name
+        queues = QueueData(name, config.read_queues, config.write_queues, config.perm)
+        address = ":".join(map(str, self.address))
+        found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
 
     def delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
@@ -451,6 +469,7 @@ def _pull_rules(config: BrokerConfig) -> PullRules:
         bool(config.broker_permission & Permission.READ),
         config.long_polling_enable,
         config.short_polling_time_mills,
+        config.lite_pull_message_enable,
     )
 
 

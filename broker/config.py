@@ -144,6 +144,7 @@ class BrokerConfig:
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
     long_polling_enable: bool
+    lite_pull_message_enable: bool
     short_polling_time_mills: int
     max_transfer_bytes_on_message_in_memory: int
     max_transfer_count_on_message_in_memory: int

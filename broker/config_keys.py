@@ -166,6 +166,7 @@ _HONOURED: Final = (
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
     # Pulls.
     _bool("longPollingEnable", True),
+    _bool("litePullMessageEnable", True),
     _long("shortPollingTimeMills", 1_000, 1, 60_000),
     _int("maxTransferBytesOnMessageInMemory", 256 * KIB, 1, 15 * MIB),
     _int("maxTransferCountOnMessageInMemory", 32, 1),

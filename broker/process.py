@@ -36,6 +36,7 @@ from broker.metrics_server import MetricsServer
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
+from broker.route_finder import RouteFinder
 from broker.serve import Connection, Shell
 from broker.session import Session, Unfinished
 from ropewalk.client.ids import local_ip
@@ -142,6 +143,7 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
+        self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
 
     # -- turns: the shell asks, the broker answers -----------------------------------------------------
@@ -195,6 +197,8 @@ class BrokerProcess:
             local=self.name_server,
             remote=config.namesrv_addr,
         )
+        self._routes = RouteFinder(self.name_server, config.namesrv_addr)
+        self.broker.find_route = self._routes.find
         self.broker.on_topics_changed = self._topics_changed
         self.broker.on_settings_changed = self._settings_changed
         self.broker.publish_topics()
@@ -287,6 +291,7 @@ class BrokerProcess:
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self._save)
                 nursery.start_soon(self._registrar.run)
+                nursery.start_soon(self._routes.run)
                 async for _signal in signals:
                     break
                 nursery.start_soon(self._second_signal, signals)

@@ -19,7 +19,7 @@ from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.subscription import SubscriptionData, SubscriptionParseError
 from broker.topics import TopicTable
-from ropewalk.codes import FrameFlag, PullSysFlag, ResponseCode
+from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, Command, encode_frame
 from store.message_store import MessageStore
@@ -58,6 +58,8 @@ class PullRules:
     broker_readable: bool = True
     long_polling: bool = True
     short_polling_ms: int = 1000
+    lite_pull: bool = True
+    """Whether consumers that divide queues themselves (361) are served."""
 
 
 class PullProcessor:
@@ -95,7 +97,11 @@ class PullProcessor:
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if not self._rules.broker_readable:
-            self._refuse(session, request, ResponseCode.NO_PERMISSION, "the broker is not readable")
+            self._refuse(session, request, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+            return
+        if not self._rules.lite_pull and request.code == RequestCode.LITE_PULL_MESSAGE:
+            remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
+            self._refuse(session, request, ResponseCode.NO_PERMISSION, remark, 1)
             return
         config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
         if config is None:

@@ -68,11 +68,17 @@ class Cleaner:
         self._delete_from_ms = now_ms() + rules.first_ms
         self._next_look_ms = self._next_removal_ms = self._next_queue_ms = 0
         self._looking = self._removing = self._correcting = False
+        self._asked = False
         self._retired: deque[Segment] = deque()
         self._late: deque[ConsumeQueue] = deque()
         """Queues that have not been told yet that the log begins later."""
         self._emptied: deque[ConsumeQueue] = deque()
         """Queues that may have files to remove."""
+
+    def remove_expired(self) -> None:
+        """Have expired segments go now, whatever the hour and however young the process."""
+        self._asked = True
+        self._next_look_ms = 0
 
     def tick(self, flushed_offset: int) -> None:
         """Do what is due; call often. Segments behind `flushed_offset` are never given up."""
@@ -110,12 +116,16 @@ class Cleaner:
         self._looking = False
         now = self._now_ms()
         hour = time.localtime(now / 1000).tm_hour
-        decision = decide(self._rules, found.usage, hour, now, found.modified_ms)
+        decision = decide(self._rules, found.usage, hour, now, found.modified_ms, asked=self._asked)
         if (decision.refusal is None) != (self.refusal is None):
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
         self.refusal = decision.refusal
-        if decision.delete and now >= self._delete_from_ms:
+        if decision.delete and (self._asked or now >= self._delete_from_ms):
             self._give_up(decision.delete, decision.reason)
+            if self._asked:
+                self._next_look_ms = 0  # there may be more than one decision gives up
+        else:
+            self._asked = False
 
     def _give_up(self, count: int, reason: str) -> None:
         retired = self._log.retire(count)

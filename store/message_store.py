@@ -529,6 +529,11 @@ class MessageStore:
         """How long the flushes of the log took; None before the store is open."""
         return self._flusher.times if self._flusher is not None else None
 
+    def remove_expired(self) -> None:
+        """Have segments that are older than they are kept go soon, and not only in their hours."""
+        if self._cleaner is not None:
+            self._cleaner.remove_expired()
+
     def take_findings(self) -> list[str]:
         """What index and retention have to tell people since the last time."""
         findings: list[str] = []

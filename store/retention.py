@@ -67,13 +67,22 @@ class Decision:
 
 
 def decide(
-    rules: RetentionRules, usage: Usage, hour: int, now_ms: int, modified_ms: Sequence[int]
+    rules: RetentionRules,
+    usage: Usage,
+    hour: int,
+    now_ms: int,
+    modified_ms: Sequence[int],
+    *,
+    asked: bool = False,
 ) -> Decision:
-    """Judge the segments that may go at all, oldest first, by when each was written to last."""
+    """Judge the segments that may go at all, oldest first, by when each was written to last.
+
+    `asked`: an administrator wants expired segments gone now, whatever the hour.
+    """
     forced = rules.force and usage.fuller > min(rules.warning_used, rules.force_used)
     early = usage.unknown or usage.fuller > rules.max_used
     count, reason = 0, ""
-    if forced or early or hour in rules.delete_hours:
+    if forced or early or asked or hour in rules.delete_hours:
         for at in modified_ms[: rules.batch_max]:
             if not forced and now_ms < at + rules.reserved_ms:
                 break

@@ -331,10 +331,10 @@ def test_a_damaged_escape_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_one_warning_lists_what_was_set_without_effect(tmp_path: Path) -> None:
     config = load_text(
-        tmp_path, "warmMapedFileEnable=true\nlitePullMessageEnable=false\nsendMessageThreadPoolNums=16\n"
+        tmp_path, "warmMapedFileEnable=true\nasyncSendEnable=false\nsendMessageThreadPoolNums=16\n"
     )
     (warning,) = config.warnings
-    assert warning.endswith("litePullMessageEnable, sendMessageThreadPoolNums, warmMapedFileEnable")
+    assert warning.endswith("asyncSendEnable, sendMessageThreadPoolNums, warmMapedFileEnable")
 
 
 def test_a_key_set_twice_is_told_and_the_second_counts(tmp_path: Path) -> None:
