@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import structlog
-from msgspec import MsgspecError
 
 from broker.groups import GroupTable
 from broker.retry import RetryRules
-from broker.send_shape import PlainHeader, Shape, Shapes, decode_plain, shape_of
+from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
 from broker.session import RUN_MAX, Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
@@ -136,7 +135,8 @@ class SendProcessor:
         self._judged = object()
         """Stands for the rules and topics by which a shape was judged; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
-        self._sync = store.config.sync_flush
+        self.waits = store.config.sync_flush
+        """Whether answers wait for the disk, or for slaves."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:
@@ -180,7 +180,7 @@ class SendProcessor:
                 shapes.helped(index - start)
                 return index
         targets, size_max = self._targets, self._plain_size_max
-        own_text, sync = self._own_text, self._sync
+        own_text, sync = self._own_text, self.waits
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
         index = start
@@ -196,7 +196,7 @@ class SendProcessor:
                 break
             try:
                 frame = decode_plain(payload[4:header_end])
-            except MsgspecError:
+            except UNREADABLE:
                 break
             header = frame.extFields
             target = targets.get(header.topic)
@@ -419,7 +419,7 @@ class SendProcessor:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         else:
             if not request.is_oneway:
-                (session.waiting if wait and self._sync else session.ready).append(answer)
+                (session.waiting if wait and self.waits else session.ready).append(answer)
 
     def take_reply(
         self,
@@ -448,7 +448,7 @@ class SendProcessor:
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
             return None
-        return ext, self._store.log.end_offset if wait and self._sync else 0
+        return ext, self._store.log.end_offset if wait and self.waits else 0
 
     def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[_Target, ConsumeQueue]:
         """The topic and the queue that a message asks for. Raises `_Refused`."""

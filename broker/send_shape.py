@@ -30,6 +30,7 @@ _OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
 _BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
 _QUEUE: Final = re.compile(rb'"e":"(\d{1,4})"')
 _OPAQUE_MAX: Final = b"2147483647"
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class PlainHeader(msgspec.Struct, gc=False):
@@ -41,7 +42,7 @@ class PlainHeader(msgspec.Struct, gc=False):
 
 
 decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
-"""Header bytes to `PlainHeader`. Raises MsgspecError."""
+"""Header bytes to `PlainHeader`. Raises one of `UNREADABLE`."""
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ def _proves(
         )
         try:
             found = decode_plain(b"".join(changed)[4:])
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return False
         if (found.opaque, found.flag, found.extFields) != (int(opaque), header.flag, wanted):
             return False

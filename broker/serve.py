@@ -7,6 +7,8 @@ once. On two cores this carries twice the requests of a task per connection when
 
 After a busy turn the task lingers in its own epoll for at most a millisecond before it gives the loop back to trio:
 a client that answers at once is then served without trio's wake-up, which is most of the cost of a lone request.
+While clients do answer at once it does not even sleep: to wake a processor that went idle takes longer than all the
+rest of a small request (one connection, one in flight: 8.6k/s asleep, 15k/s awake). A few misses in a row end that.
 Nothing here ever waits for a peer. What a peer does not take stays in its connection's buffer; past `out_max` bytes
 the connection is not read any more, and one that takes nothing for `stall_s` seconds is closed.
 """
@@ -31,6 +33,10 @@ _READ_SIZE = 256 << 10
 _JOIN_MAX = 64 << 10  # below this one join and one send beat a vector of small pieces
 _LINGER_S = 0.001
 _HOLD_MAX_S = 0.005
+_SPIN_S = 0.00006
+_SOON_S = 0.00015  # what came within this would have come within `_SPIN_S`, had nobody had to wake up for it
+_SPIN_MISSES_MAX = 4
+_DOZE_MAX = 1024
 _BACKLOG = 1024
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
@@ -204,6 +210,11 @@ class Shell:
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, Callable[[Connection], Session]]] = {}
         self._deaf: list[int] = []
+        self._misses = 0
+        """How often in a row nothing came while it was looked for."""
+        self._doze = 1
+        """How many soon answers it takes until they are looked for again; 0 while they are."""
+        self._doze_next = 2
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, _IN)
         self._buffer = bytearray(_READ_SIZE)
@@ -237,14 +248,40 @@ class Shell:
             self._serve_for_a_while()
 
     def _serve_for_a_while(self) -> None:
-        poll = self._epoll.poll
         until = time.monotonic() + _HOLD_MAX_S
-        events = poll(0)
+        events = self._epoll.poll(0)
         while events:
             self.turn(events)
             if self.now >= until:
                 return
-            events = poll(_LINGER_S)
+            events = self._linger()
+
+    def _linger(self) -> list[tuple[int, int]]:
+        """What is ready, now or within a millisecond. Looks again and again for a moment where that has paid off."""
+        poll, clock = self._epoll.poll, time.monotonic
+        events = poll(0)
+        if events:
+            return events
+        began = clock()
+        if self._doze == 0:
+            while clock() - began < _SPIN_S:
+                events = poll(0)
+                if events:
+                    self._misses = 0
+                    self._doze_next = max(2, self._doze_next // 2)
+                    return events
+            self._misses += 1
+            if self._misses >= _SPIN_MISSES_MAX:
+                self._misses = 0
+                self._doze = self._doze_next
+                self._doze_next = min(2 * self._doze_next, _DOZE_MAX)
+            return poll(_LINGER_S)
+        events = poll(_LINGER_S)
+        if events and clock() - began < _SOON_S:
+            self._doze -= 1
+            if self._doze == 0:
+                self._misses = 0
+        return events
 
     def stop_accepting(self) -> None:
         for fd, (sock, _make) in self._listeners.items():
@@ -324,6 +361,12 @@ class Shell:
                 connection.session.receive(data)
         except RemoteProtocolError as exc:
             log.warning("hung up", peer=f"{connection.peer[0]}:{connection.peer[1]}", reason=str(exc))
+            connection.close()
+        except OSError:
+            raise  # the disk, not the peer: the process decides
+        except Exception:
+            # A fault of ours, met by one client: it loses its connection, the others do not lose their broker.
+            log.exception("hung up after a failure", peer=f"{connection.peer[0]}:{connection.peer[1]}")
             connection.close()
 
     def write(self, connection: Connection) -> None:

@@ -97,7 +97,7 @@ class Request:
         if self.ext is None:
             try:
                 return decode(self.json)
-            except MsgspecError:
+            except (MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # values that are no strings, or a field missing: the tolerant way also names it
         return decode_header(kind, self.fields())
 

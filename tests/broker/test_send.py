@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import broker as broker_module
 from broker.topics import TopicConfig
 from ropewalk.codes import MessageSysFlag, Permission, RequestCode, ResponseCode
+from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import names
 from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.properties import parse_properties, tags_code
@@ -884,6 +885,68 @@ def test_the_fast_way_and_the_readable_way_store_and_answer_the_same(
     assert seen[0] == seen[1]
 
 
+_byte = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255))
+_replacements = st.sampled_from(
+    [
+        (b'"g":"1', b'"g":"0'),
+        (b'"e":"1"', b'"e":"7"'),
+        (b'"e":"1"', b'"e":"9"'),
+        (b'"opaque":', b'"opaque":0'),
+        (b'"flag":0', b'"flag":2'),
+        (b'"flag":0', b'"flag":1'),
+        (b'"f":"0"', b'"f":"8"'),
+        (b'"j":"0"', b'"j":"3"'),
+        (UNIQ.encode(), UNIQ.encode()[:-1] + b'"'),
+        (UNIQ.encode(), UNIQ.encode()[:-1] + b"\xff"),
+        (UNIQ.encode(), b"TRAN_MSG" + UNIQ.encode()[8:]),
+        (b"TAGS", b"KEYS"),
+        (b'"b":"T"', b'"b":"U"'),
+        (b'"c":"TBW102"', b'"c":' + b"[" * 5000),
+    ]
+)
+
+
+@settings(max_examples=40)
+@given(
+    repeated=st.integers(2, 5),
+    body=st.sampled_from([b"", b"x", b"y" * 400, b"z" * 401]),
+    damage=st.one_of(st.none(), _byte, _replacements),
+)
+def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
+    pair: Pair, repeated: int, body: bytes, damage: tuple[Any, Any] | None
+) -> None:
+    pair.gate.open()
+    outcomes = []
+    for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+        for topic in ("T", "U"):
+            client.send(topic, b"warm", queueId=1)
+        running.settle()
+        mark = running.broker.store.log.end_offset
+        properties = text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"})
+        for n in range(repeated):
+            text = properties.replace(UNIQ, UNIQ[:-4] + f"{n:04d}")
+            client.feed(request(V2, send_ext("T", queueId=1, properties=text), b"b" * n, opaque=10 + n))
+        frame = request(V2, send_ext("T", queueId=1, properties=properties), body, opaque=99)
+        head = int.from_bytes(frame[4:8], "big")
+        if isinstance(damage, tuple) and isinstance(damage[0], bytes):
+            frame = frame.replace(*damage, 1)
+            header = len(frame) - len(body) - 8
+            frame = (len(frame) - 4).to_bytes(4, "big") + header.to_bytes(4, "big") + frame[8:]
+        elif damage is not None:
+            at = 8 + int(damage[0] * head)
+            frame = frame[:at] + bytes([damage[1]]) + frame[at + 1 :]
+        try:
+            client.feed(frame)
+            hung_up = False
+        except RemoteProtocolError:
+            hung_up = True
+        running.settle()
+        answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
+        new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
+        outcomes.append((hung_up, answers, [facts(r, True) for r in new], len(client.answers())))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
@@ -891,6 +954,8 @@ def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     assert run is not None
     payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
     assert run(client.session, payloads, 0) == 10
+    assert client.session.shapes is not None
+    assert client.session.shapes.known, "a header that comes again is learned"
     assert run(client.session, payloads, 4) == 10
     pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
     assert run(client.session, [*payloads[:3], pull, *payloads], 0) == 3

@@ -506,7 +506,7 @@ def test_a_damaged_record_costs_the_rest_of_its_segment_and_is_told(world: World
     assert f"log offset {offsets[3]} is no record" in builder.findings[0]
 
 
-def test_a_query_is_answered_in_a_second_when_the_index_is_far_behind(world: World) -> None:
+def test_a_query_is_answered_in_two_seconds_when_the_index_is_far_behind(world: World) -> None:
     class Stuck(KeyIndex):
         def stop(self, through: int, min_offset: int) -> None:
             pass
@@ -520,9 +520,39 @@ def test_a_query_is_answered_in_a_second_when_the_index_is_far_behind(world: Wor
     index.when_built(100, lambda: answered.append(1))
     index.follow(100, 0)
     assert not answered
-    world.clock.ms += 1000
+    world.clock.ms += 2000
     index.follow(100, 0)
     assert answered
+
+
+def test_a_log_that_grows_fast_is_indexed_when_it_rests_or_when_a_query_waits(world: World) -> None:
+    asked: list[int] = []
+
+    class Asked(KeyIndex):
+        def stop(self, through: int, min_offset: int) -> None:
+            pass
+
+        def _work(self, through: int, min_offset: int) -> None:
+            asked.append(through)
+
+    def follow(through: int) -> None:
+        world.clock.ms += 200
+        index.follow(through, 0)
+
+    index = Asked(world.place, Disk(), world.clock)
+    index.start(0, 0, 0, abnormal=False)
+    for megabytes in (5, 10, 50):
+        follow(megabytes << 20)
+    assert asked == []
+    index.when_built(7 << 20, lambda: None)
+    assert asked == [7 << 20]
+    follow(300 << 20)
+    assert asked == [7 << 20, 300 << 20], "it is never more than so much behind"
+    index._took(300 << 20, 0, [])
+    follow(310 << 20)
+    assert len(asked) == 2
+    follow(310 << 20)
+    assert asked[2:] == [310 << 20]
 
 
 # --- retention ------------------------------------------------------------------------------------------
