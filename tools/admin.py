@@ -1,14 +1,31 @@
 """`ropewalk admin …`: look after a running cluster, Ropewalk's or Apache RocketMQ's.
 
-This file only puts the families together; each has a file of its own, `admin_<family>.py`. A command there parses,
-asks `ropewalk.client.blocking_admin.Admin`, and prints what it was told. What they share is in `admin_base.py`.
+This file puts the families together, each of which has a file of its own, `admin_<family>.py`, and holds the two
+commands that belong to none. A command parses, asks `ropewalk.client.blocking_admin.Admin`, and prints what it was
+told. What they share is in `admin_base.py`.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from tools import admin_topic
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.admin_results import version_text
+from tools import admin_broker, admin_group, admin_message, admin_offset, admin_topic
+from tools.admin_base import (
+    TIMEOUT_S,
+    Json,
+    Moment,
+    NameServers,
+    Sheet,
+    Timeout,
+    administrator,
+    complete_group,
+    tell_skipped,
+)
+from tools.admin_progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
 
 app = typer.Typer(
     name="admin",
@@ -25,4 +42,103 @@ def admin() -> None:
     """Look after a running cluster: topics, groups, messages, brokers."""
 
 
-app.add_typer(admin_topic.app)
+for family in (
+    admin_topic.app,
+    admin_group.app,
+    admin_message.app,
+    admin_broker.app,
+    admin_broker.cluster_app,
+    admin_offset.app,
+):
+    app.add_typer(family)
+
+
+@app.command("lag")
+def lag(
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]",
+            help="Its queues, one by one. Without it: all groups.",
+            autocompletion=complete_group,
+        ),
+    ] = None,
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    count: Drawings = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show how far groups are behind; with --watch, redrawn as it changes."""
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        draw(
+            admin,
+            lambda: (
+                group_sheet(admin.all_progress()) if group is None else queue_sheet(admin.progress(group))
+            ),
+            title=f"group {group}" if group else "all groups",
+            nothing=f"{group} has committed nothing yet" if group else "no group has committed anything yet",
+            as_json=as_json,
+            watch=watch,
+            interval=interval,
+            count=count,
+        )
+
+
+@app.command("connections")
+def connections(
+    group: Annotated[
+        str | None,
+        typer.Argument(metavar="[GROUP]", help="Only this group.", autocompletion=complete_group),
+    ] = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show which clients are connected: consumers and producers, by group."""
+    columns = (
+        ("kind", "kind"),
+        ("group", "group"),
+        ("client", "clientId"),
+        ("address", "address"),
+        ("language", "language"),
+        ("version", "version"),
+        ("last heard of", "lastSeen"),
+    )
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        rows: list[tuple[object, ...]] = []
+        for name in [group] if group else list(admin.groups()):
+            online = admin.consumers(name)
+            for one in online.clients if online else ():
+                rows.append(
+                    (
+                        "consumer",
+                        name,
+                        one.client_id,
+                        one.address,
+                        one.language,
+                        version_text(one.version),
+                        None,
+                    )
+                )
+        for producer in admin.all_producers():
+            if group in (None, producer.group):
+                one = producer.client
+                seen = Moment(producer.last_seen_ms)
+                rows.append(
+                    (
+                        "producer",
+                        producer.group,
+                        one.client_id,
+                        one.address,
+                        one.language,
+                        version_text(one.version),
+                        seen,
+                    )
+                )
+        Sheet(columns, rows).show(
+            as_json=as_json,
+            nothing=f"nobody of group {group} is connected" if group else "nobody is connected",
+        )
+        tell_skipped(admin)

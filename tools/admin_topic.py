@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_results import BrokerMember, TopicConfig, permission_text, topic_kind
 from ropewalk.format.names import check_topic
 from tools.admin_base import (
-    DEFAULT_NAME_SERVER,
     TIMEOUT_S,
     Broker,
     Cluster,

@@ -207,8 +207,9 @@ def produce(
         bool,
         typer.Option(
             "--json-lines",
-            help='Every line (or MESSAGE) is a JSON object with "body" and, if wanted, "keys", "tags" and '
-            '"properties". What `ropewalk consume --format json` prints can be sent again.',
+            help='Every line (or MESSAGE) is a JSON object with "body" and, if wanted, "keys", "tags", '
+            '"properties", "messageGroup" and "delay". What `ropewalk consume --format json` prints can be sent '
+            "again.",
         ),
     ] = False,
     keys: Annotated[
@@ -218,6 +219,21 @@ def produce(
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+    ] = None,
+    message_group: Annotated[
+        str | None,
+        typer.Option(
+            "--message-group", "-g", help="Messages of one message group lie in one queue, in the order sent."
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            "--delay",
+            "-d",
+            metavar="LEVEL|TIME",
+            help="Deliver later: a level (1 to 18), or its time, as in 10s, 5m, 2h.",
+        ),
     ] = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
@@ -240,16 +256,33 @@ def produce(
 
         ropewalk produce demo --file orders.txt --tags new
 
+        ropewalk produce demo "shipped" --keys order-7 --message-group order-7
+
+        ropewalk produce demo "remind me" --delay 10s
+
         tail -f app.log | ropewalk produce logs
     """
-    from tools.message_input import LineSource, Stamp, check_properties, parser, read_arguments
+    from tools.message_input import (
+        LineSource,
+        Stamp,
+        check_properties,
+        parse_delay,
+        parser,
+        read_arguments,
+    )
     from tools.produce import Report, Sender, choose_queues, result_rows, summary
     from tools.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
-        stamp = Stamp(keys, tags, check_properties(parse_pairs(properties or (), "--property")))
+        stamp = Stamp(
+            keys,
+            tags,
+            check_properties(parse_pairs(properties or (), "--property")),
+            message_group,
+            parse_delay(delay) if delay is not None else 0,
+        )
         parse = parser(stamp, json_lines=json_lines)
         given = read_arguments(messages, parse) if messages else []
         lines = None if given else LineSource(_open_input(file, opened), parse, interrupts)

@@ -32,7 +32,7 @@ BOOKKEEPING = frozenset(
 )
 """Properties that clients and brokers add to every message: taken out of what `consume` printed."""
 
-FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties"})
+FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties", "messageGroup", "delay"})
 PRINTED_FIELDS = frozenset(
     {
         "topic",
@@ -67,6 +67,9 @@ class Stamp:
     keys: str | None = None
     tags: str | None = None
     properties: dict[str, str] = field(default_factory=dict)
+    group: str | None = None
+    """The message group, which keeps messages in order."""
+    delay_level: int = 0
 
     def __post_init__(self) -> None:
         if self.tags is not None and ("||" in self.tags or not self.tags or self.tags.split() != [self.tags]):
@@ -74,10 +77,28 @@ class Stamp:
                 f"--tags {self.tags!r}: a message has one tag, without blanks and without ||, which consumers "
                 "write between the tags they want"
             )
-        check_properties({P.KEYS: self.keys or "", P.TAGS: self.tags or ""})
+        check_properties({P.KEYS: self.keys or "", P.TAGS: self.tags or "", P.SHARDING_KEY: self.group or ""})
 
     def message(self, body: bytes) -> Message:
-        return Message(body, self.keys, self.tags, self.properties)
+        return Message(
+            body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
+        )
+
+
+DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
+"""What the levels from 1 on mean, unless a broker was configured otherwise (`messageDelayLevel`)."""
+
+
+def parse_delay(text: str) -> int:
+    """A delay level: its number, or its time (`10s`) by the levels brokers have by default. Raises `UsageError`."""
+    text = text.strip().lower()
+    if text in DELAY_LEVELS:
+        return DELAY_LEVELS.index(text) + 1
+    if text.isascii() and text.isdigit() and 0 < int(text) < 1000:
+        return int(text)
+    raise UsageError(
+        f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one: {', '.join(DELAY_LEVELS)}"
+    )
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
@@ -193,8 +214,8 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
-    a text or a list. What the line does not say is taken from the options. The lines that
-    `ropewalk consume --format json` prints are understood.
+    a text or a list. `messageGroup` keeps messages in order, `delay` is a level or its time. What the line does
+    not say is taken from the options. The lines that `ropewalk consume --format json` prints are understood.
     """
     try:
         document = msgspec.json.decode(line)
@@ -223,12 +244,18 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
     body = _json_body(document)
     if not body:
         raise UsageError("the body is empty, and RocketMQ has no empty messages")
-    check_properties({P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else ""})
+    group = _text(document["messageGroup"]) if document.get("messageGroup") else None
+    delay = document.get("delay")
+    check_properties(
+        {P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else "", P.SHARDING_KEY: group or ""}
+    )
     return Message(
         body,
         keys_text or given.pop(P.KEYS, None) or stamp.keys,
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
-        check_properties({**stamp.properties, **given}),
+        group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
+        delay_level=parse_delay(_text(delay)) if delay else stamp.delay_level,
+        properties=check_properties({**stamp.properties, **given}),
     )
 
 

@@ -2,7 +2,9 @@
 
 Reading and sending are separate. A source (`message_input.py`) yields lists of messages, all that has
 arrived so far; the `Sender` spreads each list over the queues in turn, one batch for each queue, and
-keeps a few batches under way. Every message ends in exactly one of these counts:
+keeps a few batches under way. Messages of one message group go to one queue, the one that every client
+would choose, and the next batch for that queue waits until the last one is answered: what is tried again
+must not be overtaken. Every message ends in exactly one of these counts:
 
     acknowledged   the broker answered SEND_OK
     reserved       stored, but without all that the broker was told to wait for (codes 10, 11, 12)
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropewalk.client.choice import queue_of_group
 from ropewalk.client.core import Unreachable
 from ropewalk.client.routes import Queue
 from ropewalk.client.simple import Client, Message, PendingSend, SendResult, SendStatus
@@ -111,9 +114,11 @@ def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Batch:
-    messages: Sequence[Message]
+    messages: list[Message]
     queue: Queue
     attempt: int = 1
+    ordered: bool = False
+    """Holds messages of a message group."""
 
 
 class Stop(Exception):
@@ -138,13 +143,17 @@ class Sender:
         for index, batch in enumerate(batches):
             never_sent = index
             try:
-                while len(self._in_flight) >= IN_FLIGHT_MAX:
+                while len(self._in_flight) >= IN_FLIGHT_MAX or (batch.ordered and self._is_busy(batch.queue)):
                     self._finish_oldest()
                 never_sent = index + 1
                 self._start(batch)
             except BaseException:
                 self.report.failed += sum(len(later.messages) for later in batches[never_sent:])
                 raise
+
+    def _is_busy(self, queue: Queue) -> bool:
+        """Whether something is under way to this queue that could be overtaken."""
+        return any(batch.ordered and batch.queue == queue for batch, _ in self._in_flight)
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait for everything that is under way, each for at most `timeout` seconds."""
@@ -157,26 +166,31 @@ class Sender:
         self._in_flight.clear()
 
     def _spread(self, messages: Sequence[Message]) -> list[_Batch]:
-        """Message i goes to queue i in turn; what goes to one queue travels together where it may."""
-        open_batches: dict[Queue, list[Message]] = {}
+        """Messages take the queues in turn, those of a group its queue; what goes to one queue travels together."""
+        open_batches: dict[Queue, _Batch] = {}
         sizes: Counter[Queue] = Counter()
         batches: list[_Batch] = []
         for message in messages:
-            queue = self._queues[self._turn % len(self._queues)]
-            self._turn += 1
+            if message.group:
+                queue = queue_of_group(message.group, self._queues)
+            else:
+                queue = self._queues[self._turn % len(self._queues)]
+                self._turn += 1
             if not message.can_be_batched:
-                batches.append(_Batch([message], queue))
+                batches.append(_Batch([message], queue, ordered=bool(message.group)))
+                open_batches.pop(queue, None)  # what follows must not travel before it
                 continue
             current = open_batches.get(queue)
             if (
                 current is None
-                or len(current) >= BATCH_COUNT_MAX
+                or len(current.messages) >= BATCH_COUNT_MAX
                 or sizes[queue] + len(message.body) > BATCH_BYTES_MAX
             ):
-                current = open_batches[queue] = []
+                current = open_batches[queue] = _Batch([], queue)
                 sizes[queue] = 0
-                batches.append(_Batch(current, queue))
-            current.append(message)
+                batches.append(current)
+            current.messages.append(message)
+            current.ordered = current.ordered or bool(message.group)
             sizes[queue] += len(message.body)
         return batches
 
@@ -223,7 +237,7 @@ class Sender:
             if exc.code == ResponseCode.MESSAGE_ILLEGAL and len(batch.messages) > 1:
                 # One bad message sinks its batch; the others have done nothing wrong.
                 for message in batch.messages:
-                    self._start(_Batch([message], batch.queue))
+                    self._start(_Batch([message], batch.queue, ordered=batch.ordered))
                 return
             self._count_failure(batch, exc)
             if isinstance(exc, Rejected) and exc.code != ResponseCode.MESSAGE_ILLEGAL:

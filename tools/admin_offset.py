@@ -1,0 +1,137 @@
+"""`ropewalk admin offset …`: single offsets, for those who know which one they mean."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.received import TopicQueue
+from ropewalk.client.routes import Queue
+from tools.admin_base import (
+    TIMEOUT_S,
+    BrokerNameOption,
+    Group,
+    Json,
+    Moment,
+    NameServers,
+    Sheet,
+    Timeout,
+    Topic,
+    Yes,
+    administrator,
+    confirm,
+    tell_skipped,
+)
+from tools.consume import parse_start
+from tools.output import UsageError, note
+
+app = typer.Typer(
+    name="offset",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Offsets, queue by queue: look, search by time, set.",
+)
+
+
+def choose_queue(queues: tuple[Queue, ...], topic: str, queue_id: int, broker: str | None) -> Queue:
+    """The one queue of this number. Raises `UsageError` when there is none, or several brokers have one."""
+    found = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker_name)]
+    if not found:
+        raise UsageError(f"topic {topic} has no such queue; `ropewalk admin topic show {topic}` shows them")
+    if len(found) > 1:
+        names = ", ".join(sorted(queue.broker_name for queue in found))
+        raise UsageError(
+            f"several brokers have queue {queue_id} of {topic}: choose one with --broker ({names})"
+        )
+    return found[0]
+
+
+@app.command("show")
+def show(
+    group: Group,
+    topic: Topic,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show what a group has committed in each queue of a topic, beside what the queue holds."""
+    columns = (
+        ("broker", "broker"),
+        ("queue", "queueId"),
+        ("from", "minOffset"),
+        ("to", "maxOffset"),
+        ("committed", "committed"),
+        ("last stored", "lastUpdated"),
+    )
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        rows = [
+            (
+                one.queue.broker_name,
+                one.queue.queue_id,
+                one.min_offset,
+                one.max_offset,
+                admin.committed_offset(group, TopicQueue(topic, one.queue)),
+                Moment(one.last_update_ms),
+            )
+            for one in admin.topic_status(topic).queues
+        ]
+        Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
+        tell_skipped(admin)
+        if not as_json and all(row[4] is None for row in rows):
+            note(f"{group} has committed nothing in {topic}")
+
+
+@app.command("search")
+def search(
+    topic: Topic,
+    moment: Annotated[
+        str,
+        typer.Argument(
+            metavar="TIME",
+            help="As in 2026-01-31T12:00:00, local unless it names a zone; or milliseconds since 1970.",
+        ),
+    ],
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Find the first message stored at or after a time, in every queue of a topic."""
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        place = parse_start(moment, "TIME")
+        if place.timestamp_ms is None:
+            raise UsageError(f"{moment!r} is no time; write it as in 2026-01-31T12:00:00")
+        found = admin.search_offsets(topic, place.timestamp_ms)
+        rows = [(queue.broker_name, queue.queue_id, offset) for queue, offset in found.items()]
+        columns = (("broker", "broker"), ("queue", "queueId"), ("offset", "offset"))
+        Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
+
+
+@app.command("set")
+def set_offset(
+    group: Group,
+    topic: Topic,
+    queue: Annotated[int, typer.Argument(min=0, metavar="QUEUE")],
+    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="The next message it shall get.")],
+    broker: BrokerNameOption = None,
+    yes: Yes = False,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Commit an offset in a group's name, as its members do. Asks first while they are running.
+
+    A running member does not hear of it and commits its own place over it: for a running group use
+    `ropewalk admin group reset`, which tells it.
+    """
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
+        source = TopicQueue(topic, chosen)
+        before = admin.committed_offset(group, source)
+        if admin.consumers(group) is not None:
+            confirm(f"Group {group} is running and will commit its own place over it. Go on?", yes=yes)
+        admin.commit_offset(group, source, offset)
+        columns = (("broker", "broker"), ("queue", "queueId"), ("was", "before"), ("is", "offset"))
+        rows = [(chosen.broker_name, chosen.queue_id, before, admin.committed_offset(group, source))]
+        Sheet(columns, rows).show(as_json=as_json, nothing="")
