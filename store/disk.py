@@ -349,6 +349,14 @@ class Disk:
         temporary.replace(path)
         self.sync_directory(path.parent)
 
+    def move(self, source: Path, target: Path) -> None:
+        """Give a file another place on the same disk, durably. Blocks."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.forget(source)
+        source.replace(target)
+        self.sync_directory(target.parent)
+        self.sync_directory(source.parent)
+
     def sync_directory(self, path: Path) -> None:
         fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -343,6 +343,42 @@ def _shown(progress: ProgressLine) -> Callable[[int, int], None]:
     return show
 
 
+@app.command()
+def diverged(
+    directory: Directory,
+    messages: Annotated[
+        str | None,
+        typer.Option(
+            "--messages",
+            "-m",
+            metavar="NAME",
+            help="Print the messages of this one, or of `all`, as JSON lines.",
+        ),
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only messages of this topic.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what this copy of the log had and its master had not: kept aside when the slave was cut.
+
+    The lines of `--messages` can be sent again: `| ropewalk produce TOPIC --json-lines`. `ropewalk store dump` reads
+    the directories too.
+    """
+    from tools import store_diverged
+
+    with _about_stores(directory, as_json=as_json):
+        if messages is not None:
+            for line in store_diverged.messages_of(directory, messages, topic):
+                print_json(line)
+            return
+        tails = store_diverged.tails_of(directory)
+        if as_json:
+            print_json({"tails": [store_diverged.kept_json(kept) for kept in tails]})
+        elif tails:
+            print_table(store_diverged.COLUMNS, [store_diverged.kept_row(kept) for kept in tails])
+        else:
+            note("this store keeps no diverged tail")
+
+
 def _store_inside(directory: Path) -> str | None:
     """What to try when somebody names the folder that holds the folders of brokers."""
     try:
