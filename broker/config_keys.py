@@ -333,7 +333,6 @@ liteLagCountMetricsEnable bool false
 liteLagLatencyCollectEnable bool false
 liteLagLatencyMetricsEnable bool false
 liteLagLatencyTopK int 50
-litePullMessageEnable bool true
 litePullMessageThreadPoolNums int -
 litePullThreadPoolQueueCapacity int 100000
 liteSubscriptionCheckInterval long 120000
