@@ -178,7 +178,6 @@ class Sender:
                 self._turn += 1
             if not message.can_be_batched:
                 batches.append(_Batch([message], queue, ordered=bool(message.group)))
-                open_batches.pop(queue, None)  # what follows must not travel before it
                 continue
             current = open_batches.get(queue)
             if (
