@@ -32,6 +32,7 @@ RUN_MAX: Final = 16
 """More differing records in a row than this are one region: nobody wants a list of them."""
 SMALL: Final = 16
 """So many differing bytes at most are rot; more of them were written by somebody."""
+BODY_CHECKSUM: Final = "the header (body checksum)"
 _EXTENTS_TRIED: Final = 5
 _CHUNK: Final = 1 << 20
 
@@ -64,6 +65,8 @@ class Region:
     """Log offset of the first of them; `start` if all sides are the same."""
     place: str
     """Which part of a record that is."""
+    cut: tuple[bool, ...] = ()
+    """For each side whether it holds the right bytes up to some point and nothing but zeros behind: a torn write."""
     sealed: bool = False
     """Two sides differ, and each has kept a checksum that its own bytes match: both were written so."""
 
@@ -104,8 +107,8 @@ class Compared:
     blocks: int = 0
 
 
-Witness = Callable[[int, int], bool | None]
-"""(side, position in the window) -> whether what is known besides the log speaks for that side's record."""
+Witness = Callable[[Sequence[Scan | None], int, int], bool | None]
+"""(scans, side, position in the window) -> whether what is known besides the log speaks for that side's record."""
 
 
 def compare(
@@ -330,7 +333,8 @@ class _Judge:
         place = self._place(reference, start + first) if differing else "the record"
         return Region(
             self._start + start, self._start + end, states, same_as, truth, evidence, differing,
-            self._start + start + first, place, contradicting,
+            self._start + start + first, place, tuple(_is_cut(each, data[reference]) for each in data),
+            contradicting,
         )  # fmt: skip
 
     def _vote(
@@ -348,7 +352,7 @@ class _Judge:
             grids = [self._grids[n] for n in whole]
             exact = all(g is not None and _fits(g, start, end) for g in grids)
             if exact:
-                said = [self._witness(n, start) for n in whole]
+                said = [self._witness(self._done.scans, n, start) for n in whole]
                 if said[0] is not None and said[1] is not None and said[0] != said[1]:
                     return whole[0 if said[0] else 1], "its queue entry"
                 ordered = [self._in_order(n, start) for n in whole]
@@ -489,6 +493,11 @@ def _runs(grid: _Grid, marks: Bools) -> list[tuple[int, int]]:
         else:
             found += zip(grid.starts[run].tolist(), grid.ends[run].tolist(), strict=True)
     return found
+
+
+def _is_cut(data: bytes, whole: bytes) -> bool:
+    written = data.rstrip(b"\0")
+    return len(written) < len(whole.rstrip(b"\0")) and whole.startswith(written)
 
 
 def _spread(data: list[bytes], reference: int) -> tuple[int, int]:

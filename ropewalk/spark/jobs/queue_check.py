@@ -94,11 +94,22 @@ class Asked:
             yield self.topics.values[self.topics.ids[group[0]]], int(self.queue_id[group[0]]), group
 
 
-def check(store: StoreFiles, asked: Asked) -> tuple[list[QueueFault], list[QueueRange]]:
+@dataclass(slots=True)
+class Checked:
+    """What a look at the queues of one store gave, for the records of one piece."""
+
+    faults: list[QueueFault]
+    ranges: list[QueueRange]
+    vouched: int = 0
+    """The end of the last record whose entry is right."""
+
+
+def check(store: StoreFiles, asked: Asked) -> Checked:
     """Compare what records ask for with what the store's queue files hold. Blocks."""
     faults: list[QueueFault] = []
     ranges: list[QueueRange] = []
     dead = dict(store.deleted)
+    vouched = 0
     for topic, queue_id, group in asked.groups():
         if topic in dead:
             group = group[asked.offset[group] >= dead[topic]]
@@ -110,6 +121,9 @@ def check(store: StoreFiles, asked: Asked) -> tuple[list[QueueFault], list[Queue
         missing = (found["size"] <= 0) | (found == _BLANK)
         place_ok = (found["offset"] == asked.offset[group]) & (found["size"] == asked.size[group])
         code_ok = found["code"] == asked.code[group]
+        if place_ok.any():
+            last = group[np.flatnonzero(place_ok)[-1]]
+            vouched = max(vouched, int(asked.offset[last] + asked.size[last]))
         for fault, marks in (
             (Fault.MISSING, missing),
             (Fault.WRONG, ~missing & ~place_ok),
@@ -118,7 +132,7 @@ def check(store: StoreFiles, asked: Asked) -> tuple[list[QueueFault], list[Queue
             for low, high in runs(numbers[marks]):
                 offset = int(asked.offset[group][np.searchsorted(numbers, low)])
                 faults.append(QueueFault(fault, topic, queue_id, low, high, offset))
-    return faults, ranges
+    return Checked(faults, ranges, vouched)
 
 
 def runs(numbers: Ints) -> list[tuple[int, int]]:

@@ -330,9 +330,10 @@ def _goes_on(window: Window, position: int) -> bool:
     if not window.need(position + 8):
         return False
     frame = window.data[position : position + 8]
-    if _FRAME.unpack(frame)[1] == MAGIC_BLANK or frame == bytes(8):
-        return True
-    return is_record(window, position)
+    if frame == bytes(8):
+        # The end of the log, behind a last record that was written to its end; the tail of a torn one is zeros.
+        return window.data[position - 1] != 0
+    return bool(_FRAME.unpack(frame)[1] == MAGIC_BLANK) or is_record(window, position)
 
 
 def is_record(window: Window, position: int) -> bool:

@@ -1,0 +1,156 @@
+"""Who does the pieces of a job: Spark's workers, or this process.
+
+A piece is a small picklable value, and so is what comes back. On a worker the first thing is to compare versions: a
+function travels as the name of a module, and another module of that name would do something else.
+
+`SparkTasks` makes each piece one partition and collects the answers. A lost worker's pieces are done again elsewhere,
+so whatever a piece writes must be written so that twice is as good as once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ropewalk.errors import RopewalkError
+from ropewalk.spark.versions import Stamp, check_stamp, stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Progress = Callable[[str, int, int], None]
+"""(what is being done, pieces done, pieces in all), often."""
+
+_POLL_S = 0.2
+_FAILED = b"!"
+
+
+class TaskFailed(RopewalkError):
+    """A piece could not be done; the text is what the worker said."""
+
+
+class Tasks(Protocol):
+    """Has pieces done, somewhere."""
+
+    def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
+        """The answers in the order of the pieces. Raises `TaskFailed`."""
+        ...
+
+
+class HereTasks:
+    """Does the pieces one after the other in this process: for tests, and for tiny jobs."""
+
+    def __init__(self, progress: Progress = lambda _label, _done, _all: None) -> None:
+        self._progress = progress
+
+    def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
+        answers: list[R] = []
+        for number, piece in enumerate(pieces):
+            self._progress(label, number, len(pieces))
+            try:
+                answers.append(function(piece))
+            except RopewalkError as exc:
+                raise TaskFailed(str(exc)) from exc
+        return answers
+
+
+def do_piece(made_by: Stamp, work: bytes) -> bytes:
+    """In the worker: one pickled (function, piece) done, its answer pickled. Expected errors come back as text."""
+    check_stamp(made_by)
+    function, piece = pickle.loads(work)
+    try:
+        return pickle.dumps(function(piece))
+    except RopewalkError as exc:
+        return _FAILED + str(exc).encode()
+
+
+class SparkTasks:
+    """Has Spark's workers do the pieces."""
+
+    def __init__(self, spark: SparkSession, progress: Progress = lambda _label, _done, _all: None) -> None:
+        self.spark = spark
+        self.progress = progress
+
+    def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
+        if not pieces:
+            return []
+        work = [(number, pickle.dumps((function, piece))) for number, piece in enumerate(pieces)]
+        rows = self._collect(work, label)
+        answers: list[R] = [None] * len(pieces)  # type: ignore[list-item] # every one is set below
+        for number, answer in rows:
+            if answer.startswith(_FAILED):
+                raise TaskFailed(answer[1:].decode())
+            answers[number] = pickle.loads(answer)
+        assert len(rows) == len(pieces)
+        return answers
+
+    def _collect(self, work: list[tuple[int, bytes]], label: str) -> list[tuple[int, bytes]]:
+        with watched(self.spark, label, self.progress):
+            # Each piece a partition of its own, so that a slow one does not hold up its neighbours.
+            pieces = self.spark.sparkContext.parallelize(work, len(work))
+            try:
+                return list(pieces.map(partial(_do_numbered, stamp())).collect())
+            except Exception as exc:
+                raise TaskFailed(explain(exc)) from exc
+
+
+def _do_numbered(made_by: Stamp, piece: tuple[int, bytes]) -> tuple[int, bytes]:
+    return piece[0], do_piece(made_by, piece[1])
+
+
+def explain(exc: Exception) -> str:
+    """The part of a Spark error that a person can use: the worker's last words."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, rest = line.partition(": ")
+        if colon and name.startswith(("ropewalk.", "ModuleNotFoundError", "ImportError")):
+            text = rest
+            if "No module named 'ropewalk" in line or "No module named 'store" in line:
+                text += ": the workers have no ropewalk; install the driver's version on every machine"
+            return text
+    return lines[0] if lines else repr(exc)
+
+
+@contextmanager
+def watched(spark: SparkSession, label: str, progress: Progress) -> Iterator[None]:
+    """Report the progress of the Spark jobs that the block starts."""
+    context = spark.sparkContext
+    group = f"ropewalk-{time.monotonic_ns()}"
+    context.setJobGroup(group, label, interruptOnCancel=True)
+    tracker = context.statusTracker()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            with suppress(Exception):  # the session may be going down; the job itself will tell
+                finished = everything = 0
+                for job in tracker.getJobIdsForGroup(group):
+                    info = tracker.getJobInfo(job)
+                    for stage in info.stageIds if info else ():
+                        seen = tracker.getStageInfo(stage)
+                        if seen:
+                            finished, everything = (
+                                finished + seen.numCompletedTasks,
+                                everything + seen.numTasks,
+                            )
+                if everything:
+                    progress(label, finished, everything)
+
+    watcher = threading.Thread(target=watch, name="ropewalk-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        done.set()
+        watcher.join()
