@@ -1,11 +1,11 @@
 """Producers' answers that wait for the log: an ordered queue keyed by log offset, and one pump.
 
 The answers of one read are one entry: they wait for the end of the last record among them. When the log has been
-flushed (later: replicated, committed) through some offset, the pump hands every satisfied entry to its connection's
-buffer. It never awaits: a producer that reads slowly delays nobody else's acknowledgement.
+flushed and replicated through some offset, as far as either is promised, the pump hands every satisfied entry to its
+connection's buffer. It never awaits: a producer that reads slowly delays nobody else's acknowledgement.
 
-An entry whose flush does not come within the time the broker promises is answered "stored, but not flushed in time"
-(10), which an audit counts as unknown.
+An entry whose slaves do not report in time is answered "stored, but a slave was late" (12), one whose flush does not
+come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the slaves say goes first, as with RocketMQ.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from broker.session import Session
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import decode_frame, encode_frame
 
+NEVER = 1 << 62
+
 
 @dataclass(slots=True)
 class _Entry:
     end: int
     deadline_ms: int
+    slaves_deadline_ms: int
     session: Session
     answers: list[bytes]
 
@@ -30,35 +33,60 @@ class AckQueue:
     """Answers in the order of the offsets they wait for; `end` never falls from one `add` to the next."""
 
     def __init__(self) -> None:
+        self.through = 0
+        """What waits for no more than this has been answered."""
         self._entries: deque[_Entry] = deque()
-        self.bytes_waiting = 0
 
-    def add(self, session: Session, answers: list[bytes], end: int, deadline_ms: int) -> None:
+    def add(
+        self,
+        session: Session,
+        answers: list[bytes],
+        end: int,
+        deadline_ms: int,
+        slaves_deadline_ms: int = NEVER,
+    ) -> None:
+        """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves."""
         assert not self._entries or self._entries[-1].end <= end
-        self._entries.append(_Entry(end, deadline_ms, session, answers))
+        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, session, answers))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def complete(self, through: int) -> None:
         """Release every answer that waited for an offset up to `through`."""
+        self.through = max(self.through, through)
         entries = self._entries
         while entries and entries[0].end <= through:
             entry = entries.popleft()
-            if entry.session.is_open:
+            if entry.answers and entry.session.is_open:
                 entry.session.link.send(b"".join(entry.answers))
 
-    def expire(self, now_ms: int) -> None:
-        """Answer FLUSH_DISK_TIMEOUT for what has waited too long."""
-        entries = self._entries
-        while entries and entries[0].deadline_ms <= now_ms:
-            entry = entries.popleft()
-            if entry.session.is_open:
-                entry.session.link.send(b"".join(_late(answer) for answer in entry.answers))
+    def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
+        """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
+        for entry in self._entries:
+            if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
+                break  # what came later has later deadlines
+            if entry.slaves_deadline_ms <= now_ms and entry.end > confirmed:
+                _answer(
+                    entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but the slaves did not have it in time"
+                )
+            elif entry.deadline_ms <= now_ms and entry.end > flushed:
+                _answer(
+                    entry, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the flush did not finish in time"
+                )
+        while self._entries and not self._entries[0].answers:
+            self._entries.popleft()
 
 
-def _late(answer: bytes) -> bytes:
+def _answer(entry: _Entry, code: int, remark: str) -> None:
+    answers, entry.answers = entry.answers, []
+    if answers and entry.session.is_open:
+        entry.session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
+
+
+def with_code(answer: bytes, code: int, remark: str) -> bytes:
+    """The frame of an answer, with another code and a remark."""
     command = decode_frame(answer[4:])
-    command.code = ResponseCode.FLUSH_DISK_TIMEOUT
-    command.remark = "stored, but the flush did not finish in time"
+    command.code = code
+    command.remark = remark
     return encode_frame(command)

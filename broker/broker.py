@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from broker import json_file
-from broker.acks import AckQueue
+from broker.acks import AckQueue, with_code
 from broker.admin import Admin
 from broker.asks import Asks
 from broker.bulk_pull import BulkPull, BulkRules
@@ -34,6 +34,7 @@ from broker.offsets import OffsetTable
 from broker.pull import PullProcessor, PullRules
 from broker.pull_hold import PullHold
 from broker.queries import Queries
+from broker.replication import Replication
 from broker.reply import ReplyProcessor
 from broker.request_modes import RequestModes
 from broker.requests import Requests
@@ -56,7 +57,7 @@ from store.bound import boot_id
 from store.bulk_read import BulkReader
 from store.delay_levels import DelayLevels
 from store.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import NO_LIMIT, MessageStore, StoreConfig
 from store.reader import Reader, ReadLimits
 from store.retention import HOUR_MS, RetentionRules, delete_hours
 from store.workers import Worker
@@ -125,6 +126,8 @@ class Broker:
         self.ha_status = HaStatus()
         """What replication lets others know; replaced whole by whoever replicates."""
         self.metrics = Metrics(self)
+        self.replication = Replication(config, self.store, monotonic_ms)
+        self.replication.on_role = self._role_changed
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
         self._delays_behind = False
@@ -175,7 +178,7 @@ class Broker:
             self.acks,
             keep=config.store_reply_message_enable,
             address=address,
-            flush_timeout_ms=config.sync_flush_timeout,
+            wait=self._wait,
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
@@ -230,6 +233,10 @@ class Broker:
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
+        self.replication.open()
+
+    def _role_changed(self) -> None:
+        self._sends.waits = self.store.config.sync_flush or self.replication.waits
 
     def _load_delays(self, path: Path) -> None:
         value, findings = json_file.load(path)
@@ -273,6 +280,7 @@ class Broker:
 
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
+        self.replication.stop()
         self.admin.stop()
         self.reader.stop()
         self.bulk_reader.stop()
@@ -336,8 +344,24 @@ class Broker:
 
     def _wait_for(self, session: Session) -> None:
         answers, session.waiting = session.waiting, []
-        deadline = self.monotonic_ms() + self.config.sync_flush_timeout
-        self.acks.add(session, answers, self.store.log.end_offset, deadline)
+        self._wait(session, answers)
+
+    def _wait(self, session: Session, answers: list[bytes]) -> None:
+        """Have answers wait for all that is appended, or say at once that there is nobody to wait for."""
+        if self.replication.waits and not self.replication.available:
+            text = "stored, but there are fewer slaves than inSyncReplicas asks for"
+            session.link.send(
+                b"".join(with_code(answer, ResponseCode.SLAVE_NOT_AVAILABLE, text) for answer in answers)
+            )
+            return
+        now = self.monotonic_ms()
+        self.acks.add(
+            session,
+            answers,
+            self.store.log.end_offset,
+            now + self.config.sync_flush_timeout,
+            now + self.config.slave_timeout,
+        )
 
     def _session_closed(self, session: Session) -> None:
         self.hold.release(session)
@@ -347,6 +371,8 @@ class Broker:
         """Why no message is taken at the moment."""
         if self.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
+        if self.replication.refused is not None:
+            return self.replication.refused
         if (why := self.store.refusal) is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, why
         if len(self.acks) >= ACKS_WAITING_MAX:
@@ -358,7 +384,9 @@ class Broker:
         stopping = "the broker is shutting down" if self.stopping else None
         ha, store = self.ha_status, self.store
         return tuple(
-            why for why in (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing) if why is not None
+            why
+            for why in (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing)
+            if why is not None
         )
 
     def topics_changed(self) -> None:
@@ -379,6 +407,7 @@ class Broker:
 
     def begin_turn(self) -> None:
         self.store.begin_turn()
+        self.replication.begin_turn()
 
     def wakened(self) -> None:
         self.store.run_completions()
@@ -402,6 +431,7 @@ class Broker:
         store = self.store
         if self._topics_stale:
             self.publish_topics()
+        self.replication.end_turn()
         store.publish()
         while store.woken:
             woken, store.woken = store.woken, []
@@ -409,13 +439,18 @@ class Broker:
                 if queue.held is not None:
                     self.hold.arrived(queue)
         if len(self.acks):
-            self.acks.complete(store.flushed_offset)
+            self.acks.complete(min(self._flushed(), self.replication.confirmed))
+
+    def _flushed(self) -> int:
+        """Through where answers need not wait for the disk."""
+        return self.store.flushed_offset if self.store.config.sync_flush else NO_LIMIT
 
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
         self.begin_turn()
         now = self.monotonic_ms()
         self.store.tick()
+        self.replication.tick()
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
@@ -423,7 +458,7 @@ class Broker:
         self._deliver()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.hold.expire(now)
-        self.acks.expire(now)
+        self.acks.expire(now, self._flushed(), self.replication.confirmed)
         self.requests.tell_members()
         self.asks.expire(now)
         self.statistics.tick(self.now_ms())

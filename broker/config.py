@@ -104,6 +104,22 @@ class BrokerConfig:
     region_id: str
     register_name_server_period: int
     register_broker_timeout_mills: int
+    ha_master_address: str
+    """`host:port` of the master's HA port; empty: the name server says."""
+    in_sync_replicas: int
+    """Copies, the master's among them, that make an acknowledgement."""
+    min_in_sync_replicas: int
+    """Copies without which no message is taken."""
+    slave_timeout: int
+    ha_send_heartbeat_interval: int
+    ha_housekeeping_interval: int
+    ha_transfer_batch_size: int
+    ha_max_gap_not_in_sync: int
+    ha_flow_control_enable: bool
+    max_ha_transfer_byte_in_second: int
+    slave_read_enable: bool
+    ack_after_flush: bool
+    ha_sync_from_last_file: bool
     store_path_root_dir: Path
     store_path_commit_log: Path
     mapped_file_size_commit_log: int
@@ -448,6 +464,13 @@ def _servers(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(servers))
 
 
+def _server(text: str) -> str:
+    servers = _servers(text)
+    if len(servers) != 1:
+        raise ValueError("must be one host:port")
+    return servers[0]
+
+
 def _delays(text: str) -> tuple[int, ...]:
     matches = [_DELAY.fullmatch(word) for word in text.split()]
     levels = tuple(int(m[1]) * _DELAY_UNIT_MS[m[2]] for m in matches if m)
@@ -481,6 +504,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "brokerIP2": _host,
     "bindAddress": _bind,
     "namesrvAddr": _servers,
+    "haMasterAddress": _server,
     "storePathRootDir": lambda text: Path(text).expanduser(),
     "storePathCommitLog": _directory,
     "messageDelayLevel": _delays,
@@ -545,6 +569,8 @@ def _derive(
                 warnings.append(f"brokerIP1 is not set and not found; clients are told to use {LOOPBACK}")
     values.setdefault("brokerIP2", values["brokerIP1"])
     values.setdefault("namesrvAddr", ())
+    values.setdefault("haMasterAddress", "")
+    values.setdefault("inSyncReplicas", 2 if values["brokerRole"] == "SYNC_MASTER" else 1)
     port = values["listenPort"]
     values.setdefault("metricsPromExporterHost", values["bindAddress"])
     values.setdefault("metricsPromExporterPort", METRICS_PORT if port else 0)
@@ -569,6 +595,34 @@ def _derive(
         )
 
 
+def _check_replication(
+    values: dict[str, Any], origins: Mapping[str, str], mistakes: list[str], warnings: list[str]
+) -> None:
+    role, copies, least = values["brokerRole"], values["inSyncReplicas"], values["minInSyncReplicas"]
+    if role == "SLAVE":
+        if values["brokerId"] == 0:
+            mistakes.append(
+                "brokerRole = SLAVE needs a brokerId of its own, 1 or higher: 0 is every master's"
+            )
+        if not values["namesrvAddr"] and not values["haMasterAddress"]:
+            mistakes.append(
+                "brokerRole = SLAVE needs to know its master: give the group's name server (namesrvAddr), or the "
+                "master's HA address (haMasterAddress)"
+            )
+    elif role == "SYNC_MASTER":
+        if copies == 1:
+            warnings.append(
+                "inSyncReplicas = 1: a SYNC_MASTER that waits for no slave acknowledges like an ASYNC_MASTER"
+            )
+    elif copies > 1 or least > 1:
+        warnings.append("inSyncReplicas and minInSyncReplicas bind a SYNC_MASTER only")
+    if values["haHousekeepingInterval"] <= values["haSendHeartbeatInterval"]:
+        mistakes.append(
+            f"haHousekeepingInterval = {values['haHousekeepingInterval']} must be longer than haSendHeartbeatInterval "
+            f"= {values['haSendHeartbeatInterval']}: peers would be hung up on between two heartbeats"
+        )
+
+
 def _check_together(
     values: dict[str, Any], origins: Mapping[str, str], mistakes: list[str], warnings: list[str]
 ) -> None:
@@ -577,6 +631,7 @@ def _check_together(
         # RocketMQ does the same, silently: many copied files leave a slave's id in a master's.
         warnings.append(f"brokerId = {values['brokerId']} is taken as 0, the id of every master")
         values["brokerId"] = 0
+    _check_replication(values, origins, mistakes, warnings)
     port = values["listenPort"]
     if port in (1, 2):
         mistakes.append(f"listenPort = {port}: the port two below it must exist too")

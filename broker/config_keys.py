@@ -100,7 +100,6 @@ def _refused(name: str, kind: Kind, default: Value | None, refused: Mapping[str,
     return Key(name, kind, default, Mark.REFUSED, choices=choices, refused=refused)
 
 
-_NO_REPLICATION = "replication is not built yet; only ASYNC_MASTER can be started"
 _SCRAPED = "metrics are served as Prometheus text and pushed to nobody; PROM serves them, DISABLE does not"
 
 _HONOURED: Final = (
@@ -108,10 +107,7 @@ _HONOURED: Final = (
     _text("brokerClusterName", "DefaultCluster"),
     _text("brokerName", None),
     _long("brokerId", 0, 0),
-    _text(
-        "brokerRole", "ASYNC_MASTER", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE",
-        refused={"SYNC_MASTER": _NO_REPLICATION, "SLAVE": _NO_REPLICATION},
-    ),
+    _text("brokerRole", "ASYNC_MASTER", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     _text("brokerIP1", None),  # what clients are told to connect to
     _text("brokerIP2", None),  # what slaves are told to connect to
     _text("bindAddress", None),
@@ -145,6 +141,19 @@ _HONOURED: Final = (
     _int("deleteFileBatchMax", 10, 1),
     _int("deleteCommitLogFilesInterval", 100, 0),
     _int("deleteConsumeQueueFilesInterval", 100, 0),
+    # Replication. Where the master is, if no name server shall say; copies of a message, the master's among them,
+    # before it is acknowledged (2 for a SYNC_MASTER, else 1) and below which none is taken; milliseconds and bytes.
+    _text("haMasterAddress", None),
+    _int("inSyncReplicas", None, 1, 64),
+    _int("minInSyncReplicas", 1, 1, 64),
+    _int("slaveTimeout", 3_000, 1),
+    _int("haSendHeartbeatInterval", 5_000, 1),
+    _int("haHousekeepingInterval", 20_000, 1),
+    _int("haTransferBatchSize", 32 * KIB, 1, 4 * MIB - 12),
+    _int("haMaxGapNotInSync", 256 * MIB, 1),
+    _bool("haFlowControlEnable", False),
+    _long("maxHaTransferByteInSecond", 100 * MIB, 1),
+    _bool("slaveReadEnable", False),
     # When bytes reach the disk; intervals in milliseconds, pages of 4 KiB.
     _text("flushDiskType", "ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"),
     _int("flushIntervalCommitLog", 500, 1),
@@ -186,6 +195,10 @@ _HONOURED: Final = (
     _long("checkAtStartBytes", 16 * MIB, 0),
     _long("scrubBytesPerSecond", 4 * MIB, 0),
     _int("namesrvPort", 9876, 0, 65535),
+    # Whether a slave reports what is flushed, and not what is written; whether an empty slave gets the newest segment
+    # only, as from RocketMQ, and not all there is.
+    _bool("ackAfterFlush", False),
+    _bool("haSyncFromLastFile", False),
     # Metrics, from a port of their own (5557; any free one where listenPort is 0); DISABLE is no port at all.
     _text(
         "metricsExporterType", "PROM", "PROM", "DISABLE", "OTLP_GRPC", "LOG",
@@ -410,7 +423,6 @@ sendThreadPoolQueueCapacity int 10000
 serverLoadBalancerEnable bool true
 skipPreOnline bool false
 skipWhenCKRePutReachMaxTimes bool false
-slaveReadEnable bool false
 splitMetadataSize int 2000
 splitRegistrationSize int 800
 startAcceptSendRequestTimeStamp long 0
@@ -514,14 +526,7 @@ flushDelayOffsetInterval long 10000
 flushIntervalConsumeQueue int 1000
 flushLeastPagesWhenWarmMapedFile int 4096
 forceVerifyPropCRC bool false
-haFlowControlEnable bool false
-haHousekeepingInterval int 20000
-haMasterAddress text -
-haMaxGapNotInSync int 268435456
 haMaxTimeSlaveNotCatchup long 15000
-haSendHeartbeatInterval int 5000
-haTransferBatchSize int 32768
-inSyncReplicas int 1
 indexFileReadEnable bool true
 indexFileWriteEnable bool true
 indexRocksDBEnable bool false
@@ -539,7 +544,6 @@ maxBatchDeleteFilesNum int 50
 maxChecksumRange long 1073741824
 maxConsumeQueueScan int 20000
 maxFilterMessageSize int 16000
-maxHaTransferByteInSecond long 104857600
 maxLmqConsumeQueueNum int 20000
 maxOffsetMapSize int 104857600
 maxRecoveryCommitlogFiles int 30
@@ -548,7 +552,6 @@ maxSlaveResendLength long 268435456
 maxTopicLength int 127
 memTableFlushIntervalMs long 3600000
 messageIndexSafe bool false
-minInSyncReplicas int 1
 offsetCheckInSlave bool false
 osPageCacheBusyTimeOutMills long 1000
 preferredLeaderId text -
@@ -571,7 +574,6 @@ scheduleAsyncDeliverMaxPendingLimit int 2000
 scheduleAsyncDeliverMaxResendNum2Blocked int 3
 searchBcqByCacheEnable bool true
 sharedByteBufferNum int 16
-slaveTimeout int 3000
 spinLockCollisionRetreatOptimalDegree int 1000
 statRocksDBCQIntervalSec long 10
 storePathBrokerIdentity text -

@@ -38,7 +38,9 @@ from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
 from broker.route_finder import RouteFinder
 from broker.serve import Connection, Shell
+from broker.serve import Session as Served
 from broker.session import Session, Unfinished
+from ha.connection import HaConnection
 from ropewalk.client.ids import local_ip
 from ropewalk.errors import RopewalkError
 from store.disk import Disk
@@ -122,6 +124,7 @@ class _Ports:
     broker: int
     fast: int | None
     namesrv: int | None
+    ha: int
     metrics: int | None
 
 
@@ -163,6 +166,7 @@ class BrokerProcess:
         """Bind, recover, register. Blocks. Raises RopewalkError or OSError with a text for the user."""
         config = self.config
         port, fast = self._bind()
+        ha = self._bind_ha()
         namesrv_port = self._bind_name_server() if self.name_server is not None else None
         metrics_port = self._bind_metrics() if config.metrics_exporter_type == "PROM" else None
         self.broker = Broker(
@@ -181,17 +185,17 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
-        ha_port = config.ha_listen_port or port + 1
         self._registrar = Registrar(
             {
                 "brokerName": config.broker_name,
                 "brokerAddr": f"{config.broker_ip1}:{port}",
                 "clusterName": config.broker_cluster_name,
-                "haServerAddr": f"{config.broker_ip2}:{ha_port}",
+                "haServerAddr": f"{config.broker_ip2}:{ha}",
                 "brokerId": str(config.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
+            group=self.broker.replication,
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
@@ -202,7 +206,7 @@ class BrokerProcess:
         self.broker.on_topics_changed = self._topics_changed
         self.broker.on_settings_changed = self._settings_changed
         self.broker.publish_topics()
-        return _Ports(port, fast, namesrv_port, metrics_port)
+        return _Ports(port, fast, namesrv_port, ha, metrics_port)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 
@@ -227,6 +231,12 @@ class BrokerProcess:
             self._new_fast_session,
         )
         return port, fast
+
+    def _new_replica(self, link: Connection) -> HaConnection:
+        return self.broker.replication.new_session(link)
+
+    def _bind_ha(self) -> int:
+        return self._listen("haListenPort", self.config.ha_listen_port, self._new_replica)
 
     def _bind_name_server(self) -> int:
         assert self.name_server is not None
@@ -256,11 +266,11 @@ class BrokerProcess:
                 + "; --set metricsExporterType=DISABLE does without metrics"
             ) from exc
 
-    def _listen(self, what: str, port: int, make: Callable[[Connection], Session]) -> int:
+    def _listen(self, what: str, port: int, make: Callable[[Connection], Served]) -> int:
         try:
             return self.shell.listen(self.config.bind_address, port, make)
         except OSError as exc:
-            key = "namesrvPort" if what == "namesrvPort" else "listenPort"
+            key = what if what in ("namesrvPort", "haListenPort") else "listenPort"
             raise StartFailed(
                 f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. "
                 + _way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
@@ -291,6 +301,7 @@ class BrokerProcess:
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self._save)
                 nursery.start_soon(self._registrar.run)
+                nursery.start_soon(self.broker.replication.run, self.shell)
                 nursery.start_soon(self._routes.run)
                 async for _signal in signals:
                     break
@@ -392,7 +403,7 @@ class BrokerProcess:
             "broker": f"{config.broker_ip1}:{ports.broker}",
             "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
             "namesrv": namesrv,
-            "ha": None,
+            "ha": f"{config.broker_ip2}:{ports.ha}",
             "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
             "dataDir": str(config.store_path_root_dir.absolute()),
             "mode": mode,

@@ -48,11 +48,14 @@ class ReplyProcessor:
         *,
         keep: bool,
         address: tuple[str, int],
-        flush_timeout_ms: int,
+        wait: Callable[[Session, list[bytes]], None],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """`keep`: whether answers are stored; `address`: what clients know this broker by."""
+        """`keep`: whether answers are stored; `address`: what clients know this broker by.
+
+        `wait` has frames wait for what is appended so far.
+        """
         self._sends = sends
         self._store = store
         self._clients = clients
@@ -60,7 +63,7 @@ class ReplyProcessor:
         self._acks = acks
         self._keep = keep
         self._address = f"{address[0]}:{address[1]}"
-        self._flush_timeout_ms = flush_timeout_ms
+        self._wait = wait
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
 
@@ -133,16 +136,15 @@ class ReplyProcessor:
     def _answer(
         self, session: Session, request: Request, ext: dict[str, str], through: int, failure: str | None
     ) -> None:
-        """Tell the responder; success only when its answer is flushed through `through`, where that is promised."""
+        """Tell the responder; success only when its answer is as safe through `through` as is promised."""
         if not session.is_open or request.is_oneway:
             return
         if failure is not None:
             session.link.send(request.reply(ResponseCode.SYSTEM_ERROR, failure, ext))
             return
         frame = request.reply(ResponseCode.SUCCESS, None, ext)
-        if through <= self._store.flushed_offset:
+        if through <= self._acks.through:
             session.link.send(frame)
         else:
             # Behind everything that waits already: the queue is in the order of the log.
-            deadline = self._monotonic_ms() + self._flush_timeout_ms
-            self._acks.add(session, [frame], self._store.log.end_offset, deadline)
+            self._wait(session, [frame])

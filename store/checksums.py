@@ -83,13 +83,8 @@ class Checks:
         """Look at these bytes, which are whole records. Blocks; raises `BlockDamaged`."""
         if position >= self._end:
             return
+        self.check_blocks(position, size)
         sidecar, file = self._sidecar, self._segment.file
-        for number in sidecar.blocks_of(position, size):
-            if not self._good[number]:
-                start, stop = sidecar.block(number)
-                if block_sum(file.read_at(start, stop - start)) != sidecar.sums[number]:
-                    self._tell(number, damage_text(self._segment, start, stop, self._directory))
-                self._good[number] = 1
         if position + size > sidecar.covered:
             try:
                 decode_records(file.read_at(position, size))
@@ -100,6 +95,18 @@ class Checks:
                     f"{self._segment.base_offset + position}): {exc}. Look at it with "
                     f"`ropewalk store verify {self._directory.parent.parent}`",
                 )
+
+    def check_blocks(self, position: int, size: int) -> None:
+        """Hold what has checksums against them, wherever records begin. Blocks; raises `BlockDamaged`."""
+        if position >= self._end:
+            return
+        sidecar, file = self._sidecar, self._segment.file
+        for number in sidecar.blocks_of(position, size):
+            if not self._good[number]:
+                start, stop = sidecar.block(number)
+                if block_sum(file.read_at(start, stop - start)) != sidecar.sums[number]:
+                    self._tell(number, damage_text(self._segment, start, stop, self._directory))
+                self._good[number] = 1
 
     def _tell(self, key: int, text: str) -> None:
         if key not in self._told:

@@ -431,7 +431,7 @@ class MessageStore:
         self, batch: Sequence[Alike], pattern: RecordPattern, tag_code: int
     ) -> list[tuple[int, int]]:
         """`put` for messages that differ only as `pattern` allows, in half the time. HOT."""
-        now, deferred = self.now, self.config.sync_flush
+        now, deferred = self.now, self._deferred
         segments = self.log.segments
         results: list[tuple[int, int]] = []
         records: list[bytes] = []

@@ -258,8 +258,6 @@ def test_a_wrong_value_is_named_with_its_line_and_what_is_allowed(
         "enableSlaveActingMaster=true",
         "allAckInSyncStateSet=true",
         "tls.server.mode=enforcing",
-        "brokerRole=SYNC_MASTER",
-        "brokerRole=SLAVE",
         "readOnlyCommitLogStorePaths=/old",
     ],
 )
@@ -278,8 +276,46 @@ def test_a_refused_key_may_be_set_to_its_default(key: Key) -> None:
 
 
 def test_only_the_value_that_counts_is_refused(tmp_path: Path) -> None:
-    config = load_text(tmp_path, "brokerRole=SLAVE", settings=["brokerRole=ASYNC_MASTER"])
-    assert config.broker_role == "ASYNC_MASTER"
+    config = load_text(tmp_path, "storeType=defaultRocksDB", settings=["storeType=default"])
+    assert config.texts["storeType"] == "default"
+
+
+# -- replication --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "copies"),
+    [
+        ("brokerRole=ASYNC_MASTER", 1),
+        ("brokerRole=SYNC_MASTER", 2),
+        ("brokerRole=SYNC_MASTER\ninSyncReplicas=3", 3),
+        ("brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr=h:1", 1),
+    ],
+)
+def test_a_sync_master_waits_for_one_slave_unless_told_otherwise(
+    tmp_path: Path, lines: str, copies: int
+) -> None:
+    config = load_text(tmp_path, lines)
+    assert config.in_sync_replicas == copies
+    assert config.warnings == ()
+
+
+def test_a_sync_master_that_waits_for_nobody_is_warned_about(tmp_path: Path) -> None:
+    config = load_text(tmp_path, "brokerRole=SYNC_MASTER\ninSyncReplicas=1")
+    assert config.in_sync_replicas == 1
+    assert any("acknowledges like an ASYNC_MASTER" in warning for warning in config.warnings)
+
+
+def test_a_slave_has_an_id_and_somebody_to_ask_for_its_master(tmp_path: Path) -> None:
+    text = "\n".join(mistakes_of(tmp_path, "brokerRole=SLAVE"))
+    assert "brokerId" in text and "haMasterAddress" in text
+    config = load_text(tmp_path, "brokerRole=SLAVE\nbrokerId=3\nhaMasterAddress=10.0.0.1:10912")
+    assert (config.broker_role, config.broker_id, config.ha_master_address) == ("SLAVE", 3, "10.0.0.1:10912")
+
+
+def test_peers_are_given_longer_than_a_heartbeat_takes(tmp_path: Path) -> None:
+    (mistake,) = mistakes_of(tmp_path, "haSendHeartbeatInterval=5000\nhaHousekeepingInterval=5000")
+    assert "must be longer" in mistake
 
 
 @pytest.mark.parametrize(
@@ -301,7 +337,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_text(
             tmp_path,
-            "flushDiskTpye=SYNC_FLUSH\nlistenPort=x\nbrokerRole=SLAVE\n",
+            "flushDiskTpye=SYNC_FLUSH\nlistenPort=x\nstoreType=defaultRocksDB\n",
             settings=["brokerName", "=x"],
             named={"namesrvAddr": "nowhere"},
             environ={"ROPEWALK_BROKER_ID": "one"},

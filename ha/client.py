@@ -1,0 +1,313 @@
+"""HAClient: a slave's end of the stream. Bytes in, reports out; no socket and no clock of its own.
+
+    READY      not connected; when to try again is told by `wait_ms`
+    HANDSHAKE  connected; nothing is said before the shell says `begin`, because Ropewalk peers compare logs first
+    TRANSFER   bytes are appended and reported
+    ERROR      the master's bytes do not continue this log: a person has to look; it is tried again, seldom
+
+What is reported is the end of the last whole record that was looked at and appended, or (`ackAfterFlush`) flushed. It
+is never more than this log has, and a record is reported only when all of it is here. A disk without room stops the
+reading, and nothing else: the last good report goes on as the heartbeat, and the stream goes on when there is room.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from ha.connection import HaRules
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.ha import Frames, encode_report
+from store.following import Follower, StreamRejected
+
+log = structlog.get_logger("ha.client")
+
+_RETRY_FIRST_MS, _RETRY_MAX_MS = 200, 5_000
+_ERROR_RETRY_MS = 30_000
+
+
+class ClientState(enum.Enum):
+    READY = "READY"
+    HANDSHAKE = "HANDSHAKE"
+    TRANSFER = "TRANSFER"
+    ERROR = "ERROR"
+    SHUTDOWN = "SHUTDOWN"
+
+
+class SlaveLink(Protocol):
+    """The connection to the master."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def pause(self) -> None:
+        """Read nothing more for the time being."""
+
+    def go_on(self) -> None:
+        """Read again."""
+
+
+class HaClient:
+    """One slave's connection to its master, again and again."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        rules: HaRules,
+        flushed: Callable[[], int],
+        now_ms: Callable[[], int],
+        *,
+        ack_after_flush: bool = False,
+    ) -> None:
+        """`flushed` tells through where the log is flushed."""
+        self.follower = follower
+        self.rules = rules
+        self.state = ClientState.READY
+        self.link: SlaveLink | None = None
+        self.why = ""
+        """Of READY and ERROR: why there is no connection."""
+        self.paused = False
+        """Whether nothing is read because there is no room for it."""
+        self.reported = -1
+        self.read_ms = self.written_ms = 0
+        self.received_bytes = 0
+        self.rate = 0
+        """Bytes received in the last full second."""
+        self.master_end = 0
+        """Through where the master has sent, or said that it would go on: its end was there at least."""
+        self._flushed = flushed
+        self._clock = now_ms
+        self._ack_after_flush = ack_after_flush
+        self._frames = Frames()
+        self._pending: deque[tuple[int, memoryview]] = deque()
+        self._begins = False
+        """Whether the first report is due, and waits for a flush."""
+        self._retry_ms = 0
+        self._next_try_ms = now_ms()
+        self._second_ms, self._second_bytes = self._next_try_ms, 0
+
+    # -- life of a connection ------------------------------------------------------------------------
+
+    @property
+    def wait_ms(self) -> int:
+        """How long until the next try to connect is due."""
+        return max(0, self._next_try_ms - self._clock())
+
+    def opened(self, link: SlaveLink) -> None:
+        """There is a connection; nothing is said yet."""
+        assert self.link is None
+        self.link = link
+        self.state = ClientState.HANDSHAKE
+        self.read_ms = self.written_ms = self._clock()
+        self._frames = Frames()
+        self._pending.clear()
+        self.paused = self._begins = False
+
+    def begin(self) -> None:
+        """Ask the master to send: the first report says from where."""
+        assert self.link is not None and self.state is ClientState.HANDSHAKE
+        self.follower.drop_partial()
+        self._begins = True
+        self._try_to_begin()
+
+    def _try_to_begin(self) -> None:
+        # The first report is where the bytes go on, so it can be no other than the end; and where only what is
+        # flushed may be reported, the end has to be flushed first.
+        if self._reportable() < self.follower.boundary:
+            return
+        self._begins = False
+        self.state = ClientState.TRANSFER
+        self.reported = self.follower.boundary
+        self._send_report()
+        log.info("following", reported=self.reported)
+
+    def failed(self, why: str) -> None:
+        """No connection could be made."""
+        if why != self.why:
+            log.warning("no connection to the master", reason=why)
+        self._over(why)
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        if self.link is None:
+            return
+        self.link = None
+        self._pending.clear()
+        self.follower.drop_partial()
+        if self.state is ClientState.HANDSHAKE or self.state is ClientState.TRANSFER:
+            log.warning("the connection to the master ended", reason=self.why or "it hung up")
+            self._over(self.why or "the master hung up")
+
+    def closed_for(self, why: str) -> None:
+        """The connection was given up before anything was said on it."""
+        self.why = why
+        self.closed()
+
+    def _over(self, why: str) -> None:
+        self.why = why
+        self.state = ClientState.READY
+        self._retry_ms = min(max(self._retry_ms * 2, _RETRY_FIRST_MS), _RETRY_MAX_MS)
+        self._next_try_ms = self._clock() + self._retry_ms
+
+    def drop(self, why: str) -> None:
+        """Hang up; a new connection is tried at once, to whoever is the master then."""
+        if self.link is not None:
+            self.link.close()
+            self.closed()
+        self.why = why
+        self.state = ClientState.READY
+        self._retry_ms = 0
+        self._next_try_ms = self._clock()
+
+    def shutdown(self) -> None:
+        """Hang up for good."""
+        if self.link is not None:
+            self.link.close()
+            self.closed()
+        self.state = ClientState.SHUTDOWN
+
+    # -- in ------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the master sent. Raises `RemoteProtocolError` for what cannot be."""
+        if self.link is None:
+            return
+        self.read_ms = self._clock()
+        self._second_bytes += len(data)
+        self.received_bytes += len(data)
+        if self.state is not ClientState.TRANSFER:
+            raise RemoteProtocolError("the master spoke before it was asked")
+        try:
+            for offset, piece in self._frames.feed(data):
+                self.master_end = max(self.master_end, offset + len(piece))
+                if self._pending:
+                    self._pending.append((offset, piece))
+                else:
+                    self._take(offset, piece)
+        except RemoteProtocolError as exc:
+            self._refuse(exc)
+            raise
+
+    def _take(self, offset: int, piece: memoryview) -> None:
+        follower = self.follower
+        if not piece:  # the master's heartbeat
+            if follower.end and follower.end != offset:
+                raise StreamRejected(
+                    f"the master goes on at log offset {offset}, but this log ends at {follower.end}"
+                )
+            return
+        self._retry_ms = 0
+        taken = follower.take(offset, piece)
+        if taken < len(piece):
+            self._pending.append((offset + taken, piece[taken:]))
+            self._pause()
+
+    def _refuse(self, exc: RemoteProtocolError) -> None:
+        """The stream cannot go on as it is."""
+        self.why = str(exc)
+        self._pending.clear()
+        if isinstance(exc, StreamRejected):
+            self.state = ClientState.ERROR
+            self._next_try_ms = self._clock() + _ERROR_RETRY_MS
+            log.error("the master's bytes are refused", reason=str(exc))
+
+    # -- no room -------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        if not self.paused:
+            self.paused = True
+            if self.link is not None:
+                self.link.pause()
+
+    def _retry_pending(self) -> None:
+        """There may be room now for what is waiting."""
+        pending = self._pending
+        try:
+            while pending:
+                offset, piece = pending.popleft()
+                if not piece:
+                    self._take(offset, piece)
+                    continue
+                taken = self.follower.take(offset, piece)
+                if taken < len(piece):
+                    pending.appendleft((offset + taken, piece[taken:]))
+                    return
+        except RemoteProtocolError as exc:
+            self._refuse(exc)
+            if self.link is not None:
+                self.link.close()
+            return
+        self.paused = False
+        self.read_ms = self._clock()
+        if self.link is not None:
+            self.link.go_on()
+
+    # -- out -----------------------------------------------------------------------------------------
+
+    def _reportable(self) -> int:
+        boundary = self.follower.boundary
+        return min(boundary, self._flushed()) if self._ack_after_flush else boundary
+
+    def turn_ended(self) -> None:
+        """Whatever this turn brought is appended: report it."""
+        if self._begins:
+            self._try_to_begin()
+        if self.state is not ClientState.TRANSFER:
+            return
+        if self._pending:
+            self._retry_pending()
+        offset = self._reportable()
+        if offset > self.reported and self.state is ClientState.TRANSFER:
+            self.reported = offset
+            self._send_report()
+
+    def _send_report(self) -> None:
+        assert self.link is not None
+        self.link.send(encode_report(self.reported))
+        self.written_ms = self._clock()
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """The work of time; call several times a second."""
+        now = self._clock()
+        passed = now - self._second_ms
+        if passed >= 1000:
+            self.rate = self._second_bytes * 1000 // passed
+            self._second_ms, self._second_bytes = now, 0
+        if self.link is None or self.state is not ClientState.TRANSFER:
+            return
+        if not self.paused and now - self.read_ms > self.rules.housekeeping_ms:
+            self.why = f"the master was silent for more than {self.rules.housekeeping_ms} ms"
+            self.link.close()
+            self.closed()
+            self._retry_ms = 0
+            self._next_try_ms = now  # as with RocketMQ: at once
+        elif now - self.written_ms > self.rules.heartbeat_ms:
+            self._send_report()
+
+
+class Stream:
+    """One connection to the master as the shell serves it: what comes late, of an older one, touches nothing."""
+
+    has_backlog = False
+
+    def __init__(self, client: HaClient) -> None:
+        self.link: SlaveLink | None = None
+        self._client = client
+
+    def receive(self, data: bytes) -> None:
+        if self.link is not None and self._client.link is self.link:
+            self._client.receive(data)
+
+    def resume(self) -> None:
+        """Nothing is put off."""
+
+    def closed(self) -> None:
+        if self.link is not None and self._client.link is self.link:
+            self._client.closed()
