@@ -6,6 +6,7 @@ and the store are imported by the command that uses them, and `--help` imports n
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from collections.abc import Collection
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NoReturn
 
 import typer
+import typer.core
 
 from ropewalk import __version__
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER, BadAddress, parse_address_list
@@ -40,7 +42,27 @@ from tools.output import (
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
+FAMILIES = {
+    "admin": "tools.admin",
+    "bench": "tools.bench.cli",
+    "drill": "tools.drill.cli",
+    "store": "tools.store_commands",
+}
+"""Command families that are handed over, and the module of each: it is imported when one of its commands is."""
+
+
+class Families(typer.core.TyperGroup):
+    """The top of the command tree. While a shell asks for completions, it looks into the families too."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing and name in FAMILIES:
+            command = typer.main.get_group(importlib.import_module(FAMILIES[name]).app)
+        return name, command, rest
+
+
 app = typer.Typer(
+    cls=Families,
     name="ropewalk",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
