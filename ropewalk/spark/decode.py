@@ -167,6 +167,27 @@ class SegmentDecoder:
         self.is_dledger = log_format == "dledger"
         self.ended = Ended.LIMIT
 
+    def seek(self) -> bool:
+        """Go on to the first record at or behind `position`, for a start in the middle of anything."""
+        found = find_record(
+            self.buffer,
+            self.position,
+            self.end,
+            self.base_offset,
+            is_dledger=self.is_dledger,
+            file_size=self.file_size,
+        )
+        if found is not None:
+            self.position = found
+        return found is not None
+
+    def needed(self) -> int:
+        """After `SHORT`: how many bytes the next record, or entry, claims; 8 where not even that is in the buffer."""
+        at = self.position + (4 if self.is_dledger else 0)
+        if len(self.buffer) < at + 4:
+            return 8
+        return max(8, int.from_bytes(memoryview(self.buffer)[at : at + 4], "big", signed=True))
+
     def pieces(self) -> Iterator[Piece]:
         """Decode up to the end. After a piece with damage the caller may simply stop."""
         for headers, damage in self.steps():

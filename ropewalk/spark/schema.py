@@ -111,7 +111,7 @@ class Selection:
     def ddl(self) -> str:
         """The schema as Spark reads it from text."""
         return ", ".join(
-            f"{name} {self.type_of(name).upper()}{' NOT NULL' if name in self.required else ''}"
+            f"{name} {self.type_of(name)}{' NOT NULL' if name in self.required else ''}"
             for name in self.names
         )
 

@@ -57,12 +57,20 @@ class RopewalkSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options("read")
-        self._selection(options, schema)
+        selection = self._selection(options, schema)
+        if options.mode == "store":
+            from ropewalk.spark.store_source import StoreReader
+
+            return StoreReader(options, selection)
         raise RopewalkError(_NOT_YET)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._options("stream")
-        self._selection(options, schema)
+        selection = self._selection(options, schema)
+        if options.mode == "store":
+            from ropewalk.spark.store_source import StoreStreamReader
+
+            return StoreStreamReader(options, selection)
         raise RopewalkError(_NOT_YET)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -74,4 +82,4 @@ class RopewalkSource(DataSource):
         raise RopewalkError(_NOT_YET)
 
 
-_NOT_YET = "reading from and writing to live brokers, and store directories, is not built yet"
+_NOT_YET = "reading from and writing to live brokers is not built yet; mode=store reads store directories"
