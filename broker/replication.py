@@ -173,7 +173,7 @@ class Replication:
 
     def _judge(self) -> None:
         """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""
-        self.refused = None
+        self.refused, self.available = None, True
         if self.role == SLAVE:
             self.refused = (
                 ResponseCode.SYSTEM_BUSY,

@@ -27,6 +27,7 @@ WINDOW = 1 << 20
 _LOW = WINDOW // 4
 _COLD_READ = 512 << 10
 _FETCH_RETRY_MS = 1_000
+_STUCK_MS = 1_000
 
 
 class State(enum.Enum):
@@ -45,6 +46,9 @@ class Link(Protocol):
     """Bytes owed that the peer has not taken yet."""
 
     def send(self, data: bytes | memoryview) -> None: ...
+
+    def own(self) -> None:
+        """Copy what is owed out of the maps of the log."""
 
     def close(self) -> None: ...
 
@@ -117,6 +121,8 @@ class HaConnection:
         self._fetch_from_ms = now
         """Before this time nothing is fetched: the disk refused it a moment ago."""
         self._second_ms, self._second_bytes = now, 0
+        self._stuck = (0, now)
+        """What was owed when something of it was last taken, and when that was."""
 
     # -- in ------------------------------------------------------------------------------------------
 
@@ -217,6 +223,15 @@ class HaConnection:
         if now_ms - self.read_ms > self._rules.housekeeping_ms:
             raise RemoteProtocolError(f"no report for more than {self._rules.housekeeping_ms} ms")
         if self.state is State.TRANSFER:
+            if self.next_offset < self._source.begin:
+                raise RemoteProtocolError(
+                    f"it needs log offset {self.next_offset}, and the log begins at {self._source.begin} by now: it "
+                    f"was too slow for fileReservedTime or the disk"
+                )
+            if self.link.out_size != self._stuck[0]:
+                self._stuck = self.link.out_size, now_ms
+            elif self.link.out_size and now_ms - self._stuck[1] > _STUCK_MS:
+                self.link.own()  # it may leave much later, from pages that went cold
             self.advance()
             if now_ms - self.written_ms > self._rules.heartbeat_ms and not self.link.out_size:
                 self.link.send(encode_header(self.next_offset, 0))

@@ -143,7 +143,8 @@ class HaService:
             if reported > given:
                 raise RemoteProtocolError(
                     f"it reports log offset {reported}, but nothing behind {given} was ever sent to {peer[0]} since "
-                    f"this broker became master: its log is another one's from there on"
+                    f"this broker became master: from there on its log must be another one's. (If the slave only "
+                    f"changed its address, restart this broker.)"
                 )
         log.info("a slave begins", peer=_name(connection.link), at=reported)
         return reported
