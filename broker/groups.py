@@ -222,6 +222,18 @@ class GroupTable:
         self._changed(now_ms)
         return True
 
+    def adopt(self, value: Mapping[str, Any]) -> list[str]:
+        """Be a copy of a master's table (as code 201 carries it), its version included; return the names that went."""
+        fresh = GroupTable()
+        fresh.load(value)
+        own = {name: self._groups[name] for name in names.SYSTEM_GROUPS if name in self._groups}
+        gone = [name for name in self._groups if name not in fresh._groups and name not in own]
+        self._groups = {**own, **fresh._groups}
+        self._forbidden, self._foreign_groups = fresh._forbidden, fresh._foreign_groups
+        self.data_version = fresh.data_version
+        self.generation += 1
+        return gone
+
     def set_state_version(self, state_version: int, now_ms: int) -> None:
         """Carry a new role epoch in the table's version."""
         if state_version != self.data_version.state_version:

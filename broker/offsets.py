@@ -12,11 +12,12 @@ back. What was never committed is `None`, and never 0: a 0 makes a client read t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.config_text import entry_text, quoted, table_text
 from broker.data_version import DataVersion, int_of
+from ha.metadata import OffsetJournal, wins
 from ropewalk.format import fastjson
 
 __all__ = ["OffsetTable"]
@@ -33,7 +34,10 @@ _NONE = -(1 << 63)
 class OffsetTable:
     """All consumer offsets of one broker. Plain and synchronous; the loop owns it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self.journal = OffsetJournal()
+        """When each offset was committed: between replicas the later commit wins."""
+        self._now_ms = now_ms
         self.changed = 0
         """Rises with every change of a value; equal to what was last saved means nothing to save."""
         self.data_version = DataVersion()
@@ -69,7 +73,22 @@ class OffsetTable:
         if before != offset:
             queues[queue_id] = offset
             self.changed += 1
+            self.journal.record((topic, group, queue_id), self._now_ms())
         return before
+
+    def merge(self, group: str, topic: str, queue_id: int, offset: int, time_ms: int) -> bool:
+        """Take over a commit that was made at another replica then, if it is later than what is known here.
+
+        False if it is not. Raises ValueError as `commit` does.
+        """
+        queues = self._offsets.get((topic, group), {})
+        key = (topic, group, queue_id)
+        known = (queues[queue_id], self.journal.time_of(key)) if queue_id in queues else None
+        if not wins((offset, time_ms), known):
+            return False
+        self.commit(group, topic, queue_id, offset)
+        self.journal.record(key, time_ms)
+        return True
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, or None if there is none: the caller then answers 22, not 0."""
@@ -130,7 +149,7 @@ class OffsetTable:
 
     def _remove(self, pairs: list[tuple[str, str]]) -> int:
         for pair in pairs:
-            del self._offsets[pair]
+            self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
             self.resets.pop(pair, None)
         self.changed += len(pairs)
         return len(pairs)
@@ -185,12 +204,31 @@ class OffsetTable:
                 self._foreign_offsets[key] = entry
                 findings.append(f"offsets of {key!r} in consumerOffset.json are kept but not understood")
         self.data_version = DataVersion.from_json(value.get("dataVersion"))
+        # When each was committed is not in RocketMQ's file: none of them later than it was written.
+        self.load_times({})
         self._foreign_fields = {
             key: item
             for key, item in value.items()
             if key not in ("dataVersion", "groupTopicMap", "offsetTable")
         }
         return findings
+
+    def load_times(self, value: Mapping[str, Any]) -> None:
+        """Take over what `dump_times` wrote; what it does not name was committed when the table was last written."""
+        loaded = self.data_version.timestamp
+        for (topic, group), queues in self._offsets.items():
+            times = value.get(f"{topic}{SEPARATOR}{group}")
+            known = times if isinstance(times, dict) else {}
+            self.journal.load(
+                ((topic, group, queue_id), int_of(known.get(str(queue_id)), loaded)) for queue_id in queues
+            )
+
+    def dump_times(self) -> bytes:
+        """When each offset was committed, for the next process of this replica."""
+        table: dict[str, dict[str, int]] = {}
+        for (topic, group, queue_id), time_ms in self.journal.times().items():
+            table.setdefault(f"{topic}{SEPARATOR}{group}", {})[str(queue_id)] = time_ms
+        return fastjson.dumps(table)
 
 
 def _queues_of(entry: Any) -> dict[int, int] | None:

@@ -131,6 +131,11 @@ class DelayService:
         self._loaded = dict(offsets)
         self._discover()
 
+    def follow(self, offsets: Mapping[int, int]) -> None:
+        """What a master has delivered, taken over by its slave, which delivers nothing itself."""
+        self._lines.clear()
+        self._loaded = dict(offsets)
+
     def offsets(self) -> dict[int, int]:
         """Level -> the queue offset of the next message to deliver."""
         here = {queue_id + 1: line.offset for queue_id, line in self._lines.items()}
@@ -212,6 +217,8 @@ class DelayService:
     def _have_records(self, line: _Line, result: GetResult | None) -> None:
         """The records of a batch, or None: too many reads wait, or the disk could not; it is tried again."""
         line.reading = False
+        if self._store.follower is not None or self._lines.get(line.queue.queue_id) is not line:
+            return  # this broker became a slave while the disk was looking: its master delivers
         if result is None or result.next_offset <= line.offset:
             line.wake_ms = self._time_ms() + _RETRY_MS
             return

@@ -262,6 +262,25 @@ class TopicTable:
         self._changed(now_ms)
         return True
 
+    def adopt(self, value: Mapping[str, Any]) -> list[str]:
+        """Be a copy of a master's table (as code 21 carries it), its version included; return the names that went.
+
+        In one go, so that no moment sees half of it. Topics that every broker has, and no list shows, stay.
+        """
+        fresh = TopicTable(self.rules)
+        fresh.load(value)
+        own = {
+            name: topic
+            for name, topic in self._topics.items()
+            if name not in fresh._topics and (name in names.HIDDEN_TOPICS or self.is_system(name))
+        }
+        gone = [name for name in self._topics if name not in fresh._topics and name not in own]
+        self._topics = {**fresh._topics, **own}
+        self._foreign_topics = fresh._foreign_topics
+        self.data_version = fresh.data_version
+        self.generation += 1
+        return gone
+
     def touch(self, now_ms: int) -> None:
         """Have everyone look at the table again, because something outside it changes what they will see."""
         self._changed(now_ms)
