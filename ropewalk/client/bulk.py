@@ -30,7 +30,14 @@ from ropewalk.client.messages import READER_GROUP, command_of, pull_request
 from ropewalk.client.routes import Queue
 from ropewalk.client.steps import answer_header
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, error_for
+from ropewalk.errors import (
+    OutcomeUnknown,
+    RemoteProtocolError,
+    RopewalkError,
+    TryElsewhere,
+    TryLater,
+    error_for,
+)
 from ropewalk.format.headers import BulkPullHeader, PullResponseHeader
 from ropewalk.format.remoting import Command
 
@@ -322,10 +329,10 @@ def read_range(
 ) -> Iterator[Chunk]:
     """Read it to its end, in order.
 
-    `connect` gives a connection to whoever serves the queue now, and is asked again when one broke or gave no answer
-    for `answer_s` seconds; it may raise `Unreachable`. After `timeout_s` seconds without progress the last such error
-    is raised, or `RangeLost` if the broker is there and has not got that far. Connections belong to the caller, who
-    may use one again when this has ended well.
+    `connect` gives a connection to whoever serves the queue now. It is asked again when one broke, gave no answer for
+    `answer_s` seconds, or is not the one to ask; it may raise `Unreachable`. After `timeout_s` seconds without progress
+    the last such error is raised, or `RangeLost` if the broker is there and has not got that far. Connections belong
+    to the caller, who may use one again when this has ended well.
     """
     connection: Connection | None = None
     pending: dict[int, int] = {}
@@ -360,7 +367,7 @@ def read_range(
                     if now - heard >= answer_s:
                         raise OutcomeUnknown(f"no answer from {connection.address} within {answer_s:g} s")
                     connection.receive(min(answer_s, timeout_s))
-            except (Unreachable, OutcomeUnknown):
+            except (Unreachable, OutcomeUnknown, TryLater, TryElsewhere):
                 if connection is not None:
                     connection.close()
                 connection = None

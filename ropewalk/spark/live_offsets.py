@@ -199,7 +199,7 @@ def limited(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
         more = min(spare, gaps[key] - steps[key])
         steps[key] += more
         spare -= more
-    return {key: start.get(key, end[key]) + steps.get(key, 0) for key in end}
+    return {key: start.get(key, end[key]) + steps.get(key, 0) if gaps[key] >= 0 else end[key] for key in end}
 
 
 def within(end: Queues, target: Queues, start: Queues) -> dict[QueueKey, int]:

@@ -62,7 +62,9 @@ class RopewalkSource(DataSource):
             from ropewalk.spark.store_source import StoreReader
 
             return StoreReader(options, selection)
-        raise RopewalkError(_NOT_YET)
+        from ropewalk.spark.live_source import LiveReader
+
+        return LiveReader(options, selection)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._options("stream")
@@ -71,7 +73,9 @@ class RopewalkSource(DataSource):
             from ropewalk.spark.store_source import StoreStreamReader
 
             return StoreStreamReader(options, selection)
-        raise RopewalkError(_NOT_YET)
+        from ropewalk.spark.live_source import LiveStreamReader
+
+        return LiveStreamReader(options, selection)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         self._options("write")
@@ -82,4 +86,4 @@ class RopewalkSource(DataSource):
         raise RopewalkError(_NOT_YET)
 
 
-_NOT_YET = "reading from and writing to live brokers is not built yet; mode=store reads store directories"
+_NOT_YET = "writing to live brokers is not built yet"
