@@ -519,6 +519,17 @@ def admin(context: typer.Context) -> None:
     _hand_over(admin_app, context)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def pipeline(context: typer.Context) -> None:
+    """Run jobs over stores and topics on Spark: `ropewalk pipeline audit | rebuild | export | stats …`."""
+    from tools.pipeline import app as pipeline_app
+
+    _hand_over(pipeline_app, context)
+
+
 def _hand_over(sub_app: typer.Typer, context: typer.Context) -> None:
     """Run a command family that was imported only now, under our name and with the arguments left."""
     command = typer.main.get_group(sub_app)

@@ -49,8 +49,8 @@ class Finding:
     text: str
     repair_from: int = -1
     """The side with the right bytes; the same side if its own log has them; -1 if nobody does."""
-    queue: tuple[str, int, int, int] | None = None
-    """Topic, queue id, first and last entry, for findings about a queue."""
+    queue: QueueFault | None = None
+    """For findings about a queue's entries."""
 
     @property
     def is_damage(self) -> bool:
@@ -337,7 +337,7 @@ def _merged(faults: list[QueueFault]) -> list[QueueFault]:
     for fault in sorted(faults, key=lambda f: (f.topic, f.queue_id, f.fault.value, f.first)):
         before = kept.pop((fault.fault, fault.topic, fault.queue_id, fault.first), None)
         if before is not None:
-            fault = replace(before, last=fault.last)
+            fault = replace(before, last=fault.last, entries=before.entries + fault.entries)
         kept[fault.fault, fault.topic, fault.queue_id, fault.last + 1] = fault
     return list(kept.values())
 
@@ -365,8 +365,7 @@ def of_queue(side: StoreFiles, number: int, fault: QueueFault) -> Finding:
     text = f"{entries} of queue {fault.queue_id} of topic {fault.topic} {'are' if many else 'is'} {what}"
     place = f"{side.queue_directory(fault.topic, fault.queue_id)} {entries}"
     return Finding(
-        _KINDS[fault.fault], number, fault.offset, fault.offset, place, text, number,
-        (fault.topic, fault.queue_id, fault.first, fault.last),
+        _KINDS[fault.fault], number, fault.offset, fault.offset, place, text, number, fault
     )  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class QueueFault:
     last: int
     offset: int
     """Log offset of the first one's record, or what an orphan names."""
+    entries: bytes
+    """What should stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,18 @@ def check(store: StoreFiles, asked: Asked) -> Checked:
             (Fault.CODE, ~missing & place_ok & ~code_ok),
         ):
             for low, high in runs(numbers[marks]):
-                offset = int(asked.offset[group][np.searchsorted(numbers, low)])
-                faults.append(QueueFault(fault, topic, queue_id, low, high, offset))
+                chosen = group[marks & (numbers >= low) & (numbers <= high)]
+                offset = int(asked.offset[chosen[0]])
+                right = pack(asked.offset[chosen], asked.size[chosen], asked.code[chosen])
+                faults.append(QueueFault(fault, topic, queue_id, low, high, offset, right.tobytes()))
     return Checked(faults, ranges, vouched)
+
+
+def pack(offsets: Ints, sizes: Ints, codes: Ints) -> Entries:
+    """Queue entries of these fields."""
+    entries = np.empty(len(offsets), ENTRY)
+    entries["offset"], entries["size"], entries["code"] = offsets, sizes, codes
+    return entries
 
 
 def runs(numbers: Ints) -> list[tuple[int, int]]:
@@ -197,5 +208,6 @@ def orphans(
         marks &= ~((numbers >= first) & (numbers < following))
         for start, last in runs(numbers[marks]):
             offset = int(offsets[start - numbers[0]])
-            faults.append(QueueFault(Fault.ORPHAN, topic, queue_id, start, last, offset))
+            zeros = bytes(ENTRY_SIZE * (last - start + 1))
+            faults.append(QueueFault(Fault.ORPHAN, topic, queue_id, start, last, offset, zeros))
     return faults
