@@ -35,7 +35,7 @@ from tools.admin_base import (
     tell_skipped,
 )
 from tools.admin_offset import choose_queue
-from tools.consume import parse_start, shortened
+from tools.consume import parse_start, received_json, shortened
 from tools.message_input import Stamp, check_properties, parse_delay
 from tools.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 
@@ -60,31 +60,8 @@ _COLUMNS = (
 
 
 def message_json(message: ReceivedMessage) -> dict[str, Any]:
-    """A message as `ropewalk consume --format json` prints it."""
-    document: dict[str, Any] = {
-        "topic": message.source.topic,
-        "broker": message.source.queue.broker_name,
-        "queueId": message.source.queue.queue_id,
-        "queueOffset": message.queue_offset,
-        "logOffset": message.log_offset,
-        "msgId": message.message_id,
-        "offsetMsgId": message.offset_message_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "properties": dict(message.properties),
-        "bornTimestamp": message.born_timestamp_ms,
-        "storeTimestamp": message.store_timestamp_ms,
-        "reconsumeTimes": message.reconsume_times,
-    }
-    try:
-        document["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        import base64
-
-        document["bodyBase64"] = base64.b64encode(message.body).decode()
-    if message.note:
-        document["note"] = message.note
-    return document
+    """A message as `ropewalk consume --format json` prints it, with its place in the log."""
+    return received_json(message) | {"topic": message.source.topic, "logOffset": message.log_offset}
 
 
 def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) -> None:

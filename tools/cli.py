@@ -88,6 +88,18 @@ Timeout = Annotated[
 ]
 
 
+def _complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    from tools.admin_base import complete_topic
+
+    return complete_topic(ctx, incomplete)
+
+
+def _complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    from tools.admin_base import complete_group
+
+    return complete_group(ctx, incomplete)
+
+
 def run(servers: Collection[str]) -> NoReturn:
     """Run the command this process was started for, and exit with its status.
 
@@ -214,7 +226,12 @@ def namesrv(
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Created by its first message if need be.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="Created by its first message if need be.", autocompletion=_complete_topic
+        ),
+    ],
     messages: Annotated[
         list[str] | None,
         typer.Argument(metavar="MESSAGE", help="Messages to send. Without any: --file or standard input."),
@@ -353,14 +370,22 @@ def _open_input(file: Path | None, opened: ExitStack) -> BinaryIO:
 
 @app.command()
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...",
+            help="One or more, or patterns such as 'order*' (in quotes).",
+            autocompletion=_complete_topic,
+        ),
+    ],
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="WHERE",
             help="earliest, latest, offset:N, a time (2026-01-31T12:00:00, local unless it names a zone), "
-            "or milliseconds since 1970. Without it: earliest, and latest with --follow.",
+            "or milliseconds since 1970. Without it: earliest, and latest with --follow. With --group it counts "
+            "only where the group has read nothing yet.",
         ),
     ] = None,
     count: Annotated[
@@ -368,6 +393,19 @@ def consume(
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Do not stop at the end of the topic; wait for more.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Consume as a member of this group: share the queues with its others, and commit.",
+            autocompletion=_complete_group,
+        ),
+    ] = None,
+    orderly: Annotated[
+        bool,
+        typer.Option("--orderly", help="With --group: lock each queue, as consumers of ordered messages do."),
     ] = False,
     form: Annotated[
         str,
@@ -385,50 +423,83 @@ def consume(
     timeout: Timeout = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Print the messages of a topic, oldest first, and end at its end (unless --follow).
+    """Print the messages of topics, oldest first, and end at their end (unless --follow).
 
-    Belongs to no consumer group: nothing is committed, and other consumers notice nothing. Exit codes:
-    0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+    Without --group nothing is committed, and other consumers notice nothing. With it, what is printed counts as
+    consumed, and the command takes its share of the queues beside the group's other members. Several topics are
+    told apart by their name at the beginning of each line. Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped
+    by Ctrl-C.
+
+    Examples:
+
+        ropewalk consume demo
+
+        ropewalk consume 'order*' --follow --format json
+
+        ropewalk consume demo --group billing --follow
     """
-    from tools.consume import Reading, check_tags, format_message, parse_start
+    from tools.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
     from tools.consume import consume as read_all
-    from tools.produce import choose_queues
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
-        form = "json" if as_json else form
-        if form not in ("text", "json", "hex"):
-            raise UsageError(f"--format {form!r} is none of: text, json, hex")
+        form = "json" if as_json else parse_form(form)
         check_tags(tags)
+        if group is not None and (queue is not None or broker_name is not None):
+            raise UsageError("--queue and --broker do not go with --group: its members share out all queues")
+        if orderly and group is None:
+            raise UsageError("--orderly is for --group; without a group every queue is read in order anyway")
         begin = parse_start(start if start is not None else "latest" if follow else "earliest")
         out = sys.stdout.buffer
-        to_terminal = sys.stdout.isatty()
+        printed = 0
+
+        def put(line: bytes) -> None:
+            nonlocal printed
+            out.write(line)
+            printed += 1
+            if follow:
+                out.flush()
+
         with Client(name_server, timeout=timeout) as client:
-            queues = choose_queues(client.read_queues(topic), topic, queue, broker_name)
-            reading = Reading(topic, queues, begin, tags, follow, count)
-
-            printed = 0
-
-            def handle(where: Any, record: Any) -> None:
-                nonlocal printed
-                out.write(format_message(form, where, record, to_terminal=to_terminal))
-                printed += 1
-                if follow:
-                    out.flush()
-
+            sources = choose_sources(client, topics, queue, broker_name)
+            names = sorted({source.topic for source in sources})
+            several = len(names) > 1 or names != sorted(topics)
+            look = Form(form, sys.stdout.isatty(), with_topic=several)
+            label = names[0] if not several else counted(len(names), "topic")
             with telling(
-                lambda: f"{counted(printed)} from {topic} handled, of which the last may be missing"
+                lambda: f"{counted(printed)} from {label} handled, of which the last may be missing"
             ):
-                handled = read_all(client, reading, handle, interrupts)
+                if group is None:
+                    reading = Reading(
+                        sources,
+                        begin,
+                        tags,
+                        follow,
+                        count,
+                        lambda: choose_sources(client, topics, queue, broker_name),
+                    )
+                    handled = read_all(
+                        client,
+                        reading,
+                        lambda source, record: put(look.record(source, record)),
+                        interrupts,
+                    )
+                else:
+                    from tools.consume_group import GroupReading, consume_as_group
+
+                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count)
+                    handled = consume_as_group(
+                        name_server, timeout, as_member, lambda one: put(look.received(one)), interrupts
+                    )
                 out.flush()
         stopped = "stopped: " if interrupts.requested else ""
         if interrupts.requested or sys.stderr.isatty():
-            note(f"{stopped}{counted(handled)} from {topic}")
+            note(f"{stopped}{counted(handled)} from {label}")
     raise typer.Exit(INTERRUPTED if interrupts.requested else OK)
 
 
 @app.command()
 def pull(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=_complete_topic)],
     queue: Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue to read.")] = 0,
     offset: Annotated[int, typer.Option("--offset", "-o", min=0, help="The first message wanted.")] = 0,
     count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many messages.")] = 32,

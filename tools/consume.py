@@ -1,11 +1,14 @@
-"""`ropewalk consume` and `ropewalk pull`: read a topic without belonging to a group.
+"""`ropewalk consume` and `ropewalk pull`: read topics without belonging to a group.
 
 Nothing is committed and nobody else's share changes: the reader assigns itself every queue (or the
 chosen ones) and walks them. There are two walks:
 
   * to the end: each queue is read up to the offset it had when we began, and the queues are merged by
     store time, so that messages print in about the order they were sent;
-  * `--follow`: one held pull for each queue, all at once; whatever arrives is printed as it comes.
+  * `--follow`: one held pull for each queue, all at once; whatever arrives is printed as it comes. Every few seconds
+    the topics are looked up again: queues that are new are read from their beginning.
+
+Several topics are read like one, and a name may be a pattern (`order*`).
 
 `--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
 milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
@@ -20,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -27,6 +31,7 @@ import msgspec
 from ropewalk.client.blocking import receive_any
 from ropewalk.client.bodies import readable_body
 from ropewalk.client.core import Unreachable
+from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.routes import Queue
 from ropewalk.client.simple import Client, PendingPull, PullResult, PullStatus
 from ropewalk.errors import OutcomeUnknown, TryElsewhere, TryLater
@@ -34,12 +39,15 @@ from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.interrupts import Interrupts
 from tools.output import UsageError, counted, note
+from tools.produce import choose_queues
 
 PULL_COUNT = 256
 SUSPEND_MS = 15_000
 HOLD_SLACK_S = 10.0
 """RocketMQ looks at its held pulls every five seconds only."""
 RETRY_PAUSE_S = 1.0
+DISCOVER_S = 5.0
+"""How often a reader that follows looks for new topics and queues."""
 TIMESTAMP_MIN = 10**11
 """Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
@@ -91,18 +99,47 @@ def parse_start(text: str, option: str = "--from") -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read, and what to do with it."""
+    """What to read, and from where."""
 
-    topic: str
-    queues: Sequence[Queue]
+    sources: Sequence[TopicQueue]
     start: Start
     subscription: str = "*"
     follow: bool = False
     count_max: int | None = None
+    discover: Callable[[], Sequence[TopicQueue]] | None = None
+    """Looks up what there is to read now, while following."""
+
+
+def choose_sources(
+    client: Client, topics: Sequence[str], queue_id: int | None, broker: str | None
+) -> list[TopicQueue]:
+    """The queues of the topics, or of those that match a pattern. Raises `UsageError` when that is none."""
+    patterns = [topic for topic in topics if _PATTERN.search(topic)]
+    known = client.topics() if patterns else ()
+    named = [topic for topic in topics if topic not in patterns]
+    matching = [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not named and not matching:
+        raise UsageError(f"no topic matches {' or '.join(patterns)}; `ropewalk admin topic list` shows them")
+    sources: list[TopicQueue] = []
+    for topic in named:
+        chosen = choose_queues(client.read_queues(topic), topic, queue_id, broker)
+        sources += [TopicQueue(topic, queue) for queue in chosen]
+    for topic in matching:
+        sources += [
+            TopicQueue(topic, queue)
+            for queue in client.read_queues(topic)
+            if queue_id in (None, queue.queue_id) and broker in (None, queue.broker_name)
+        ]
+    if not sources:
+        raise UsageError(f"none of {', '.join(matching)} has such a queue")
+    return sorted(set(sources))
+
+
+_PATTERN = re.compile(r"[*?\[]")
 
 
 def consume(
-    client: Client, reading: Reading, handle: Callable[[Queue, Record], None], interrupts: Interrupts
+    client: Client, reading: Reading, handle: Callable[[TopicQueue, Record], None], interrupts: Interrupts
 ) -> int:
     """Hand every message to `handle`. Returns how many; at Ctrl-C too (`interrupts.requested` tells)."""
     if reading.count_max == 0:
@@ -151,51 +188,63 @@ def tag_matcher(subscription: str) -> Callable[[Record], bool]:
     return lambda record: record.properties.get(P.TAGS) in wanted
 
 
-def _to_the_end(client: Client, reading: Reading) -> Iterator[tuple[Queue, Record]]:
+def _to_the_end(client: Client, reading: Reading) -> Iterator[tuple[TopicQueue, Record]]:
     # All ends are asked for before anything is read: what arrives while we read is not part of it.
-    ends = {queue: client.max_offset(reading.topic, queue) for queue in reading.queues}
-    walks = [_walk(client, reading, queue, end) for queue, end in ends.items()]
+    ends = {source: client.max_offset(source.topic, source.queue) for source in reading.sources}
+    walks = [_walk(client, reading, source, end) for source, end in ends.items()]
     return heapq.merge(*walks, key=lambda found: (found[1].store_timestamp, found[1].offset))
 
 
-def _walk(client: Client, reading: Reading, queue: Queue, end: int) -> Iterator[tuple[Queue, Record]]:
+def _walk(
+    client: Client, reading: Reading, source: TopicQueue, end: int
+) -> Iterator[tuple[TopicQueue, Record]]:
     """One queue up to `end`. The next pull is under way while the last one's messages are handled."""
-    offset = reading.start.offset_in(client, reading.topic, queue)
+    offset = reading.start.offset_in(client, source.topic, source.queue)
     pending: PendingPull | None = None
     while offset < end:
         if pending is None:
-            pending = _pull(client, reading, queue, offset)
+            pending = _pull(client, reading, source, offset)
         result = client.finish_pull(pending)
         pending = None
-        offset = _next_offset(queue, offset, result)
+        offset = _next_offset(source, offset, result)
         if result.status is PullStatus.NO_NEW_MESSAGE:
             return
         if offset < end:
-            pending = _pull(client, reading, queue, offset)
+            pending = _pull(client, reading, source, offset)
         for record in result.records:
             if record.queue_offset >= end:
                 return
-            yield queue, record
+            yield source, record
 
 
-def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterator[tuple[Queue, Record]]:
+def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterator[tuple[TopicQueue, Record]]:
     """Every queue at once, for ever. A broker that goes away is looked for again."""
-    offsets = {queue: reading.start.offset_in(client, reading.topic, queue) for queue in reading.queues}
-    pending: dict[Queue, PendingPull] = {}
+    offsets = {
+        source: reading.start.offset_in(client, source.topic, source.queue) for source in reading.sources
+    }
+    pending: dict[TopicQueue, tuple[PendingPull, float]] = {}
     lost = False
+    look_again_at = time.monotonic() + DISCOVER_S
     while True:
         try:
-            for queue, offset in offsets.items():
-                if queue not in pending:
-                    pending[queue] = _pull(client, reading, queue, offset, SUSPEND_MS)
+            if reading.discover is not None and time.monotonic() >= look_again_at:
+                client.forget_routes()
+                for source in reading.discover():
+                    if source not in offsets:
+                        offsets[source] = client.min_offset(source.topic, source.queue)
+                look_again_at = time.monotonic() + DISCOVER_S
+            for source, offset in offsets.items():
+                if source not in pending:
+                    pull = _pull(client, reading, source, offset, SUSPEND_MS)
+                    pending[source] = pull, time.monotonic()
             if lost:
                 note("connected again")
                 lost = False
-            for queue, result in _answers(client, pending):
-                del pending[queue]
-                offsets[queue] = _next_offset(queue, offsets[queue], result)
+            for source, result in _answers(client, pending, look_again_at):
+                del pending[source]
+                offsets[source] = _next_offset(source, offsets[source], result)
                 for record in result.records:
-                    yield queue, record
+                    yield source, record
         except (Unreachable, OutcomeUnknown, TryLater, TryElsewhere) as exc:
             if not lost:
                 note(f"{exc}; trying again until it is back")
@@ -206,31 +255,37 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
             time.sleep(RETRY_PAUSE_S)
 
 
-def _answers(client: Client, pending: dict[Queue, PendingPull]) -> list[tuple[Queue, PullResult]]:
-    """Wait until something answers; every answer that is there.
+def _answers(
+    client: Client, pending: dict[TopicQueue, tuple[PendingPull, float]], until: float
+) -> list[tuple[TopicQueue, PullResult]]:
+    """Wait until something answers; every answer that is there, or none once it is `until`.
 
     A broker holds a pull for the time asked and a little more. One that says nothing for longer is
     not there any more, whatever its socket says: `OutcomeUnknown`.
     """
-    deadline = time.monotonic() + SUSPEND_MS / 1000 + HOLD_SLACK_S
     while True:
         answered = []
-        for queue, pull in pending.items():
+        for source, (pull, _) in pending.items():
             answer = pull.connection.take(pull.opaque)
             if answer is not None:
-                answered.append((queue, client.read_pull(pull, answer)))
-        if answered:
+                answered.append((source, client.read_pull(pull, answer)))
+        now = time.monotonic()
+        if answered or now >= until:
             return answered
-        if time.monotonic() >= deadline:
+        oldest = min(started for _, started in pending.values())
+        deadline = oldest + SUSPEND_MS / 1000 + HOLD_SLACK_S
+        if now >= deadline:
             raise OutcomeUnknown("a broker does not answer a held pull")
-        connections = {id(pull.connection): pull.connection for pull in pending.values()}
-        receive_any(connections.values(), deadline - time.monotonic())
+        connections = {id(pull.connection): pull.connection for pull, _ in pending.values()}
+        receive_any(connections.values(), min(deadline, until) - now)
 
 
-def _pull(client: Client, reading: Reading, queue: Queue, offset: int, suspend_ms: int = 0) -> PendingPull:
+def _pull(
+    client: Client, reading: Reading, source: TopicQueue, offset: int, suspend_ms: int = 0
+) -> PendingPull:
     return client.start_pull(
-        reading.topic,
-        queue,
+        source.topic,
+        source.queue,
         offset,
         PULL_COUNT,
         subscription=reading.subscription,
@@ -238,16 +293,43 @@ def _pull(client: Client, reading: Reading, queue: Queue, offset: int, suspend_m
     )
 
 
-def _next_offset(queue: Queue, offset: int, result: PullResult) -> int:
+def _next_offset(source: TopicQueue, offset: int, result: PullResult) -> int:
     if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
         note(
-            f"{queue.broker_name} queue {queue.queue_id}: {counted(result.min_offset - offset)} before "
+            f"{source.queue.broker_name} queue {source.queue.queue_id}: {counted(result.min_offset - offset)} before "
             f"offset {result.min_offset} are no longer stored; going on from there"
         )
     return result.next_offset
 
 
 # What a message looks like
+
+
+def received_json(message: ReceivedMessage) -> dict[str, Any]:
+    """A message as a consumer met it, in the form of `message_json`."""
+    document: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.source.queue.broker_name,
+        "queueId": message.source.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.message_id,
+        "offsetMsgId": message.offset_message_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "properties": dict(message.properties),
+        "bornTimestamp": message.born_timestamp_ms,
+        "storeTimestamp": message.store_timestamp_ms,
+        "reconsumeTimes": message.reconsume_times,
+    }
+    return document | _body_json(message.body, message.note)
+
+
+def _body_json(body: bytes, trouble: str | None) -> dict[str, str]:
+    try:
+        document = {"body": body.decode()}
+    except UnicodeDecodeError:
+        document = {"bodyBase64": base64.b64encode(body).decode()}
+    return document | ({"note": trouble} if trouble else {})
 
 
 def message_json(queue: Queue, record: Record) -> dict[str, Any]:
@@ -268,13 +350,7 @@ def message_json(queue: Queue, record: Record) -> dict[str, Any]:
         "storeTimestamp": record.store_timestamp,
         "reconsumeTimes": record.reconsume_times,
     }
-    try:
-        document["body"] = body.decode()
-    except UnicodeDecodeError:
-        document["bodyBase64"] = base64.b64encode(body).decode()
-    if trouble:
-        document["note"] = trouble
-    return document
+    return document | _body_json(body, trouble)
 
 
 def host_text(host: tuple[str, int]) -> str:
@@ -282,16 +358,42 @@ def host_text(host: tuple[str, int]) -> str:
     return f"{host[0]}:{host[1]}"
 
 
-def format_message(form: str, queue: Queue, record: Record, *, to_terminal: bool) -> bytes:
-    """One message as one line (a text body may hold line ends of its own)."""
-    if form == "json":
-        return msgspec.json.encode(message_json(queue, record)) + b"\n"
-    body, trouble = readable_body(record.sys_flag, record.body)
-    if trouble:
-        note(f"{record.msg_id}: {trouble}")
-    if form == "hex":
-        return body.hex().encode() + b"\n"
-    return (printable(body).encode() if to_terminal else body) + b"\n"
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How messages are printed, one for each line (a text body may hold line ends of its own)."""
+
+    name: str
+    to_terminal: bool
+    with_topic: bool = False
+    """Begin a line with the topic and a tab: for several topics at once."""
+
+    def record(self, source: TopicQueue, record: Record) -> bytes:
+        """A message as it is stored."""
+        if self.name == "json":
+            return msgspec.json.encode(message_json(source.queue, record)) + b"\n"
+        body, trouble = readable_body(record.sys_flag, record.body)
+        return self._line(source.topic, record.msg_id, body, trouble)
+
+    def received(self, message: ReceivedMessage) -> bytes:
+        """A message as a consumer met it."""
+        if self.name == "json":
+            return msgspec.json.encode(received_json(message)) + b"\n"
+        return self._line(message.topic, message.message_id, message.body, message.note)
+
+    def _line(self, topic: str, message_id: str, body: bytes, trouble: str | None) -> bytes:
+        if trouble:
+            note(f"{message_id}: {trouble}")
+        head = f"{topic}\t".encode() if self.with_topic else b""
+        if self.name == "hex":
+            return head + body.hex().encode() + b"\n"
+        return head + (printable(body).encode() if self.to_terminal else body) + b"\n"
+
+
+def parse_form(text: str) -> str:
+    """Read `--format`. Raises `UsageError`."""
+    if text not in ("text", "json", "hex"):
+        raise UsageError(f"--format {text!r} is none of: text, json, hex")
+    return text
 
 
 def printable(body: bytes) -> str:

@@ -20,6 +20,7 @@ from types import TracebackType
 import msgspec
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER, AddressRing, parse_address_list
+from ropewalk.client.admin_results import topic_kind
 from ropewalk.client.blocking import TIMEOUT_S, Connection
 from ropewalk.client.core import Unreachable
 from ropewalk.client.directory import NoNameServer
@@ -42,6 +43,7 @@ from ropewalk.client.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, 
 from ropewalk.client.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, error_for
+from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     GetMaxOffsetHeader,
     OffsetResponseHeader,
@@ -289,6 +291,20 @@ class Client:
     def _ask_offset(self, code: int, topic: str, queue: Queue, header: msgspec.Struct) -> int:
         answer = self._ask_broker(topic, queue, command_of(code, header))
         return answer_header(OffsetResponseHeader, require_success(answer)).offset
+
+    # Names
+
+    def topics(self) -> tuple[str, ...]:
+        """The topics of users, sorted: without retry and dead-letter topics, and the brokers' own."""
+        names, system = (
+            [str(name) for name in fastjson.loads(answer.body).get("topicList") or ()]
+            for code in (
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+            )
+            for answer in (require_success(self._ask_name_server(Command(code))),)
+        )
+        return tuple(sorted(name for name in names if topic_kind(name, system) == "normal"))
 
     # Connections
 
