@@ -10,19 +10,24 @@ where it stands; what it asked is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from ropewalk.client.anyio_shell import TIMEOUT_S, AsyncConnection, open_connection
+from ropewalk.client.anyio_shell import (
+    TIMEOUT_S,
+    AsyncConnection,
+    AsyncPeerRequestHandler,
+    open_connection,
+)
 from ropewalk.client.core import refuse_peer_request
 from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, Steps, T, Tell
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import Command
 
-OnRequest = Callable[[Command], Command | None]
+OnRequest = AsyncPeerRequestHandler
 
 
 class AsyncLinks:

@@ -14,7 +14,7 @@ callers get `OutcomeUnknown`, which is the truth.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -36,13 +36,16 @@ READ_SIZE = 64 * 1024
 TIMEOUT_S = 3.0
 """Seconds to connect, and seconds to wait for an answer, as the official clients do."""
 
+AsyncPeerRequestHandler = Callable[[Command], Command | Callable[[], Awaitable[Command]] | None]
+"""As `core.PeerRequestHandler`; a reply that takes time is a function to wait for it."""
+
 
 @asynccontextmanager
 async def open_connection(
     address: Address | str,
     *,
     timeout: float = TIMEOUT_S,
-    on_request: PeerRequestHandler = refuse_peer_request,
+    on_request: AsyncPeerRequestHandler = refuse_peer_request,
 ) -> AsyncIterator[AsyncConnection]:
     """Connect, within `timeout` seconds, and hang up at the end of the block. Raises `Unreachable`.
 
@@ -83,7 +86,7 @@ class AsyncConnection:
     """A connection to one name server or broker. Made by `open_connection`."""
 
     def __init__(
-        self, address: Address, stream: SocketStream, timeout: float, on_request: PeerRequestHandler
+        self, address: Address, stream: SocketStream, timeout: float, on_request: AsyncPeerRequestHandler
     ) -> None:
         self.address = address
         self.timeout = timeout
@@ -194,9 +197,16 @@ class AsyncConnection:
                 waiter.arrived.set()
                 continue
             reply = self._on_request(event.command)
-            if reply is not None and not event.command.is_oneway:
-                # Not written here: a peer that takes nothing until we have read would stop us both.
+            if reply is None or event.command.is_oneway:
+                continue
+            # Not written here: a peer that takes nothing until we have read would stop us both.
+            if isinstance(reply, Command):
                 replies.start_soon(self._write_reply, encode_frame(reply))
+            else:
+                replies.start_soon(self._write_late_reply, reply)
+
+    async def _write_late_reply(self, reply: Callable[[], Awaitable[Command]]) -> None:
+        await self._write_reply(encode_frame(await reply()))
 
     async def _write_reply(self, frame: bytes) -> None:
         try:

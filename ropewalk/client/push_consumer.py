@@ -38,6 +38,17 @@ from anyio.abc import ObjectReceiveStream, TaskGroup
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.anyio_links import AsyncLinks
+from ropewalk.client.asked import (
+    NotAnswered,
+    QueueState,
+    answered,
+    handled_document,
+    message_to_handle,
+    offsets_document,
+    require_group,
+    reset_offsets,
+    running_document,
+)
 from ropewalk.client.consuming import ConsumeFrom, ConsumerIdentity, is_missing_topic
 from ropewalk.client.core import refuse_peer_request
 from ropewalk.client.machine import clock, new_client_id, new_consumer_core, now_ms, subscriptions
@@ -47,8 +58,10 @@ from ropewalk.client.queue_cache import QueueCache
 from ropewalk.client.queue_reader import QueueReader, ReadingOptions
 from ropewalk.client.rebalance import share
 from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
-from ropewalk.codes import RequestCode
+from ropewalk.client.tally import Tally
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
+from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
 from ropewalk.format.remoting import Command
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
@@ -128,6 +141,9 @@ class AsyncPushConsumer:
         self._kept: dict[TopicQueue, int] = {}
         self._asked: set[TopicQueue] = set()
         """Queues whose lock may be ours: asked for, perhaps without hearing the answer, and not given back."""
+        self._tallies: dict[str, Tally] = {}
+        self._name_servers = name_servers
+        self._started_ms = now_ms()
         self._running: AbstractAsyncContextManager[None] | None = None
 
     @property
@@ -222,11 +238,89 @@ class AsyncPushConsumer:
         self._readers.clear()
         self._leaving.clear()
 
-    def _on_request(self, request: Command) -> Command | None:
-        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._rebalance_now.set()
-            return None
+    def _on_request(self, request: Command) -> Command | Callable[[], Awaitable[Command]] | None:
+        match request.code:
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                self._rebalance_now.set()
+                return None
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                for queue, offset in reset_offsets(request, self._core.identity.group).items():
+                    if queue in self._readers:
+                        self._readers[queue].go_to(offset)
+                return None
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                return answered(request, lambda: self._offsets_body(request))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                return answered(request, lambda: self._running_body(request))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                return self._handle_now(request)
         return refuse_peer_request(request)
+
+    # What administrators ask, by way of a broker
+
+    def _offsets_body(self, request: Command) -> bytes:
+        header = decode_header(ConsumerStatusHeader, request.ext)
+        if header.group != self._core.identity.group:
+            raise NotAnswered(f"this consumer is of group {self._core.identity.group}, not {header.group}")
+        return offsets_document(self._states(), header.topic)
+
+    def _running_body(self, request: Command) -> bytes:
+        require_group(decode_header(RelayHeader, request.ext), self._core.identity.group)
+        return running_document(
+            self._states(),
+            self._core.identity.subscriptions,
+            {topic: tally.document(clock()) for topic, tally in self._tallies.items()},
+            name_servers=self._name_servers,
+            concurrency=self.options.concurrency,
+            orderly=self.options.orderly,
+            started_ms=self._started_ms,
+            with_stacks=request.ext.get("jstackEnable") == "true",
+        )
+
+    def _states(self) -> list[QueueState]:
+        states = []
+        # Locks are timed by a clock that nobody sets; tools are shown where that is on the wall clock of now.
+        shown_ms = now_ms() - clock() * 1000
+        for queue, reader in sorted(self._readers.items()):
+            cache = reader.cache
+            states.append(
+                QueueState(
+                    queue,
+                    cache.committable,
+                    cache.next_offset,
+                    cache.count,
+                    cache.size,
+                    self._locks,
+                    round(shown_ms + reader.locked_at * 1000) if self._locks else 0,
+                    reader.pulled_ms,
+                    reader.handled_ms,
+                )
+            )
+        return states
+
+    def _handle_now(self, request: Command) -> Command | Callable[[], Awaitable[Command]]:
+        """Handle the message that a request brings, whatever its queue; the reply says what became of it."""
+        try:
+            message = message_to_handle(request, self._core.identity.group)
+        except NotAnswered as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        handled = anyio.Event()
+        body = b""
+
+        async def handle() -> None:
+            nonlocal body
+            began = clock()
+            failure = await self._call(message)
+            body = handled_document(failure, orderly=self.options.orderly, took_s=clock() - began)
+            handled.set()
+
+        async def reply() -> Command:
+            await handled.wait()
+            return request.reply(ResponseCode.SUCCESS, body=body)
+
+        # Not in the connection's task: who handles a message is not stopped because a broker hangs up.
+        self._tasks.start_soon(handle)
+        return reply
 
     async def _heartbeat_forever(self) -> None:
         while True:
@@ -284,7 +378,8 @@ class AsyncPushConsumer:
         begin = self._kept.get(queue)
         if begin is None:
             begin = await self._links.drive(self._core.begin_offset(queue))
-        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over)
+        tally = self._tallies.setdefault(queue.topic, Tally())
+        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over, tally)
         reader.locked_at = clock() if self._locks else math.inf
         self._readers[queue] = reader
         self._tasks.start_soon(reader.read)
@@ -408,6 +503,13 @@ class AsyncPushConsumer:
 
     async def _call(self, message: ReceivedMessage) -> Exception | None:
         """Call the handler; return what it raised."""
+        began = clock()
+        failure = await self._called(message)
+        tally = self._tallies.setdefault(message.source.topic, Tally())
+        tally.handled(clock(), clock() - began, ok=failure is None)
+        return failure
+
+    async def _called(self, message: ReceivedMessage) -> Exception | None:
         try:
             if self._is_async:
                 result = self._handler(message)

@@ -18,10 +18,11 @@ import anyio
 
 from ropewalk.client.anyio_links import AsyncLinks
 from ropewalk.client.consuming import ConsumerCore
-from ropewalk.client.machine import clock
+from ropewalk.client.machine import clock, now_ms
 from ropewalk.client.messages import PullStatus
 from ropewalk.client.queue_cache import QueueCache
 from ropewalk.client.received import ReceivedMessage, TopicQueue, received
+from ropewalk.client.tally import Tally
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
 
@@ -57,8 +58,10 @@ class QueueReader:
         begin: int,
         options: ReadingOptions,
         arrived: Callable[[QueueReader, QueueCache, ReceivedMessage], None],
+        tally: Tally | None = None,
     ) -> None:
         self.queue = queue
+        self.tally = tally or Tally()
         self.options = options
         self.cache = self._new_cache(begin)
         self.committed = -1
@@ -66,10 +69,14 @@ class QueueReader:
         self.locked_at = 0.0
         """When the broker last confirmed our lock; matters only to messages that are handled in order."""
         self.released = False
+        self.pulled_ms = 0
+        """When the last pull was answered, in milliseconds since 1970; 0 for never."""
+        self.handled_ms = 0
         self._core = core
         self._links = links
         self._arrived = arrived
         self._scope = anyio.CancelScope()
+        self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
         self._at_work = 0
 
@@ -82,7 +89,8 @@ class QueueReader:
                 while self.cache.is_full:
                     await self._changed.wait()
                 try:
-                    await self._pull_once()
+                    with anyio.CancelScope() as self._pulling:
+                        await self._pull_once()
                 except RopewalkError as exc:
                     if exc.code in (
                         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -100,6 +108,7 @@ class QueueReader:
         cache = self.cache
         # A broadcasting group has no progress at the broker.
         committable = 0 if self._core.identity.broadcasting else cache.committable
+        began = clock()
         result = await self._links.drive(
             self._core.pull(
                 self.queue,
@@ -109,6 +118,10 @@ class QueueReader:
                 committable,
             )
         )
+        self.pulled_ms = now_ms()
+        self.tally.pulled(clock(), clock() - began, len(result.records))
+        if cache.dropped:
+            return  # sent elsewhere meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
             # Out of what there is, or set back by an administrator: begin again where the broker says.
             cache.dropped = True
@@ -124,6 +137,13 @@ class QueueReader:
         cache.add(messages, result.next_offset)
         for message in messages:
             self._arrived(self, cache, message)
+        self._notify()
+
+    def go_to(self, offset: int) -> None:
+        """Forget what was read, and go on at an offset that an administrator has chosen."""
+        self.cache.dropped = True
+        self.cache = self._new_cache(offset)
+        self._pulling.cancel()
         self._notify()
 
     def _new_cache(self, begin: int) -> QueueCache:
@@ -146,6 +166,7 @@ class QueueReader:
     def end(self, cache: QueueCache, message: ReceivedMessage | None) -> None:
         """The worker is through. `message`, unless it has to be handled again, is finished."""
         self._at_work -= 1
+        self.handled_ms = now_ms()
         if message is not None and not cache.dropped:
             cache.finish(message)
         self._notify()
