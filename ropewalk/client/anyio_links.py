@@ -25,7 +25,6 @@ from ropewalk.client.anyio_shell import (
 from ropewalk.client.core import refuse_peer_request
 from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, Steps, T, Tell
 from ropewalk.errors import RopewalkError
-from ropewalk.format.remoting import Command
 
 OnRequest = AsyncPeerRequestHandler
 

@@ -23,7 +23,6 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from ropewalk.client.addresses import Address, parse_address
 from ropewalk.client.core import (
-    PeerRequestHandler,
     RemotingCore,
     Response,
     Unreachable,
