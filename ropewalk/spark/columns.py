@@ -314,8 +314,8 @@ class _Piece:
 
 
 def _timestamps(ms: Ints) -> pa.Array:
-    limit = (1 << 63) // 1000 - 1
-    beyond = np.abs(ms) > limit
+    # Years 1 to 9999. A damaged time outside of them would fail whoever collects it, and not us.
+    beyond = (ms < -62_135_596_800_000) | (ms > 253_402_300_799_999)
     micros = pa.array(np.where(beyond, 0, ms) * 1000, mask=beyond if beyond.any() else None)
     return micros.view(pa.timestamp("us", tz="UTC"))
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.schema import PRESETS, Selection, nearest, select
+from ropewalk.spark.schema import PRESETS, Selection, chosen_columns, nearest
 
 __all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "parse_options"]
 
@@ -300,7 +300,7 @@ class Options:
     def selection(self) -> Selection:
         """The columns that these options choose. Raises SchemaMismatch."""
         raw = self.properties_format == "raw"
-        return select(self.preset, self.columns, raw_properties=raw, headers=self.include_headers)
+        return chosen_columns(self.preset, self.columns, raw_properties=raw, headers=self.include_headers)
 
 
 _FIELDS: Final = {item.metadata["name"]: item for item in fields(Options)}

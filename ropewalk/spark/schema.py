@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "PRESETS", "Column", "SchemaMismatch", "Selection", "nearest", "select", "selection_of"]
+__all__ = [
+    "COLUMNS",
+    "PRESETS",
+    "Column",
+    "SchemaMismatch",
+    "Selection",
+    "nearest",
+    "chosen_columns",
+    "selection_of",
+]
 
 
 class SchemaMismatch(RopewalkError):
@@ -116,7 +125,7 @@ class Selection:
         )
 
 
-def select(
+def chosen_columns(
     preset: str = "default",
     columns: Iterable[str] = (),
     *,
