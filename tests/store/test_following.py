@@ -301,7 +301,7 @@ def test_a_full_disk_takes_fewer_bytes_and_goes_on_when_there_is_room(master: Wo
             store.publish()
             world.clock.ms += 100
             store.tick()
-        assert follower.boundary == len(data) and store.full is None
+        assert follower.boundary == len(data) and not store._ahead.full
     assert bytes_of(world) == data
 
 
