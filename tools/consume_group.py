@@ -22,6 +22,7 @@ from ropewalk.client.core import Unreachable
 from ropewalk.client.push_consumer import AsyncPushConsumer
 from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError
+from ropewalk.format.names import check_group
 from tools.consume import Start
 from tools.interrupts import Interrupts
 from tools.output import OutputFailed, UsageError
@@ -48,6 +49,8 @@ class GroupReading:
     count_max: int | None = None
 
     def __post_init__(self) -> None:
+        if (reason := check_group(self.group)) is not None:
+            raise UsageError(f"--group: {reason}")
         if self.start.offset is not None:
             raise UsageError(
                 "--from offset:N and --group do not go together; `ropewalk admin group reset` sends a group there"

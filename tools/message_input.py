@@ -45,10 +45,12 @@ PRINTED_FIELDS = frozenset(
         "bornHost",
         "storeTimestamp",
         "reconsumeTimes",
+        "logOffset",
+        "groups",
         "note",
     }
 )
-"""What `consume --json` prints besides: where a message lay, which does not say where its copy shall lie."""
+"""What `consume --json` and `admin message --json` print besides: where a message lay says nothing about its copy."""
 
 
 class BadLine(UsageError):

@@ -10,11 +10,11 @@ share an `AsyncAdmin`, and `skipped` tells of all their calls.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_brokers import AdminCore
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 def _held(
     conversation: Callable[Concatenate[AdminCore, P], Steps[T]],
-) -> Callable[Concatenate[AsyncAdmin, P], Awaitable[T]]:
+) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]]:
     """A method that holds this conversation, with its parameters and its docstring."""
 
     @wraps(conversation)
