@@ -40,6 +40,10 @@ class DeletedTopics:
         """Whether a record of `topic` at this log offset was deleted with its topic."""
         return offset < self._ends.get(topic, 0)
 
+    def knows(self, topic: str) -> bool:
+        """Whether `topic` was ever deleted, as far as the log still tells."""
+        return topic in self._ends
+
     def note(self, topic: str, end_offset: int, log_min_offset: int) -> bytes:
         """Remember a deletion; the text that `save` has to make durable. Forgets those the log has outlived."""
         self._ends = {name: end for name, end in self._ends.items() if end > log_min_offset}

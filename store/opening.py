@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE
+from ropewalk.format.names import SCHEDULE_TOPIC
 from store import recovery
 from store.bound import Bound, decode_bound
 from store.checksums import Checksums
@@ -194,8 +195,21 @@ class Opening:
         if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
             raise QueueGap  # a damaged entry can look like the end of its file
         first_ms = 0
+        plain: recovery.Plain = {}
+
+        def take_plain(offset: int) -> int:
+            segment = self.log.find(offset)
+            if segment is None or not plain:
+                return offset
+            end, records, latest_ms = recovery.take_plain(segment, offset - segment.base_offset, plain)
+            found.records += records
+            found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
+            return segment.base_offset + end
+
         delay_of = self.delay_levels.delay_of
-        for seen in recovery.walk(self.log, start, durable, self.sync_flush, flushed_ms, delay_of):
+        for seen in recovery.walk(
+            self.log, start, durable, self.sync_flush, flushed_ms, delay_of, take_plain
+        ):
             if isinstance(seen, Sighted):
                 if not found.records:
                     first_ms = seen.store_timestamp
@@ -203,6 +217,7 @@ class Opening:
                 found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
                 if seen.indexed:
                     self._index_again(seen, start, kept)
+                    self._note_plain(seen, plain)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:
@@ -243,6 +258,16 @@ class Opening:
         queue.add(record.offset, record.size, record.tags_code)
         queue.readable = queue.next_offset
         self.mark_dirty(queue)
+
+    def _note_plain(self, record: Sighted, plain: recovery.Plain) -> None:
+        """Have the next records of this record's queue taken in without a look at each."""
+        topic = record.topic.encode()
+        queue = self._find_queue(record.topic, record.queue_id)
+        if queue is None or record.topic == SCHEDULE_TOPIC or self.deleted.knows(record.topic):
+            return
+        if len(topic) <= 127:
+            self.mark_dirty(queue)  # once, and not with each
+            plain.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
 
     def _lower_checkpoint(self, stored_before_ms: int) -> None:
         """Take back what an older checkpoint claims about entries that are about to be written anew, durably.

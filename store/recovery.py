@@ -16,8 +16,9 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ropewalk.format.names import SCHEDULE_TOPIC
 from ropewalk.format.properties import find_property, tags_code
@@ -39,6 +40,9 @@ _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
 _SIZE_MIN = 91
 _CHUNK = 1 << 20
+_PLAIN = struct.Struct(">iIIi4xqqi16xq20xi")  # of a record with two IPv4 hosts: also store time and body size
+_NOT_PLAIN = _BORN_V6 | _STORE_V6 | _TRANSACTION_MASK
+_TAGS = b"\x02TAGS\x01"
 _MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
 
 
@@ -126,6 +130,75 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     )  # fmt: skip
 
 
+Plain: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
+"""Queues by how a V1 record spells their topic (length and name), and by number."""
+
+
+def take_plain(segment: Segment, position: int, plain: Plain) -> tuple[int, int, int]:
+    """Take in the run of records from `position` on that leave nothing to ask; where it ended, records, store time.
+
+    They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
+    added. What is anything else ends the run and is for `look`. The store time is the latest, in ms. HOT.
+    """
+    data, base, size_max, unpack, crc32 = (
+        segment.map,
+        segment.base_offset,
+        segment.size,
+        _PLAIN.unpack_from,
+        zlib.crc32,
+    )
+    records = latest = 0
+    while position + _SIZE_MIN <= size_max:
+        size, magic, crc, queue_id, queue_offset, offset, sys_flag, store_timestamp, body_size = unpack(
+            data, position
+        )
+        tail_at, end = position + 88 + body_size, position + size
+        if (
+            magic != MAGIC_V1
+            or offset != base + position
+            or sys_flag & _NOT_PLAIN
+            or body_size < 0
+            or not tail_at + 3 <= end <= size_max
+        ):
+            break
+        tail = bytes(data[tail_at:end])
+        properties_at = tail[0] + 3
+        queues = plain.get(tail[: properties_at - 2])
+        queue = queues.get(queue_id) if queues is not None else None
+        properties_size = len(tail) - properties_at
+        if (
+            queue is None
+            or not queue.min_offset <= queue_offset <= queue.next_offset
+            or not 0 <= properties_size <= 0x7FFF
+            or int.from_bytes(tail[properties_at - 2 : properties_at], "big") != properties_size
+            or tail[-1] == 0
+        ):
+            break
+        if body_size and crc32(data[position + 88 : tail_at]) & 0x7FFFFFFF != crc:
+            break
+        records += 1
+        position = end
+        if store_timestamp > latest:
+            latest = store_timestamp
+        if queue_offset < queue.next_offset:
+            continue  # its entry was in the files
+        code = 0
+        if b"TAGS\x01" in tail:
+            at = tail.rfind(_TAGS, properties_at)
+            stop = tail.find(b"\x02", at + 6)
+            tags = tail[at + 6 : stop] if stop >= 0 else tail[at + 6 :]
+            # The first of the properties, or one without a value: not worth a way of its own.
+            code = _code_of(tags) if at >= 0 and tags else _tags_code_of(tail[properties_at:])
+        queue.add(offset, size, code)
+        queue.readable = queue_offset + 1
+    return position, records, latest
+
+
+@lru_cache(maxsize=4096)
+def _code_of(tags: bytes) -> int:
+    return tags_code(tags.decode(errors="replace"))
+
+
 def _tags_code_of(properties: bytes) -> int:
     tags = None
     for piece in properties.split(b"\x02"):
@@ -201,13 +274,18 @@ def walk(
     sync_flush: bool,
     flushed_ms: int = 0,
     delay_ms: Callable[[str], int] | None = None,
+    skip: Callable[[int], int] | None = None,
 ) -> Iterator[Sighted | tuple[Verdict, int]]:
     """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
-    Durable is what lies below `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
+    `skip` may take records itself, from an offset on, and says where the next one is. Durable is what lies below
+    `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
     """
     offset = start
     while (segment := log.find(offset)) is not None:
+        if skip is not None and (further := skip(offset)) > offset:
+            offset = further
+            continue
         seen = look(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, Sighted):
             if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
