@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker.admin_base import Desk
 from broker.admin_broker import AdminBroker
 from broker.admin_groups import AdminGroups
+from broker.admin_ha import AdminHa
 from broker.admin_modes import AdminModes
 from broker.admin_offsets import AdminOffsets
 from broker.admin_relay import AdminRelay
@@ -25,6 +26,7 @@ class Admin:
 
     def __init__(self, broker: Broker) -> None:
         self._desk = Desk(broker)
+        self.ha = AdminHa(self._desk)
 
     def register(self, handlers: Handlers) -> None:
         desk = self._desk
@@ -36,6 +38,7 @@ class Admin:
             AdminBroker(desk),
             AdminModes(desk),
             AdminUpkeep(desk),
+            self.ha,
         ):
             for code, handler in part.handlers().items():
                 assert code not in handlers.cold, code

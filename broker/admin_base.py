@@ -107,6 +107,17 @@ class Desk:
 
         worker.submit(look, bring)
 
+    def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Have the helper thread do what other members of the group asked for; refused when too much waits already."""
+        worker = self._worker
+        if worker is None:
+            worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
+        if worker.pending >= LOOKUPS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
+            )
+        worker.submit(job, done)
+
     def send(self, request: Command, session: Session, answer: Command) -> None:
         """An answer that did not come at once."""
         if not session.is_open or request.is_oneway:

@@ -26,6 +26,7 @@ from broker.clients import ClientRegistry
 from broker.config import BrokerConfig
 from broker.delay_progress import DelayProgress
 from broker.groups import GroupTable
+from broker.ha_member import HaMember
 from broker.ha_status import HaStatus
 from broker.locks import LockTable
 from broker.metrics import Metrics
@@ -109,7 +110,7 @@ class Broker:
             )
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
-        self.offsets = OffsetTable()
+        self.offsets = OffsetTable(now_ms)
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
         self.hold = PullHold()
         self.acks = AckQueue()
@@ -205,11 +206,13 @@ class Broker:
         self._published_generation = -1
         self._topics_stale = False
         self.unfinished = Unfinished()
+        self.member = HaMember(self, f"{chance.getrandbits(64):016x}")
 
     # -- life ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the store and load the tables. Blocks."""
+        self.member.load()
         recovered = self.store.open()
         for finding in recovered.findings:
             log.warning("recovery", finding=finding)
@@ -230,13 +233,17 @@ class Broker:
                 findings += load(value)
             for finding in findings:
                 log.warning("config file", file=name, finding=finding)
+        times, findings = json_file.load(self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json")
+        for finding in findings:
+            log.warning("config file", file="offsetTimes.json", finding=finding)
+        self.offsets.load_times(times or {})
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
-        self.replication.open()
+        self.member.open()
 
     def _role_changed(self) -> None:
-        self._sends.waits = self.store.config.sync_flush or self.replication.waits
+        self._sends.wait(self.store.config.sync_flush or self.replication.waits)
 
     def _load_delays(self, path: Path) -> None:
         value, findings = json_file.load(path)
@@ -264,7 +271,7 @@ class Broker:
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""
         directory = self.config.store_path_root_dir / "config"
-        return {
+        tables: dict[Path, tuple[int, Callable[[], bytes]]] = {
             directory / "topics.json": (self.topics.generation, self.topics.dump),
             directory / "subscriptionGroup.json": (self.groups.generation, self.groups.dump),
             directory / "messageRequestMode.json": (self.request_modes.generation, self.request_modes.dump),
@@ -277,10 +284,15 @@ class Broker:
                 lambda: self._delay_progress.dump(self.now_ms()),
             ),
         }
+        if self.member.has_company:
+            times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
+            tables[times] = self.offsets.changed, self.offsets.dump_times
+        return tables
 
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
         self.replication.stop()
+        self.member.stop()
         self.admin.stop()
         self.reader.stop()
         self.bulk_reader.stop()
@@ -320,6 +332,11 @@ class Broker:
         queues = QueueData(name, config.read_queues, config.write_queues, config.perm)
         address = ":".join(map(str, self.address))
         found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
+
+    def follow_delays(self, offsets: dict[int, int]) -> None:
+        """A slave keeps how far its master has delivered."""
+        self.delays.follow(offsets)
+        self._delay_progress.note(offsets, self.store.log.end_offset)
 
     def delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
@@ -365,6 +382,7 @@ class Broker:
 
     def _session_closed(self, session: Session) -> None:
         self.hold.release(session)
+        self.admin.ha.forget(session)
         self.requests.notify(self.clients.closed(session))
 
     def _refusal(self) -> tuple[int, str] | None:

@@ -62,7 +62,7 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _DELAY = re.compile(r"([0-9]{1,9})([smhd])")
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_HIDDEN = re.compile(r"password|credential|initAuthenticationUser", re.IGNORECASE)
+_HIDDEN = re.compile(r"password|credential|secret|initAuthenticationUser", re.IGNORECASE)
 
 
 class ConfigError(RopewalkError):
@@ -119,6 +119,10 @@ class BrokerConfig:
     max_ha_transfer_byte_in_second: int
     slave_read_enable: bool
     ack_after_flush: bool
+    ropewalk_secret: str
+    """What the members of a group prove to each other that they know; empty: nobody has to."""
+    ropewalk_master_address: str
+    """The master's remoting address, where no name server tells it."""
     ha_sync_from_last_file: bool
     store_path_root_dir: Path
     store_path_commit_log: Path
@@ -505,6 +509,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "bindAddress": _bind,
     "namesrvAddr": _servers,
     "haMasterAddress": _server,
+    "ropewalkMasterAddress": _server,
     "storePathRootDir": lambda text: Path(text).expanduser(),
     "storePathCommitLog": _directory,
     "messageDelayLevel": _delays,
@@ -570,6 +575,8 @@ def _derive(
     values.setdefault("brokerIP2", values["brokerIP1"])
     values.setdefault("namesrvAddr", ())
     values.setdefault("haMasterAddress", "")
+    values.setdefault("ropewalkMasterAddress", "")
+    values.setdefault("ropewalkSecret", "")
     values.setdefault("inSyncReplicas", 2 if values["brokerRole"] == "SYNC_MASTER" else 1)
     port = values["listenPort"]
     values.setdefault("metricsPromExporterHost", values["bindAddress"])

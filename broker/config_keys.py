@@ -199,6 +199,9 @@ _HONOURED: Final = (
     # only, as from RocketMQ, and not all there is.
     _bool("ackAfterFlush", False),
     _bool("haSyncFromLastFile", False),
+    # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
+    _text("ropewalkSecret", None),
+    _text("ropewalkMasterAddress", None),
     # Metrics, from a port of their own (5557; any free one where listenPort is 0); DISABLE is no port at all.
     _text(
         "metricsExporterType", "PROM", "PROM", "DISABLE", "OTLP_GRPC", "LOG",

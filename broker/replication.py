@@ -58,6 +58,8 @@ class Replication:
         self.before_report: BeforeReport | None = None
         self.on_role: Callable[[], None] = lambda: None
         """Called when the role has changed."""
+        self.counts: Callable[[HaConnection], bool] = lambda connection: True
+        """Whether the group's terms let a slave's reports count already."""
         self.source = LogSource(store.log, store.completions, config.warm_window_bytes)
         self.rules = HaRules(
             heartbeat_ms=config.ha_send_heartbeat_interval,
@@ -166,6 +168,15 @@ class Replication:
     def _reported(self) -> None:
         self._dirty = True
 
+    def need(self, acks: int) -> None:
+        """Wait for so many slaves from now on."""
+        self.transfer.needed = acks
+        self._dirty = True
+
+    def recount(self) -> None:
+        """Who counts may be different: look at what they have again."""
+        self._dirty = True
+
     @property
     def confirmed(self) -> int:
         """Through where producers may be told that slaves have it."""
@@ -183,7 +194,7 @@ class Replication:
         elif self.fence is not None:
             self.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
         elif self.role == SYNC_MASTER and (self.waits or self._min_in_sync > 1):
-            copies = 1 + len(self.service.in_sync())
+            copies = 1 + sum(map(self.counts, self.service.in_sync()))
             self.available = copies > self.transfer.needed
             if copies < self._min_in_sync:
                 self.refused = (
@@ -210,7 +221,9 @@ class Replication:
             transfer = self.transfer
             if self._dirty:
                 self._dirty = False
-                transfer.reported(slave.acknowledged for slave in self.service.counted())
+                transfer.reported(
+                    slave.acknowledged for slave in self.service.counted() if self.counts(slave)
+                )
             transfer.appended(self.store.log.end_offset, self._now_ms(), available=self.available)
             self.store.limit_readable(transfer.decided)
         if self.service.connections:

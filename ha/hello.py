@@ -32,6 +32,7 @@ __all__ = [
     "EpochAsk",
     "Hello",
     "RangesAsk",
+    "SlaveView",
     "StandingMessage",
     "Sums",
     "Welcome",
@@ -114,6 +115,20 @@ class EpochAsk(msgspec.Struct, frozen=True):
     master: str = ""
 
 
+class SlaveView(msgspec.Struct, frozen=True):
+    """A connection of a slave, as its master sees it."""
+
+    address: str
+    """Where it is reached on the remoting port; its end of the HA connection, if it never said."""
+    broker_id: int
+    """-1 for a slave that said no hello."""
+    acknowledged: int
+    in_sync: bool
+    counts: bool
+    """Whether its reports make acknowledgements."""
+    bytes_per_second: int = 0
+
+
 class StandingMessage(msgspec.Struct, frozen=True):
     """A `Standing` on the wire, with what people like to know besides."""
 
@@ -133,6 +148,15 @@ class StandingMessage(msgspec.Struct, frozen=True):
     master_age_ms: int = -1
     name_server: str = ""
     """Where a name server lives in this very process; empty where none does."""
+    ha_address: str = ""
+    cluster: str = ""
+    flushed: int = 0
+    readable: int = 0
+    has_master: bool = False
+    """Of a slave: whether its master answers."""
+    link: str = ""
+    """Of a slave: the state of its HA connection, and why there is none."""
+    slaves: list[SlaveView] = []
 
     def standing(self) -> Standing:
         return Standing(

@@ -1,0 +1,456 @@
+"""This broker as a member of its group: the role it has, on disk before anybody hears of it, and what follows from it.
+
+    <root>/ropewalk/role.json     role, brokerId and epoch, what was promised to whom, the group's terms
+    <root>/ropewalk/epochs.json   who wrote which part of the log
+
+The decisions are `ha.roles`'s; here they meet files, the stream (`replication`) and the tables. A change goes in an
+order in which nothing is promised too early: what must stop stops at once, then the record is saved by a helper thread,
+then what may begin begins, and only then whoever asked is answered. A broker that never had a role but the one of its
+configuration has neither file, and is of epoch 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import structlog
+
+from broker.json_file import StoreConfigDamaged
+from ha.connection import HaConnection
+from ha.epochs import Epochs
+from ha.hello import SlaveView, StandingMessage
+from ha.metadata import Seen, SyncAnswer, SyncAsk
+from ha.roles import MASTER_ID, SLAVE, Act, Outcome, RoleCore, RoleRecord, Roll, Terms
+from store.diverged import About
+from store.workers import Worker
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+log = structlog.get_logger("broker.ha")
+
+ALL_GONE_MS = 1 << 62
+_DELAYS_WAITING_MAX = 256
+
+
+class HaMember:
+    """Role, epochs and roll of one broker. The loop owns it."""
+
+    core: RoleCore
+    roll: Roll
+
+    def __init__(self, broker: Broker, run: str) -> None:
+        """`run` names this process to slaves: what they know of another one's tables means nothing."""
+        self._broker = broker
+        config = broker.config
+        self.address = f"{broker.address[0]}:{broker.address[1]}"
+        self.ha_address = ""
+        """Where slaves connect to; known when the port is bound."""
+        self.name_server = ""
+        """Of the name server in this very process, if there is one."""
+        self.run = run
+        self.epochs = Epochs()
+        self.seen = Seen()
+        self.heard: SyncAnswer | None = None
+        """What a slave heard last of its master."""
+        self.heard_ms = 0
+        self.lost_ms = -1
+        """When contact with the master was lost, by the clock that nobody sets; -1 while there is contact."""
+        self.hint = ""
+        """An address that may be a newer master's; somebody should look."""
+        self.diverged: About | None = None
+        """Set when the log has to be cut before this slave can follow: the process has to see to that."""
+        self.behind = False
+        """Set with `diverged` when nothing of the log can be kept."""
+        self.on_role: Callable[[], None] = lambda: None
+        self._directory = config.store_path_root_dir / "ropewalk"
+        self._worker: Worker | None = None
+        self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
+        self._delays_generation = 0
+        self._delays_known: dict[int, int] = {}
+
+    # -- open ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the files, and be what they say. Blocks."""
+        config = self._broker.config
+        record = _read(self._directory / "role.json", RoleRecord, self._broker)
+        pairs = _read(self._directory / "epochs.json", _EpochFile, self._broker)
+        try:
+            self.epochs = Epochs.of(pairs.epochs) if pairs is not None else Epochs()
+        except ValueError as exc:
+            raise StoreConfigDamaged(f"{self._directory / 'epochs.json'} makes no sense: {exc}") from exc
+        if record is None:
+            record = RoleRecord(config.broker_role, config.broker_id)
+        elif (record.role, record.broker_id) != (config.broker_role, config.broker_id) and record.reign:
+            log.info(
+                "the role is not the configuration's: it was changed while the group ran",
+                role=record.role, broker_id=record.broker_id, epoch=record.epoch,
+                file=str(self._directory / "role.json"),
+            )  # fmt: skip
+        elif not record.reign:  # nobody ever changed it: the configuration says who this is
+            record = msgspec.structs.replace(record, role=config.broker_role, broker_id=config.broker_id)
+        before = record.terms.required_acks
+        if record.role != SLAVE and config.broker_role != SLAVE:
+            terms = record.terms.with_promise(config.broker_role, config.in_sync_replicas)
+            record = msgspec.structs.replace(record, role=config.broker_role, terms=terms)
+        self.core = RoleCore(record)
+        self.roll = Roll.of(record.terms, before)
+
+    def open(self) -> None:
+        """The store and the tables are loaded: take up the role."""
+        record, replication = self.core.record, self._broker.replication
+        self._worker = Worker("ropewalk-role", self._broker.store.completions)
+        replication.counts = self.counts
+        if record.role == SLAVE:
+            replication.follow()
+        else:
+            replication.lead(record.role, 1 + self.roll.required_acks)
+            if self.core.is_fenced:
+                replication.fence = self._fenced()
+            elif record.terms.slaves:
+                # Somebody may have taken its place while this broker was down: look before anything is promised.
+                replication.fence = "looking whether another broker became master meanwhile"
+        self._broker.topics.set_state_version(record.reign, self._broker.now_ms())
+        self._publish()
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
+    @property
+    def record(self) -> RoleRecord:
+        return self.core.record
+
+    @property
+    def has_company(self) -> bool:
+        """Whether there is, or was, another replica of this broker."""
+        return self.core.record.role == SLAVE or bool(self.core.record.terms.slaves)
+
+    # -- changes -------------------------------------------------------------------------------------
+
+    def carry_out(self, outcome: Outcome, done: Callable[[], None] = lambda: None) -> None:
+        """Do what a decision asks for, in its order; `done` when the record is on disk and the rest has begun."""
+        act, record = outcome.act, outcome.record
+        replication = self._broker.replication
+        epochs = self.epochs
+        if act is Act.FENCE:
+            replication.fence = self._fenced()
+        elif act is Act.DROP and replication.client is not None:
+            replication.client.drop(f"epoch {record.epoch} was accepted: no older master is followed")
+        elif act is Act.LEAD:
+            if replication.client is not None:
+                replication.client.shutdown()
+            epochs = epochs.begin(record.epoch, self._broker.store.whole_end)
+        elif act is Act.FOLLOW:
+            self._stop_leading()
+        if act is not Act.NOTHING:
+            log.info(
+                "role", act=act.value, role=record.role, epoch=record.epoch, reign=record.reign, by=record.by
+            )
+
+        def saved() -> None:
+            self.epochs = epochs
+            if self.core.record is record:  # nothing newer was decided meanwhile
+                self._begin(act, record)
+            self._publish()
+            done()
+
+        self._save(record, epochs if act is Act.LEAD else None, saved)
+
+    def _begin(self, act: Act, record: RoleRecord) -> None:
+        broker, replication = self._broker, self._broker.replication
+        if act is Act.RESUME:
+            replication.fence = None
+        elif act is Act.LEAD:
+            self.roll = Roll.of(record.terms)
+            replication.fence = None
+            replication.lead(record.role, record.terms.in_sync_replicas)
+            broker.delays.load(self._delays_known or broker.delays.offsets())
+            self.heard, self.lost_ms = None, -1
+        elif act is Act.FOLLOW:
+            if record.master and record.master != replication.master_address:
+                replication.master_ha = ""  # asked of the new master itself
+                self.hint = record.master
+            if replication.client is None:
+                replication.follow()
+            else:
+                replication.client.drop("there is a newer master")
+        if act in (Act.LEAD, Act.FOLLOW):
+            broker.topics.set_state_version(record.reign, broker.now_ms())
+            broker.groups.set_state_version(record.reign, broker.now_ms())
+            self.on_role()
+
+    def _stop_leading(self) -> None:
+        """Nobody is told 0 any more: whoever still waits for a slave gets "stored, but a slave was late"."""
+        broker = self._broker
+        if broker.replication.client is None:
+            broker.replication.fence = None
+            broker.acks.expire(ALL_GONE_MS, broker.store.flushed_offset, -1)
+            broker.replication.follow()
+
+    def _fenced(self) -> str:
+        record = self.core.record
+        return f"epoch {record.epoch} is about to begin under another master; this one still reigns in {record.reign}"
+
+    def looked_around(self) -> None:
+        """Nobody who answered is a newer master."""
+        if not self.core.is_fenced and self._broker.replication.fence is not None and self.core.is_master:
+            self._broker.replication.fence = None
+
+    def learn_terms(self, terms: Terms, done: Callable[[], None]) -> None:
+        """A slave keeps its master's terms on disk before it reports to it."""
+        self.carry_out(self.core.learn(terms), done)
+
+    def enrol(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
+        """A slave is on the roll, durably. Raises ValueError when there is no room for one more."""
+        outcome = self.core.enrol(broker_id, address)
+        if outcome.record.terms is self.roll.terms:
+            done()
+            return
+        self.roll.enrolled(outcome.record.terms, broker_id)
+        self.carry_out(outcome, done)
+
+    def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
+        """A slave whose log was compared with its master's takes the master's list over."""
+        if epochs == self.epochs:
+            done()
+            return
+        self.epochs = epochs
+        self._save(None, epochs, done)
+
+    def counts(self, connection: HaConnection) -> bool:
+        """Whether a slave that said hello may be counted already (`Roll`)."""
+        replica = self._broker.replication.service.replica_of(connection)
+        return replica is None or self.roll.counts(replica.broker_id)
+
+    def has_terms(self, broker_id: int, version: int) -> None:
+        """A slave says which terms it has on disk."""
+        replication, before = self._broker.replication, self.roll.required_acks
+        self.roll.has(broker_id, version)
+        if self.core.is_master and before != self.roll.required_acks:
+            replication.need(self.roll.required_acks)
+        replication.recount()
+
+    def _save(self, record: RoleRecord | None, epochs: Epochs | None, done: Callable[[], None]) -> None:
+        assert self._worker is not None
+        disk, directory = self._broker.disk, self._directory
+        if record is not None and record == RoleRecord(
+            self._broker.config.broker_role, self._broker.config.broker_id
+        ):
+            record = None  # nothing but what the configuration says
+
+        def write() -> None:
+            if epochs is not None:
+                disk.replace_file(directory / "epochs.json", msgspec.json.encode(_EpochFile(epochs.pairs())))
+            if record is not None:
+                disk.replace_file(directory / "role.json", msgspec.json.encode(record))
+
+        self._worker.submit(write, lambda _result: done())
+
+    # -- what others are told ------------------------------------------------------------------------
+
+    def standing(self) -> StandingMessage:
+        broker, record = self._broker, self.core.record
+        store, heard = broker.store, self.heard
+        end = store.whole_end
+        age = -1
+        if heard is not None:
+            age = (self.lost_ms if self.lost_ms >= 0 else broker.monotonic_ms()) - self.heard_ms
+        return StandingMessage(
+            broker_name=broker.config.broker_name,
+            broker_id=record.broker_id,
+            address=self.address,
+            role=record.role,
+            epoch=record.epoch,
+            reign=record.reign,
+            begin=store.log.min_offset,
+            end=end,
+            log_epoch=self.epochs.of_end(end),
+            waiting=len(broker.acks) if record.role != SLAVE else 0,
+            terms=record.terms,
+            master=broker.replication.master_address if record.role == SLAVE else self.address,
+            master_end=heard.end if heard is not None else 0,
+            master_age_ms=age,
+            name_server=self.name_server,
+            ha_address=self.ha_address,
+            cluster=broker.config.broker_cluster_name,
+            flushed=store.flushed_offset,
+            readable=store.readable_offset,
+            has_master=self.lost_ms < 0 and heard is not None,
+            link=self._link(),
+            slaves=self._slaves() if record.role != SLAVE else [],
+        )
+
+    def _link(self) -> str:
+        client = self._broker.replication.client
+        if client is None:
+            return ""
+        return (
+            client.state.value
+            if client.link is not None or not client.why
+            else f"{client.state.value}: {client.why}"
+        )
+
+    def _slaves(self) -> list[SlaveView]:
+        service, end = self._broker.replication.service, self._broker.store.log.end_offset
+        counted = service.counted()
+        views = []
+        for connection in service.connections:
+            replica = service.replica_of(connection)
+            views.append(
+                SlaveView(
+                    replica.address if replica is not None else ":".join(map(str, connection.link.peer)),
+                    replica.broker_id if replica is not None else -1,
+                    connection.acknowledged,
+                    connection.is_in_sync(end),
+                    connection in counted and self.counts(connection),
+                    connection.rate,
+                )
+            )
+        return views
+
+    def _publish(self) -> None:
+        self._broker.ha_status = replace(
+            self._broker.ha_status, is_master=self.core.is_master, epoch=self.core.record.epoch
+        )
+
+    # -- metadata: as a master -----------------------------------------------------------------------
+
+    def answer_sync(self, ask: SyncAsk) -> SyncAnswer:
+        """What a slave gets to know: the tables that moved since, and where this master stands."""
+        broker = self._broker
+        self.take_commits(ask.commits)
+        self.has_terms(ask.broker_id, ask.terms_version)
+        known = ask.seen if ask.seen.run == self.run else Seen()
+        delays = broker.delays.offsets()
+        if delays != self._delays_known:
+            self._delays_known = delays
+            self._delays_generation += 1
+        changed, sequence = broker.offsets.journal.since(known.offsets)
+        commits = [
+            (topic, group, queue_id, offset, time_ms)
+            for (topic, group, queue_id), time_ms in changed
+            if (offset := broker.offsets.query(group, topic, queue_id)) is not None
+        ]
+        seen = Seen(
+            self.run, broker.topics.generation, broker.groups.generation, sequence, self._delays_generation
+        )
+        return SyncAnswer(
+            epoch=self.core.record.reign,
+            seen=seen,
+            end=broker.store.log.end_offset,
+            readable=broker.store.readable_offset,
+            time_ms=broker.now_ms(),
+            terms=self.core.record.terms,
+            topics=broker.topics.to_wrapper() if known.topics != seen.topics else None,
+            groups=broker.groups.to_wrapper() if known.groups != seen.groups else None,
+            delays={str(level): offset for level, offset in delays.items()}
+            if known.delays != seen.delays
+            else None,
+            commits=commits,
+            more=sequence < broker.offsets.journal.sequence,
+        )
+
+    # -- metadata: as a slave ------------------------------------------------------------------------
+
+    def take_answer(self, answer: SyncAnswer) -> None:
+        """Take over what the master said."""
+        broker = self._broker
+        self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
+        if answer.topics is not None:
+            self.take_topics(answer.topics)
+        if answer.groups is not None:
+            gone = broker.groups.adopt(answer.groups)
+            if gone:
+                log.warning(
+                    "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
+                )
+        self.take_commits(answer.commits)
+        if answer.delays is not None:
+            delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
+            self._delays.append((answer.end, delays))
+        self.seen = answer.seen
+        self.take_delays()
+        broker.store.limit_readable(answer.readable)
+        if answer.terms != self.core.record.terms:
+            self.learn_terms(answer.terms, lambda: None)
+
+    def take_topics(self, value: dict[str, object]) -> None:
+        broker = self._broker
+        gone = broker.topics.adopt(value)
+        for name in gone:
+            broker.offsets.remove_topic(name)
+            broker.store.delete_topic(name, lambda _done: None)
+        if gone:
+            log.warning(
+                "topics that the master does not have are removed here", topics=gone[:20], count=len(gone)
+            )
+        broker.topics_changed()
+
+    def take_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
+        offsets = self._broker.offsets
+        for topic, group, queue_id, offset, time_ms in commits:
+            try:
+                offsets.merge(group, topic, queue_id, offset, time_ms)
+            except ValueError as exc:
+                log.warning(
+                    "an offset of another replica is not taken", topic=topic, group=group, reason=str(exc)
+                )
+
+    def take_delays(self) -> None:
+        """Believe in deliveries whose copies are in the own log, and in no others: they would be lost."""
+        end, found = self._broker.store.whole_end, None
+        while self._delays and self._delays[0][0] <= end:
+            found = self._delays.popleft()[1]
+        if found is not None:
+            self._delays_known = found
+            self._broker.follow_delays(found)
+
+    def lost_contact(self) -> None:
+        """The master does not answer any more."""
+        if self.lost_ms < 0:
+            self.lost_ms = self._broker.monotonic_ms()
+
+    @property
+    def master_is_gone(self) -> bool:
+        """Whether a slave has to manage without its master."""
+        return not self.core.is_master and (self.lost_ms >= 0 or self.heard is None)
+
+    # -- what name servers say -----------------------------------------------------------------------
+
+    def learn(self, ha_address: str, master_address: str) -> None:
+        """Where a name server thinks the master is. Under an epoch of its own, a slave asks there first."""
+        record, replication = self.core.record, self._broker.replication
+        if record.master and master_address and master_address != record.master:
+            self.hint = master_address
+            return
+        replication.learn(ha_address, master_address)
+
+
+class _EpochFile(msgspec.Struct, frozen=True):
+    epochs: list[tuple[int, int]] = []
+
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+def _read(path: Path, kind: type[_S], broker: Broker) -> _S | None:
+    data = broker.disk.read_file(path)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise StoreConfigDamaged(
+            f"{path} cannot be read ({exc}). It holds this broker's promises to its group: put back a copy, or, if the "
+            "rest of the group agrees on a master, remove it together with epochs.json and start as a slave"
+        ) from exc
+
+
+__all__ = ["MASTER_ID", "HaMember"]
