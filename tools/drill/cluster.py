@@ -210,7 +210,7 @@ class Cluster:
         """`settings` are configuration keys for every member; `command` starts another build than this one."""
         self.root = root
         words = list(command or this_command())
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_module_paths())}
+        environment = child_environment()
         self._net, self.port = _free_network(chance)
         self.name_server = f"{self._net}.100:{self.port + 10}"
         """The name server's door."""
@@ -246,6 +246,7 @@ class Cluster:
             "storePathRootDir": str(self.root / f"node-{number}"),
             "mappedFileSizeCommitLog": str(SEGMENT_SIZE),
             "slaveTimeout": str(SLAVE_TIMEOUT_MS),
+            "metricsExporterType": "DISABLE",
             **own,
         }
 
@@ -262,6 +263,12 @@ class Cluster:
 
     def pids(self) -> list[int]:
         return [process.pid for process in (self._name_server, *self.nodes) if process.pid is not None]
+
+    def last_words(self) -> str:
+        """What every process wrote last, for people who have to find out why something does not work."""
+        return "\n".join(
+            f"--- {process.name}:\n{process.last_words()}" for process in (self._name_server, *self.nodes)
+        )
 
     async def __aenter__(self) -> Cluster:
         self._nursery_manager = trio.open_nursery()
@@ -312,7 +319,17 @@ class Cluster:
             await node.stop()
 
 
-def _module_paths() -> list[str]:
+def child_environment() -> dict[str, str]:
+    """This process's environment, without what would reconfigure a broker: it goes before a configuration file."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ROPEWALK_") and name != "NAMESRV_ADDR"
+    }
+    return kept | {"PYTHONPATH": os.pathsep.join(module_paths())}
+
+
+def module_paths() -> list[str]:
     """Where a child finds the rooms: where this process found them."""
     home = str(Path(__file__).resolve().parents[2])
     return [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -9,14 +9,18 @@ two named ends, and the bytes that travel from one to the other obey the rule of
     rate     so many bytes a second
     reset    after so many more bytes both ends see a reset; it happens once
 
+`sever` ends the connections between two ends, and what was on its way between them is gone for good: that is what
+happens when a machine dies, as against a process, whose kernel still delivers what it wrote.
+
 Rules are looked up by the pair (from, to) and not by connection, so they also meet connections that are made later.
 Each counts the bytes that passed and the times it bit, because a fault that never took effect proves nothing.
 
 A reader and a writer with a bounded queue between them serve each direction. An end of stream travels in the queue
 behind the bytes before it; a reset of one end is passed on to the other.
 
-The source port of an incoming connection is kept on the way out where the kernel can do it (Linux 6.3 and later), so
-that a process that is told "my end is 127.0.0.1:40312" by its peer finds exactly that connection.
+A slave tells its master, on another connection, which HA connection is its own: "my end is 127.0.0.1:40312". So the
+source port of an incoming connection is kept on the way out where the kernel can do it (Linux 6.3 and later); where it
+cannot, such words are translated on the way, as a firewall that translates addresses does it for FTP.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import errno
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -94,10 +98,14 @@ class Rule:
 class Proxy:
     """All doors of one cluster, and the rules between its ends. Runs in the nursery it is given."""
 
-    def __init__(self, nursery: trio.Nursery, identify: Identify) -> None:
+    def __init__(self, nursery: trio.Nursery, identify: Identify, *, keep_ports: bool = True) -> None:
         self._nursery = nursery
         self._identify = identify
+        self._keep_ports = keep_ports
+        self._translated: dict[bytes, bytes] = {}
+        """What a source calls its end -> what the target sees, for open connections where the two differ."""
         self._rules: dict[tuple[str, str], Rule] = {}
+        self._open: dict[_Carried, tuple[str, str]] = {}
         self.connection_count: dict[tuple[str, str], int] = {}
         """How many connections each end made to each other one."""
 
@@ -123,6 +131,13 @@ class Proxy:
         for rule in self._rules.values():
             rule.heal()
 
+    def sever(self, one: str, other: str) -> int:
+        """Reset every connection between two ends, whoever made it. Returns how many there were."""
+        found = [carried for carried, ends in self._open.items() if set(ends) == {one, other}]
+        for carried in found:
+            carried.abort()
+        return len(found)
+
     async def _serve(self, listener: trio.SocketListener, forward: tuple[str, int], target: str) -> None:
         async with listener:
             while True:
@@ -147,23 +162,32 @@ class Proxy:
             await there.open()
             await back.open()
             self.connection_count[source, target] = self.connection_count.get((source, target), 0) + 1
-            if not await _connect(outer, source_address[1], forward):
+            if not await _connect(outer, source_address[1] if self._keep_ports else None, forward):
                 _abort(inner)
                 return
+            called = b"%s:%d" % (source_address[0].encode(), source_address[1])
+            seen = b"%s:%d" % (outer.getsockname()[0].encode(), outer.getsockname()[1])
+            if called != seen and len(called) == len(seen):
+                self._translated[called] = seen
             for end in (inner, outer):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with trio.open_nursery() as nursery:
-                pumps = [_Pump(inner, outer, there), _Pump(outer, inner, back)]
-                for pump in pumps:
-                    nursery.start_soon(pump.run, nursery.cancel_scope)
+            carried = _Carried(inner, outer, self._translated)
+            self._open[carried] = source, target
+            try:
+                await carried.run(there, back)
+            finally:
+                del self._open[carried]
+                self._translated.pop(called, None)
         finally:
             inner.close()
             outer.close()
 
 
-async def _connect(outer: trio.socket.SocketType, port: int, forward: tuple[str, int]) -> bool:
+async def _connect(outer: trio.socket.SocketType, port: int | None, forward: tuple[str, int]) -> bool:
+    """Connect, from this source port if that is possible. False if nobody is there."""
     with suppress(OSError):  # an older kernel: the port will be another one
-        outer.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, struct.pack("=I", port << 16 | port))
+        if port is not None:
+            outer.setsockopt(socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, struct.pack("=I", port << 16 | port))
     try:
         await outer.connect(forward)
     except OSError as exc:
@@ -185,6 +209,31 @@ def _abort(end: trio.socket.SocketType) -> None:
     end.close()
 
 
+class _Carried:
+    """A connection that is being carried, both ways."""
+
+    def __init__(
+        self, inner: trio.socket.SocketType, outer: trio.socket.SocketType, words: Mapping[bytes, bytes]
+    ) -> None:
+        self._inner = inner
+        self._outer = outer
+        self._words = words
+        self._scope = trio.CancelScope()
+
+    async def run(self, there: Rule, back: Rule) -> None:
+        """Until both directions have ended, or somebody aborts it."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_Pump(self._inner, self._outer, there, self._words).run, self.abort)
+                nursery.start_soon(_Pump(self._outer, self._inner, back, {}).run, self.abort)
+
+    def abort(self) -> None:
+        """Both ends see a reset; what was on its way is dropped."""
+        _abort(self._inner)
+        _abort(self._outer)
+        self._scope.cancel()
+
+
 class _Reset(Exception):
     """This direction has ended with a reset."""
 
@@ -192,19 +241,26 @@ class _Reset(Exception):
 class _Pump:
     """One direction of one connection."""
 
-    def __init__(self, source: trio.socket.SocketType, sink: trio.socket.SocketType, rule: Rule) -> None:
+    def __init__(
+        self,
+        source: trio.socket.SocketType,
+        sink: trio.socket.SocketType,
+        rule: Rule,
+        words: Mapping[bytes, bytes],
+    ) -> None:
+        """`words` are translated where they stand in one read."""
+        self._words = words
         self._source = source
         self._sink = sink
         self._rule = rule
-        self._queue: deque[tuple[float, bytes]] = (
-            deque()
-        )  # (when it is due, bytes); b"" is the end of the stream
+        self._queue: deque[tuple[float, bytes]] = deque()
+        """(when they are due, bytes); b"" is the end of the stream."""
         self._queued = 0
         self._reset = False
         self._news = trio.Event()
         self._room = trio.Event()
 
-    async def run(self, whole: trio.CancelScope) -> None:
+    async def run(self, abort: Callable[[], None]) -> None:
         """Until the end of the stream. A reset ends the whole connection."""
         try:
             async with trio.open_nursery() as nursery:
@@ -212,9 +268,7 @@ class _Pump:
                 await self._write()
                 nursery.cancel_scope.cancel()
         except* _Reset:
-            _abort(self._source)
-            _abort(self._sink)
-            whole.cancel()
+            abort()
 
     async def _read(self) -> None:
         while True:
@@ -222,6 +276,8 @@ class _Pump:
                 data = await self._source.recv(READ_SIZE)
             except (OSError, trio.ClosedResourceError):
                 data, self._reset = b"", True
+            for called, seen in self._words.items():
+                data = data.replace(called, seen)
             if self._rule.cut or self._rule.delay_s:
                 self._rule.hits += 1
             self._queue.append((trio.current_time() + self._rule.delay_s, data))

@@ -12,9 +12,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import trio
 
@@ -24,11 +26,13 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
-from tools.drill import reading
+from tools.drill import operate, reading
 from tools.drill.audit import Audit, Finding, Found, Sent, audit, overlapping_acknowledgements
 from tools.drill.cluster import CannotRun, Cluster, Ended, Node
+from tools.drill.damage import small_disk
 from tools.drill.load import Load, LoadSpec, Router, create_topic, probe
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
+from tools.drill.proxy import Rule
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
 
 TOPIC = "drill-load"
@@ -71,6 +75,10 @@ class Drill:
     members: int
     script: Script
     settings: Mapping[str, str] = field(default_factory=dict)
+    slave_disk: int | None = None
+    """Bytes of the small disk that the slave's store gets; None leaves it where all temporary files are."""
+    body_size: int = 0
+    """Bytes of a body at the least: some faults need a log that grows."""
     live: bool = False
     """Whether it may be run against a live cluster: it does nothing but an administrator's commands."""
 
@@ -105,6 +113,7 @@ class Stage:
         self.ends: dict[str, int | None] = {}
         """How far each member's log reached when it was last asked."""
         self.fault_at: float | None = None
+        self.failed_to_start: set[str] = set()
 
     async def calm(self, share: float) -> None:
         """Let the load run for a share of its seconds."""
@@ -135,9 +144,32 @@ class Stage:
             raise CannotRun("the name server knows no master of the group")
         return node
 
-    def other(self, node: Node) -> Node:
-        """The other one of two members."""
-        return next(each for each in self.cluster.nodes if each is not node)
+    def pair(self) -> tuple[Node, Node]:
+        """Master and slave, as they are now."""
+        master = self.master()
+        return master, next(each for each in self.cluster.nodes if each is not master)
+
+    def way(self, source: Node, target: Node) -> Rule:
+        """What happens to bytes between two members, in this direction."""
+        return self.cluster.proxy.rule(source.name, target.name)
+
+    def lag(self, node: Node) -> int:
+        """How many bytes a member is behind the furthest log, as far as is known."""
+        known = [end for end in self.ends.values() if end is not None]
+        return max(known, default=0) - (self.ends.get(node.name) or 0)
+
+    def saw(self, text: str) -> None:
+        self.timeline.add("seen", text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def since_fault(self) -> float:
+        """Seconds since the first fault."""
+        return self.timeline.now() - (self.fault_at or 0.0)
+
+    def cannot(self, why: str) -> NoReturn:
+        raise CannotRun(why)
 
     async def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Whether it came true in time."""
@@ -153,7 +185,7 @@ class Stage:
 
     async def until_caught_up(self, node: Node, limit_s: float = SETTLE_S) -> bool:
         """Wait until a member's log reaches as far as the furthest one did when this was called."""
-        target = max((end for end in self.ends.values() if end is not None), default=0)
+        target = self.ends.get(self.master().name) or 0
         began = self.timeline.now()
         done = await self.wait_for(lambda: (self.ends.get(node.name) or -1) >= target, limit_s)
         if done:
@@ -163,15 +195,48 @@ class Stage:
             self.broken("never caught up", f"{node.name} has not caught up within {limit_s:g} s")
         return done
 
-    async def restart(self, node: Node) -> None:
-        """Start a member that has ended. One that does not come back is a broken promise."""
+    async def restart(self, node: Node) -> bool:
+        """Start a member that has ended. One that does not come back is a broken promise, and False."""
         self.timeline.add("repair", f"start {node.name} again")
         try:
             await node.start()
         except Ended as exc:
             self.broken("does not start", str(exc))
-        else:
-            self.timeline.add("seen", f"{node.name} is ready")
+            self.failed_to_start.add(node.name)
+            return False
+        self.saw(f"{node.name} is ready")
+        return True
+
+    # -- an operator's commands ----------------------------------------------------------------------
+
+    async def switch(self, *, as_fault: bool = False) -> bool:
+        """Hand the group over to the slave, as planned."""
+        _master, slave = self.pair()
+        (self.fault if as_fault else self.repair)(f"admin ha switch: hand over to {slave.name}")
+        return await self._command("switch", slave, as_fault=as_fault)
+
+    async def failover(self) -> bool:
+        """Make the slave the master."""
+        _master, slave = self.pair()
+        self.repair(f"admin ha failover: {slave.name} becomes the master")
+        return await self._command("failover", slave, as_fault=False)
+
+    async def _command(self, name: str, winner: Node, *, as_fault: bool) -> bool:
+        began = self.timeline.now()
+        self.masters.append((began, winner.name))
+        try:
+            told = await operate.run(self.cluster, name)
+        except operate.Failed as exc:
+            self.broken(f"{name} failed", str(exc))
+            return False
+        took_ms = (self.timeline.now() - began) * 1000
+        self.saw(f"the command took {took_ms:.0f} ms: {told}")
+        if as_fault:
+            self.hit(f"{name} took place")
+        done = await self.until_acknowledged()
+        if not done:
+            self.broken("no way back", f"after {name} nothing is acknowledged")
+        return done
 
 
 def _acknowledged_since(sent: Sequence[Sent], since: float) -> bool:
@@ -194,8 +259,11 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             command=options.command,
             chance=chance,
         )
-        async with cluster:
-            return await _Run(drill, options, cluster, progress, folder).run()
+        with ExitStack() as disks:
+            if drill.slave_disk is not None:
+                disks.enter_context(small_disk(cluster.nodes[-1].store, drill.slave_disk))
+            async with cluster:
+                return await _Run(drill, options, cluster, progress, folder).run()
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -220,7 +288,7 @@ class _Run:
             queues=options.queues,
             lanes=options.lanes,
             rate=options.rate,
-            body_size=options.body_size,
+            body_size=max(options.body_size, drill.body_size),
         )
         self.timeline = Timeline(time.monotonic)
         self.router = Router(cluster.name_server, TOPIC, self.spec.broker_name)
@@ -263,8 +331,12 @@ class _Run:
         if len(self.cluster.nodes) > 1:
             # A slave that is still on its way would make every first answer "not available".
             await self._warm_up()
+        if not await self.stage.wait_for(lambda: self.router.master is not None, SETTLE_S):
+            raise CannotRun(f"the name server tells no master of the group:\n{self.cluster.last_words()}")
         self.timeline.begin()
-        self.timeline.add("phase", f"the load begins: {self.spec.rate:g} messages a second")
+        self.timeline.add(
+            "phase", f"the load begins: {self.spec.rate:g} messages a second to {self.cluster.nodes[0].name}"
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.load.run)
             nursery.start_soon(self._tick)
@@ -288,7 +360,8 @@ class _Run:
         while code != ResponseCode.SUCCESS:
             if trio.current_time() > deadline:
                 raise CannotRun(
-                    f"the slave does not follow: after {SETTLE_S:g} s a message is still answered with code {code}"
+                    f"the slave does not follow: after {SETTLE_S:g} s a message is still answered with code {code}:\n"
+                    + self.cluster.last_words()
                 )
             await trio.sleep(0.05)
             try:
@@ -362,7 +435,7 @@ class _Run:
         """The files of the members, which have stopped."""
         nodes = self.cluster.nodes
         for node in nodes:
-            if node.status not in (0, None):
+            if node.status not in (0, None) and node.name not in self.stage.failed_to_start:
                 self.stage.broken(
                     "did not stop", f"{node.name} ended with status {node.status}:\n{node.last_words()}"
                 )

@@ -55,8 +55,10 @@ class Timeline:
         self.on_event: Callable[[Event], None] = lambda event: None
 
     def begin(self) -> None:
-        """The load begins now."""
+        """The load begins now; what was seen before is forgotten."""
         self._zero = self._clock()
+        self.events.clear()
+        self.samples.clear()
 
     def now(self) -> float:
         return self._clock() - self._zero

@@ -36,7 +36,7 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def world(*, keep_ports: bool = True) -> AsyncIterator[World]:
     peers: list[tuple[str, int]] = []
 
     async def echo(stream: trio.SocketStream) -> None:
@@ -50,7 +50,7 @@ async def world() -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, echo, [listener])
-        proxy = Proxy(nursery, lambda source, door: "client")
+        proxy = Proxy(nursery, lambda source, door: "client", keep_ports=keep_ports)
         door = await proxy.add_door(("127.0.0.1", 0), listener.socket.getsockname()[:2], "server")
         yield World(proxy, door, peers)
         nursery.cancel_scope.cancel()
@@ -195,3 +195,29 @@ async def test_the_source_port_is_kept_where_the_kernel_can() -> None:
         await stream.send_all(b"x")
         await read(stream, 1)
         assert w.peers == [stream.socket.getsockname()[:2]]
+
+
+async def test_where_ports_are_not_kept_a_source_that_names_its_end_is_translated() -> None:
+    async with world(keep_ports=False) as w, await w.connect() as stream:
+        host, port = stream.socket.getsockname()[:2]
+        words = f"my end is {host}:{port}, I say".encode()
+        await stream.send_all(b"x")
+        await read(stream, 1)
+        await stream.send_all(words)
+        (seen,) = w.peers
+        assert seen != (host, port)
+        assert await read(stream, len(words)) == f"my end is {seen[0]}:{seen[1]}, I say".encode()
+
+
+async def test_what_was_on_its_way_when_a_connection_is_severed_never_arrives() -> None:
+    async with world() as w, await w.connect() as stream:
+        await stream.send_all(b"1")
+        assert await read(stream, 1) == b"1"
+        w.back.change(delay_s=0.2)
+        await stream.send_all(b"2")
+        await trio.sleep(0.05)
+        assert w.proxy.sever("client", "somebody else") == 0
+        assert w.proxy.sever("server", "client") == 1
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some(1)
+        assert w.back.passed == 1

@@ -1,0 +1,205 @@
+"""Whole drills: real processes, a verdict, and nothing left behind. A verdict that cannot be bad is none."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.conftest import command_environment, command_line
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT_S = 180
+
+
+def drill(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run `ropewalk drill run` with its temporary files under `home`."""
+    return subprocess.run(
+        command_line("drill", "run", *words),
+        env=command_environment() | {"TMPDIR": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def with_bug(name: str) -> str:
+    return f"{sys.executable} -m tests.bugs.plant {name}"
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    result = json.loads(done.stdout)
+    assert isinstance(result, dict)
+    return result
+
+
+class _Page(HTMLParser):
+    """Checks that tags are closed in order, and that nothing is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.fetched: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.fetched += [
+            f"{tag} {name}={value}" for name, value in attrs if name in ("src", "srcset", "data")
+        ]
+        self.fetched += [
+            f"{tag} {value}" for name, value in attrs if name == "href" and not (value or "").startswith("#")
+        ]
+        if tag not in ("meta", "br", "img", "link", "hr"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def check_page(path: Path, *words: str) -> None:
+    """A page that is whole, fetches nothing, draws something, and says these words."""
+    page = _Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    page.close()
+    assert not page.open
+    assert not page.fetched
+    assert {"svg", "rect", "line", "table", "style"} <= page.seen
+    assert "script" not in page.seen and "link" not in page.seen
+    text = " ".join(page.text)
+    assert all(word in text for word in words), words
+
+
+def assert_nothing_left(home: Path) -> None:
+    assert not list(home.glob("ropewalk-drill-*"))
+    running = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(home).encode() in _read_quietly(path)
+    ]
+    assert not running
+
+
+def _read_quietly(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_broker_that_keeps_its_promises_gets_a_clean_verdict_and_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = drill("kill-restart", "--seconds", "3", "--json", "--report", str(page), home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = document(done)
+    assert (result["verdict"], result["reasons"]) == ("clean", [])
+    audit = result["audit"]
+    assert audit["acknowledged"] > 100
+    assert (audit["lost"], audit["order_violations"], audit["findings"]) == (0, 0, [])
+    assert len(result["faults_hit"]) == 2
+    gap = result["write_gap"]
+    assert gap["end"] - gap["begin"] > 0.1
+    assert sum(result["series"]["acknowledged"]) == audit["acknowledged"]
+    check_page(page, "kill-restart", "clean", "kill -9 node-1", "longest write gap")
+    assert_nothing_left(tmp_path)
+
+
+def test_a_broker_that_forgets_what_it_acknowledged_gets_a_bad_verdict(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = drill(
+        *("kill-restart", "--seconds", "2", "--set", "checkAtStartBytes=0", "--report", str(page)),
+        *("--ropewalk", with_bug("dispatch-forgotten-after-restart")),
+        home=tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "verdict: broken" in done.stdout
+    assert "acknowledged but lost" in done.stdout
+    check_page(page, "broken", "acknowledged but lost")
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("after_s", [0.3, 2.5])
+def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path, after_s: float) -> None:
+    process = subprocess.Popen(
+        command_line("drill", "run", "kill-restart", "--seconds", "60"),
+        env=command_environment() | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 30
+        while not list(tmp_path.glob("ropewalk-drill-*/node-1.conf")) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _out, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert_nothing_left(tmp_path)
+
+
+def test_a_drill_that_dies_without_a_word_takes_its_brokers_with_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command_line("drill", "run", "kill-restart", "--seconds", "60"),
+        env=command_environment() | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 30
+    while not list(tmp_path.glob("ropewalk-drill-*/node-1-1.out")) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    wanted = str(tmp_path).encode()
+    while time.monotonic() < until:
+        if not any(wanted in _read_quietly(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("a broker goes on without its drill")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no-such-drill"], "there is no drill 'no-such-drill'"),
+        (["kill-restart", "--report", "/no/such/folder/x.html"], "cannot write"),
+        (["kill-restart", "--set", "flushDiskType"], "is not name=value"),
+        (["kill-restart", "--seconds", "2", "--set", "flushDiskTyp=x"], "there is no key"),
+    ],
+)
+def test_what_cannot_be_run_gives_no_verdict_and_says_why(
+    words: Sequence[str], said: str, tmp_path: Path
+) -> None:
+    done = drill(*words, home=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "verdict:" not in done.stdout
+    assert_nothing_left(tmp_path)
+
+
+def test_kept_files_are_told_and_there(tmp_path: Path) -> None:
+    done = drill("kill-restart", "--seconds", "2", "--keep", home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = tmp_path.glob("ropewalk-drill-*")
+    assert str(folder) in done.stderr
+    assert os.listdir(folder / "node-1" / "commitlog")
