@@ -159,6 +159,11 @@ class SendProcessor:
             b'"opaque":%b,"serializeTypeCurrentRPC":"JSON","version":479}'
         )
 
+    def wait(self, waits: bool) -> None:
+        """Have answers wait for the disk or for slaves, or not, from the next request on."""
+        self.waits = waits
+        self._judged = object()
+
     # -- the common way ------------------------------------------------------------------------------
 
     def send_run(self, session: Session, payloads: list[bytes], start: int) -> int:

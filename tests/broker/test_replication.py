@@ -1,0 +1,396 @@
+"""A SYNC_MASTER and its slaves, told by what producers and consumers see; and a slave that takes no messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from broker.serve import Connection
+from ha.connection import HaConnection
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.ha import Frames, encode_report
+from store.disk import MappedFile
+from tests.broker.harness import Client, FlushGate, InProcess, config_of, pull_ext, send_ext, without_fsync
+
+V2 = RequestCode.SEND_MESSAGE_V2
+SLAVE_TIMEOUT_MS = 3_000
+
+
+class FakeHaLink:
+    """The master's end of a slave's socket."""
+
+    def __init__(self, peer: tuple[str, int]) -> None:
+        self.peer = peer
+        self.patient = self.closed = False
+        self.sent = bytearray()
+
+    @property
+    def out_size(self) -> int:
+        return 0
+
+    def send(self, data: bytes | memoryview) -> None:
+        self.sent += data
+
+    def own(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Slave:
+    """A scripted slave: it keeps what it is sent, and reports when the test says so."""
+
+    def __init__(self, process: InProcess, ip: str = "10.0.0.2", port: int = 1) -> None:
+        self.process = process
+        self.link = FakeHaLink((ip, port))
+        self.session: HaConnection = process.broker.replication.new_session(cast(Connection, self.link))
+        self.log = bytearray()
+        self.begin = 0
+        self._frames = Frames()
+
+    def report(self, offset: int | None = None) -> None:
+        """Report, in a turn of its own: everything that came, or another offset."""
+        self.take()
+        end = self.begin + len(self.log) if offset is None else offset
+        self.process.broker.begin_turn()
+        try:
+            self.session.receive(encode_report(end))
+        finally:
+            self.process.broker.end_turn()
+        self.take()
+
+    def take(self) -> None:
+        data, self.link.sent = bytes(self.link.sent), bytearray()
+        for offset, piece in self._frames.feed(data):
+            if not self.log:
+                self.begin = offset
+            assert offset == self.begin + len(self.log)
+            self.log += piece
+
+    def leave(self) -> None:
+        self.session.closed()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_fsync(monkeypatch)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[InProcess]:
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as running:
+        yield running
+
+
+def with_slave(process: InProcess, count: int = 1) -> list[Slave]:
+    process.broker.replication.register({"10.0.0.2": count})
+    slaves = [Slave(process, port=port) for port in range(1, count + 1)]
+    for slave in slaves:
+        slave.report()
+    return slaves
+
+
+def codes(client: Client) -> list[int]:
+    return [answer.code for answer in client.answers()]
+
+
+def seen(process: InProcess, topic: str = "T") -> list[bytes]:
+    return [record.body for record in process.stored(topic)]
+
+
+# -- what the producer is told -----------------------------------------------------------------------------
+
+
+def test_without_a_slave_a_message_is_stored_and_answered_at_once_with_11(process: InProcess) -> None:
+    client = process.connect()
+    answer = client.send("T", b"alone")
+    assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE and answer.ext["queueOffset"] == "0"
+    assert seen(process) == [b"alone"], "its wait is decided"
+
+
+def test_a_message_is_acknowledged_when_the_slave_has_it_and_visible_no_earlier(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"one")
+    process.tick(1000)
+    assert codes(client) == [] and seen(process) == []
+    slave.take()
+    end = len(slave.log)
+    slave.report(end - 1)
+    assert codes(client) == [] and seen(process) == []
+    slave.report(end)
+    assert codes(client) == [0] and seen(process) == [b"one"]
+
+
+def test_what_a_slave_was_sent_is_the_log(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    for number in range(50):
+        client.ask(V2, send_ext("T", queueId=number % 4), b"x" * number)
+    slave.report()
+    segment = process.broker.store.log.segments[0]
+    assert bytes(slave.log) == bytes(segment.map[: segment.write_position])
+    assert codes(client) == [0] * 50
+
+
+def test_a_slave_that_is_late_costs_12_after_its_time_and_not_before(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"one")
+    for _ in range(29):
+        process.tick(100)
+    assert codes(client) == []
+    process.tick(100)
+    (answer,) = client.answers()
+    assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and answer.ext["queueOffset"] == "0"
+    assert seen(process) == [b"one"]
+    slave.report()
+    assert codes(client) == [], "it is answered once"
+
+
+def test_one_report_answers_everybody_whose_message_it_covers_and_nobody_else(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    clients = [process.connect() for _ in range(3)]
+    ends = []
+    for client in clients:
+        client.ask(V2, send_ext("T"), b"m")
+        ends.append(process.broker.store.log.end_offset)
+    slave.report(ends[1])
+    assert [codes(client) for client in clients] == [[0], [0], []]
+    slave.report()
+    assert codes(clients[2]) == [0]
+
+
+def test_one_late_message_does_not_hold_up_those_that_are_there(process: InProcess) -> None:
+    """In RocketMQ one request that waits makes those behind it time out, replicated or not."""
+    slaves = with_slave(process, 2)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"early")
+    process.tick(2_900)
+    client.ask(V2, send_ext("T"), b"late")
+    slaves[0].report()
+    assert codes(client) == [0, 0]
+
+
+def test_a_message_that_waits_for_nothing_is_answered_at_once_and_seen_with_the_others(
+    process: InProcess,
+) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    assert client.send("T", b"no wait", properties={"WAIT": "false"}).code == 0
+    assert seen(process) == []
+    slave.report()
+    assert seen(process) == [b"no wait"]
+
+
+def test_three_copies_take_two_slaves(tmp_path: Path) -> None:
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=3)
+    with InProcess(config) as process:
+        one, two = with_slave(process, 2)
+        client = process.connect()
+        client.ask(V2, send_ext("T"), b"m")
+        one.report()
+        assert codes(client) == []
+        two.report()
+        assert codes(client) == [0]
+        two.leave()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_one_copy_waits_for_nobody(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=1)) as process:
+        assert process.connect().send("T").code == 0
+
+
+def test_an_async_master_waits_for_nobody_and_sends_everything(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as process:
+        client = process.connect()
+        slave = Slave(process)
+        slave.report()
+        assert client.send("T", b"m").code == 0
+        assert seen(process) == [b"m"]
+        slave.take()
+        assert len(slave.log) == process.broker.store.log.end_offset
+
+
+def test_under_sync_flush_an_acknowledgement_takes_the_disk_and_the_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = FlushGate()
+    monkeypatch.setattr(MappedFile, "sync", lambda file: FlushGate.sync(gate, file))
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH")
+    with InProcess(config) as process:
+        (slave,) = with_slave(process)
+        client = process.connect()
+        client.ask(V2, send_ext("T"), b"disk first")
+        process.until(lambda: process.broker.store.flushed_offset == process.broker.store.log.end_offset)
+        assert codes(client) == []
+        slave.report()
+        assert codes(client) == [0]
+        gate.shut()
+        client.ask(V2, send_ext("T"), b"slave first")
+        slave.report()
+        process.turn()
+        assert codes(client) == [] and seen(process) == [b"disk first"]
+        process.tick(SLAVE_TIMEOUT_MS + 100)
+        assert codes(client) == [], "the slave was in time"
+        process.tick(2_000)
+        assert codes(client) == [ResponseCode.FLUSH_DISK_TIMEOUT]
+        client.ask(V2, send_ext("T"), b"neither")
+        process.tick(SLAVE_TIMEOUT_MS)
+        assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        gate.open()
+
+
+# -- whom it takes -----------------------------------------------------------------------------------------
+
+
+def test_below_the_least_number_of_copies_nothing_is_stored(tmp_path: Path) -> None:
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", minInSyncReplicas=2)
+    with InProcess(config) as process:
+        client = process.connect()
+        answer = client.send("T")
+        assert answer.code == ResponseCode.SYSTEM_ERROR and "IN_SYNC_REPLICAS_NOT_ENOUGH" in (
+            answer.remark or ""
+        )
+        assert process.broker.store.log.end_offset == 0
+        (slave,) = with_slave(process)
+        client.ask(V2, send_ext("T"), b"m")
+        slave.report()
+        assert codes(client) == [0]
+        slave.leave()
+        assert client.send("T").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_strangers_report_acknowledges_nothing(process: InProcess) -> None:
+    stranger = Slave(process, "10.9.9.9")
+    stranger.report()
+    client = process.connect()
+    assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    stranger.report()
+    assert len(stranger.log) == process.broker.store.log.end_offset, "bytes flow all the same"
+    assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_the_report_of_an_older_connection_acknowledges_nothing(process: InProcess) -> None:
+    (old,) = with_slave(process)
+    new = Slave(process, port=99)
+    new.report(0)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"m")
+    old.report()
+    assert codes(client) == []
+    new.report()
+    assert codes(client) == [0]
+
+
+def test_a_report_above_the_own_end_acknowledges_nothing(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"m")
+    with pytest.raises(RemoteProtocolError, match="were sent"):
+        slave.report(1 << 40)
+    assert codes(client) == []
+
+
+def test_a_slave_that_leaves_lets_what_waits_time_out_and_the_rest_know_at_once(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client, other = process.connect(), process.connect()
+    client.ask(V2, send_ext("T"), b"waits")
+    slave.leave()
+    assert other.send("T", b"knows").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert codes(client) == [] and seen(process) == []
+    process.tick(SLAVE_TIMEOUT_MS)
+    assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+    assert seen(process) == [b"waits", b"knows"]
+
+
+def test_a_slave_far_behind_is_not_waited_for(tmp_path: Path) -> None:
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", haMaxGapNotInSync=10_000)
+    with InProcess(config) as process:
+        (slave,) = with_slave(process)
+        client = process.connect()
+        client.ask(V2, send_ext("T"), b"x" * 20_000)
+        process.tick(SLAVE_TIMEOUT_MS)
+        assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        slave.report()
+        client.ask(V2, send_ext("T"), b"caught up")
+        slave.report()
+        assert codes(client) == [0]
+
+
+# -- consumers ---------------------------------------------------------------------------------------------
+
+
+def test_a_held_pull_is_answered_when_the_message_is_safe(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client, consumer = process.connect(), process.connect()
+    client.ask(V2, send_ext("T"), b"first")
+    slave.report()
+    client.answers()
+    consumer.heartbeat()
+    process.tick(1000)
+    consumer.answers()  # it is told that its group has changed
+    consumer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=1, sysFlag=2 | 4))
+    client.ask(V2, send_ext("T"), b"second")
+    process.tick(500)
+    assert consumer.answers() == []
+    slave.report()
+    (answer,) = consumer.answers()
+    assert answer.code == 0 and b"second" in answer.body
+
+
+# -- a slave -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slave_process(tmp_path: Path) -> Iterator[InProcess]:
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as running:
+        yield running
+
+
+def test_a_slave_takes_no_messages_and_names_its_master(slave_process: InProcess) -> None:
+    answer = slave_process.connect().send("T")
+    assert answer.code == ResponseCode.SYSTEM_BUSY and "10.0.0.1:10912" in (answer.remark or "")
+    assert slave_process.broker.store.log.end_offset == 0
+
+
+def test_a_slave_hangs_up_on_who_would_follow_it(slave_process: InProcess) -> None:
+    assert Slave(slave_process).link.closed
+
+
+# -- roles that change -------------------------------------------------------------------------------------
+
+
+def test_a_master_that_becomes_a_slave_takes_nothing_more_and_leads_again_where_it_ended(
+    process: InProcess,
+) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"before")
+    slave.report()
+    assert codes(client) == [0]
+    replication = process.broker.replication
+    replication.follow()
+    assert slave.link.closed
+    assert client.send("T").code == ResponseCode.SYSTEM_BUSY
+    replication.lead("ASYNC_MASTER")
+    assert client.send("T", b"after").code == 0
+    assert seen(process) == [b"before", b"after"]
+    replication.lead("SYNC_MASTER", 2)
+    assert client.send("T", b"sync").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
+    process.broker.replication.fence = "another epoch was promised"
+    answer = process.connect().send("T")
+    assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "another epoch was promised")
+    process.broker.replication.fence = None
+    assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
