@@ -7,6 +7,7 @@ checksums, are visited one by one; everything else is arrays.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -290,10 +291,9 @@ class _Piece:
         if self.headers.wide_hosts is not None:
             hosts = self.headers.wide_hosts[which]
             return pa.array([_host_text(host) for host in hosts], pa.string())
-        packed = np.ascontiguousarray(self.headers.fields[name]).view(np.uint64)
-        distinct, codes = np.unique(packed, return_inverse=True)
-        texts = [_host_text(host.tobytes()) for host in distinct]
-        return pa.array(texts, pa.string()).take(pa.array(codes))
+        packed = pa.array(np.ascontiguousarray(self.headers.fields[name]).view(np.uint64)).dictionary_encode()
+        texts = [_host_text(host.to_bytes(8, sys.byteorder)) for host in packed.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(packed.indices)
 
     def _message_ids(self) -> pa.Array:
         headers = self.headers

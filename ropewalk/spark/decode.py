@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 from struct import Struct
 from typing import Final
 
@@ -244,21 +245,21 @@ class SegmentDecoder:
         buffer, position = self.buffer, self.position
         length = len(buffer)
         end = min(self.end, length - 7)
-        stop = position + self.plan.batch_bytes
-        for _ in range(self.plan.batch_rows):
-            if position >= end:
-                return starts, position, self._at_the_end(position)
+        # HOT, 0.15 us a record: so whether a record reaches beyond the buffer is asked once, behind the loop.
+        bound = min(end, position + self.plan.batch_bytes)
+        for _ in repeat(None, self.plan.batch_rows):
+            if position >= bound:
+                break
             size, magic = unpack(buffer, position)
             if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN:
                 return starts, position, Ended.BLANK if magic == MAGIC_BLANK else Ended.DAMAGE
-            after = position + size
-            if after > length:
-                return starts, position, Ended.SHORT if after <= self.file_size else Ended.DAMAGE
             append(position)
-            position = after
-            if position >= stop:
-                break
-        return starts, position, None
+            position += size
+        if position > length:
+            reach = position
+            position = starts.pop()
+            return starts, position, Ended.SHORT if reach <= self.file_size else Ended.DAMAGE
+        return starts, position, self._at_the_end(position) if position >= end else None
 
     def _walk_entries(self) -> tuple[list[int], int, Ended | None]:
         """The same over DLedger entries: positions of the records in them, and the end of the last entry."""

@@ -115,7 +115,8 @@ def cut_pairs(texts: pa.Array) -> Pairs:
         after = np.searchsorted(ends, unclosed) + 1
         after = after[after < len(starts)]
         starts[after] = ends[after - 1]
-    rows = np.searchsorted(bounds, starts, side="right") - 1
+    counts = np.diff(np.searchsorted(starts, bounds))
+    rows = np.repeat(np.arange(count), counts)
     starts, marks, ends, rows = _whole_pieces(starts, marks, ends, rows)
     if not len(starts):
         return Pairs(count, rows, rows.astype(np.int32), [], pa.array([], pa.binary()))
