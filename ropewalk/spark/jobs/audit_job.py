@@ -81,6 +81,10 @@ class _Work:
     options: AuditOptions
 
 
+def _work(stores: Sequence[StoreFiles], piece: Piece, options: AuditOptions) -> _Work:
+    return _Work(tuple(store.narrowed(piece.start) for store in stores), piece, options)
+
+
 def audit(tasks: Tasks, options: AuditOptions) -> Audit:
     """Compare the copies. Raises `CannotCompare`, and `TaskFailed` with what a worker met."""
     parse_delays(options.delays)
@@ -91,7 +95,7 @@ def audit(tasks: Tasks, options: AuditOptions) -> Audit:
         for piece in cut_pieces(stores, _piece_size(stores[0], options.piece_size))
         if piece.stop > options.start and piece.start < options.stop
     ]
-    results = tasks.run(audit_piece, [_Work(stores, piece, options) for piece in pieces], "comparing")
+    results = tasks.run(audit_piece, [_work(stores, piece, options) for piece in pieces], "comparing")
     joined = _in_a_row(tasks, stores, options, results)
     findings = conclude(stores, results, joined)
     whole = options.start == 0 and options.stop >= max(each.end for each in joined)
@@ -148,7 +152,7 @@ def _in_a_row(
                     wanted[index] = replace(piece, starts=starts)
         if not wanted:
             return joined
-        work = [_Work(stores, piece, options) for piece in wanted.values()]
+        work = [_work(stores, piece, options) for piece in wanted.values()]
         for index, result in zip(wanted, tasks.run(audit_piece, work, "looking again"), strict=True):
             results[index] = result
     return joined

@@ -13,7 +13,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
@@ -44,6 +44,8 @@ class StoreFiles:
 
     root: str
     segment_size: int
+    min_offset: int
+    """Where the log begins."""
     segments: tuple[SegmentFile, ...]
     queue_file_size: int
     is_clean: bool
@@ -51,9 +53,10 @@ class StoreFiles:
     deleted: tuple[tuple[str, int], ...] = ()
     """Topics that were deleted, and the log offset below which records of theirs are dead."""
 
-    @property
-    def min_offset(self) -> int:
-        return self.segments[0].base if self.segments else 0
+    def narrowed(self, offset: int) -> StoreFiles:
+        """The same store with one segment only: a piece of work need not carry a list of thousands."""
+        segment = self.segment(offset)
+        return replace(self, segments=(segment,) if segment is not None else ())
 
     @property
     def end_offset(self) -> int:
@@ -136,6 +139,7 @@ def open_store(root: str) -> StoreFiles:
     return StoreFiles(
         str(root),
         segment_size,
+        segments[0].base,
         segments,
         _queue_file_size(Path(root) / "consumequeue"),
         not _in_use(Path(root)),

@@ -12,10 +12,11 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Key = tuple[str | int, ...]
 
 Progress = Callable[[str, int, int], None]
 """(what is being done, pieces done, pieces in all), often."""
@@ -44,6 +47,19 @@ class Tasks(Protocol):
         """The answers in the order of the pieces. Raises `TaskFailed`."""
         ...
 
+    def shuffle(
+        self,
+        spread: Callable[[T], Iterable[tuple[Key, bytes]]],
+        gather: Callable[[tuple[Key, list[bytes]]], R],
+        pieces: Sequence[T],
+        label: str,
+    ) -> list[R]:
+        """Have each piece spread into values by key, and the values of each key gathered, in no order.
+
+        Raises `TaskFailed`.
+        """
+        ...
+
 
 class HereTasks:
     """Does the pieces one after the other in this process: for tests, and for tiny jobs."""
@@ -60,6 +76,19 @@ class HereTasks:
             except RopewalkError as exc:
                 raise TaskFailed(str(exc)) from exc
         return answers
+
+    def shuffle(
+        self,
+        spread: Callable[[T], Iterable[tuple[Key, bytes]]],
+        gather: Callable[[tuple[Key, list[bytes]]], R],
+        pieces: Sequence[T],
+        label: str,
+    ) -> list[R]:
+        by_key: dict[Key, list[bytes]] = {}
+        for values in self.run(lambda piece: list(spread(piece)), pieces, label):
+            for key, value in values:
+                by_key.setdefault(key, []).append(value)
+        return self.run(gather, list(by_key.items()), label)
 
 
 def do_piece(made_by: Stamp, work: bytes) -> bytes:
@@ -92,6 +121,24 @@ class SparkTasks:
         assert len(rows) == len(pieces)
         return answers
 
+    def shuffle(
+        self,
+        spread: Callable[[T], Iterable[tuple[Key, bytes]]],
+        gather: Callable[[tuple[Key, list[bytes]]], R],
+        pieces: Sequence[T],
+        label: str,
+    ) -> list[R]:
+        if not pieces:
+            return []
+        context, made_by = self.spark.sparkContext, stamp()
+        with watched(self.spark, label, self.progress):
+            values = context.parallelize(list(pieces), len(pieces)).flatMap(partial(_spread, made_by, spread))
+            gathered = values.groupByKey(max(context.defaultParallelism, 2), _partition_of)
+            try:
+                return list(gathered.map(partial(_gather, made_by, gather)).collect())
+            except Exception as exc:
+                raise TaskFailed(explain(exc)) from exc
+
     def _collect(self, work: list[tuple[int, bytes]], label: str) -> list[tuple[int, bytes]]:
         with watched(self.spark, label, self.progress):
             # Each piece a partition of its own, so that a slow one does not hold up its neighbours.
@@ -106,16 +153,36 @@ def _do_numbered(made_by: Stamp, piece: tuple[int, bytes]) -> tuple[int, bytes]:
     return piece[0], do_piece(made_by, piece[1])
 
 
+def _spread(
+    made_by: Stamp, spread: Callable[[Any], Iterable[tuple[Key, bytes]]], piece: Any
+) -> Iterable[tuple[Key, bytes]]:
+    check_stamp(made_by)
+    return spread(piece)
+
+
+def _gather(made_by: Stamp, gather: Callable[[Any], R], values: tuple[Key, Iterable[bytes]]) -> R:
+    check_stamp(made_by)
+    return gather((values[0], list(values[1])))
+
+
+def _partition_of(key: Key) -> int:
+    # Python's own hash of a text is another one in every process.
+    return zlib.crc32(repr(key).encode())
+
+
 def explain(exc: Exception) -> str:
-    """The part of a Spark error that a person can use: the worker's last words."""
+    """The part of a Spark error that a person can use: the worker's last words, or the JVM's first."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, rest = line.partition(": ")
         if colon and name.startswith(("ropewalk.", "ModuleNotFoundError", "ImportError")):
-            text = rest
-            if "No module named 'ropewalk" in line or "No module named 'store" in line:
-                text += ": the workers have no ropewalk; install the driver's version on every machine"
-            return text
+            if "No module named 'ropewalk" in line:
+                rest += ": the workers have no ropewalk; install the driver's version on every machine"
+            return rest
+    for line in lines:
+        name, colon, rest = line.removeprefix(": ").partition(": ")
+        if colon and name.endswith(("Exception", "Error")) and " " not in name:
+            return rest
     return lines[0] if lines else repr(exc)
 
 

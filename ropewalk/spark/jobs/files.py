@@ -1,0 +1,57 @@
+"""Files that tasks write: under a temporary name first, and under their own when they are whole and on disk.
+
+A task can run twice, on two machines, at the same time; so temporary names are nobody else's, and a file that already
+has its name is simply replaced by the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ropewalk.errors import RopewalkError
+
+
+class CannotWrite(RopewalkError):
+    """A file could not be written; the text says which and why."""
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that no other process uses, anywhere."""
+    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
+
+
+def write_file(path: Path, parts: Iterable[tuple[int, bytes]], size: int) -> None:
+    """Write a file of `size` bytes from parts at their positions; what is not given is zeros. Blocks."""
+    partial = temporary_name(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            os.ftruncate(file.fileno(), size)
+            for position, data in parts:
+                os.pwrite(file.fileno(), data, position)
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as exc:
+        partial.unlink(missing_ok=True)
+        raise CannotWrite(f"cannot write {path}: {exc.strerror or exc}") from exc
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Blocks."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def check_new(path: str) -> None:
+    """See to it that a directory is there and empty. Blocks."""
+    try:
+        os.makedirs(path, exist_ok=True)
+        if os.listdir(path):
+            raise CannotWrite(f"{path} is not empty: name a new directory")
+    except OSError as exc:
+        raise CannotWrite(f"cannot write to {path}: {exc.strerror or exc}") from exc

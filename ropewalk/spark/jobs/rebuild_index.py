@@ -1,0 +1,200 @@
+"""The key index anew. Items keep the order of the log: a first look counts them, and each piece knows its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ropewalk.format.index import HEADER_SIZE, Geometry, IndexHeader
+from ropewalk.spark.jobs.columns import topics_of
+from ropewalk.spark.jobs.files import write_file
+from ropewalk.spark.jobs.index_check import geometry_of, index_paths
+from ropewalk.spark.jobs.index_files import index_name, items_of, pack_index
+from ropewalk.spark.jobs.log_files import StoreFiles, read_at
+from ropewalk.spark.jobs.scan import Records
+from ropewalk.spark.jobs.tasks import Key, Tasks
+from ropewalk.spark.jobs.walk import Stretch, Walk, scan_stretch
+
+_NUMBERED: Final = np.dtype([("item", "<i8"), ("hash", "<i4"), ("offset", "<i8"), ("stored", "<i8")])
+
+
+@dataclass(slots=True)
+class IndexBuilt:
+    """What was written."""
+
+    files: list[tuple[str, int, int]]
+    """Name, items and first log offset of each."""
+    different: list[tuple[str, str]]
+    compared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    items: int
+    records: int
+    last_item_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    stretch: Stretch
+    first: int
+    """How many items come before this stretch's."""
+    per_file: int
+
+
+def _indexed(stretch: Stretch) -> tuple[bytes, Records]:
+    found, window = scan_stretch(stretch)
+    records = found.records
+    dead = dict(stretch.store.deleted)
+    if dead:
+        names = topics_of(window.data, records)
+        limits = np.array([dead.get(topic, 0) for topic in names.values], np.int64)
+        records = records.take(records.offset >= limits[names.ids])
+    return window.data, records
+
+
+def _count_items(stretch: Stretch) -> _Counted:
+    items = items_of(*_indexed(stretch))
+    last = int(items.offset[-1]) if len(items.offset) else -1
+    return _Counted(len(items.hashes), items.records, last, items.last_offset)
+
+
+def rebuild_index(
+    tasks: Tasks, walked: Walk, out: str, geometry: Geometry | None, *, verify: bool
+) -> IndexBuilt:
+    """Write the index of a log below `out`, in the geometry given, or else the store's own, or else the usual one."""
+    store = walked.store
+    (paths,) = tasks.run(index_paths, [store], "listing the index")
+    for path in paths if geometry is None else []:
+        (geometry,) = tasks.run(_geometry, [(store, path)], "measuring")
+        if geometry is not None:
+            break
+    geometry = geometry or Geometry()
+    counts = tasks.run(_count_items, walked.stretches, "counting keys")
+    per_file = geometry.items - 1
+    numbered: list[_Numbered] = []
+    total = 0
+    for stretch, counted in zip(walked.stretches, counts, strict=True):
+        numbered.append(_Numbered(stretch, total, per_file))
+        total += counted.items
+    written = tasks.shuffle(_spread_items, _WriteFile(out, geometry), numbered, "index")
+    headers = [IndexHeader.decode(data) for _file, data in sorted(written)]
+    # A broker opens a file for the next record, and only then looks whether it has keys.
+    last_item = max((each.last_item_offset for each in counts), default=-1)
+    last_record = max((each.last_offset for each in counts), default=-1)
+    if total % per_file == 0 and last_record > last_item:
+        headers.append(IndexHeader())
+    tasks.run(_name_files, [(out, geometry, tuple(header.encode() for header in headers))], "naming")
+    (files,) = tasks.run(_list_index, [out], "listing")
+    if not verify:
+        return IndexBuilt(files, [])
+    ((compared, wrong),) = tasks.run(_compare_index, [(out, tuple(paths))], "verifying")
+    return IndexBuilt(files, [("index", text) for text in wrong], compared)
+
+
+def _geometry(work: tuple[StoreFiles, str]) -> Geometry | None:
+    return geometry_of(*work)
+
+
+def _spread_items(work: _Numbered) -> Iterator[tuple[Key, bytes]]:
+    """The items of a stretch by the number of their file."""
+    items = items_of(*_indexed(work.stretch))
+    numbers = work.first + np.arange(len(items.hashes), dtype=np.int64)
+    chunk = np.empty(len(numbers), _NUMBERED)
+    chunk["item"], chunk["hash"] = numbers % work.per_file, items.hashes
+    chunk["offset"], chunk["stored"] = items.offset, items.stored
+    files = numbers // work.per_file
+    for file in np.unique(files).tolist():
+        yield (file,), chunk[files == file].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteFile:
+    """Packs one index file: a function that travels to a task."""
+
+    out: str
+    geometry: Geometry
+
+    def __call__(self, values: tuple[Key, list[bytes]]) -> tuple[int, bytes]:
+        (file,), some = values
+        chunks = sorted(
+            (np.frombuffer(each, _NUMBERED) for each in some), key=lambda chunk: int(chunk["item"][0])
+        )
+        items = np.concatenate(chunks)
+        # What a file inherits from the one before it is known when all are there: `_name_files` puts it in.
+        parts = list(
+            pack_index(items["hash"].astype(np.int64), items["offset"], items["stored"], self.geometry, None)
+        )
+        path = Path(self.out, "index", f"part-{int(file):08d}")
+        write_file(path, [(part.position, part.data) for part in parts], self.geometry.file_size)
+        return int(file), parts[-1].data
+
+
+def _name_files(work: tuple[str, Geometry, tuple[bytes, ...]]) -> None:
+    """Give the files the names of their times, and each first item its time since the end of the file before."""
+    out, geometry, encoded = work
+    directory = Path(out, "index")
+    directory.mkdir(parents=True, exist_ok=True)
+    headers = [IndexHeader.decode(data) for data in encoded]
+    name, before = "", IndexHeader()
+    for number, header in enumerate(headers):
+        part = directory / f"part-{number:08d}"
+        is_empty = header.next_item == 1
+        name = index_name(before.end_timestamp if is_empty else header.begin_timestamp, name)
+        target = directory / name
+        if is_empty:
+            following = before.following() if number else header
+            write_file(target, [(0, following.encode())], geometry.file_size)
+        elif part.exists():  # else a task that ran twice has done it
+            if number:
+                _set_first_seconds(part, geometry, header, before)
+            part.rename(target)
+        before = header
+
+
+def _set_first_seconds(path: Path, geometry: Geometry, header: IndexHeader, before: IndexHeader) -> None:
+    seconds = max(header.begin_timestamp - before.end_timestamp, 0) // 1000 if before.end_timestamp > 0 else 0
+    with path.open("r+b") as file:
+        file.seek(geometry.item_position(1) + 12)
+        file.write(min(seconds, 0x7FFFFFFF).to_bytes(4, "big"))
+
+
+def _list_index(out: str) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    for path in sorted(Path(out, "index").iterdir()):
+        header = IndexHeader.decode(read_at(str(path), 0, HEADER_SIZE))
+        found.append((path.name, header.next_item - 1, header.begin_offset))
+    return found
+
+
+def _compare_index(work: tuple[str, tuple[str, ...]]) -> tuple[int, list[str]]:
+    """How many files were compared, and how they differ; names are times of creation and do not count."""
+    out, theirs = work
+    ours = sorted(str(path) for path in Path(out, "index").iterdir())
+    wrong: list[str] = []
+    if len(ours) != len(theirs):
+        wrong.append(f"{len(ours)} files were built and the store has {len(theirs)}")
+    for mine, other in zip(ours, theirs, strict=False):
+        at = _first_difference(mine, other)
+        if at >= 0:
+            wrong.append(f"{Path(other).name} differs from byte {at} on")
+    return min(len(ours), len(theirs)), wrong
+
+
+def _first_difference(one: str, other: str) -> int:
+    position, step = 0, 8 << 20
+    while True:
+        a, b = read_at(one, position, step), read_at(other, position, step)
+        if a != b:
+            return position + next(
+                (n for n in range(min(len(a), len(b))) if a[n] != b[n]), min(len(a), len(b))
+            )
+        if not a:
+            return -1
+        position += len(a)

@@ -1,0 +1,174 @@
+"""Queues and index that are built from the log alone are those of the broker, byte by byte."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropewalk.format.index import Geometry, IndexHeader
+from ropewalk.spark.jobs.index_files import items_of, pack_index
+from ropewalk.spark.jobs.log_files import open_store
+from ropewalk.spark.jobs.queue_check import pack
+from ropewalk.spark.jobs.queue_files import QueueFiles
+from ropewalk.spark.jobs.rebuild import CannotRebuild, RebuildOptions, rebuild, rebuild_report
+from ropewalk.spark.jobs.tasks import HereTasks, SparkTasks, TaskFailed
+from ropewalk.spark.jobs.walk import scan_stretch, walk
+from store.disk import Disk
+from store.index import IndexFile
+from tests.spark.jobs.faults import Pair, in_field
+from tests.spark.jobs.stores import GEOMETRY, fill, replica_of
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("rebuild") / "store"
+    fill(root, 700)
+    fill(root, 500, first=700, seed=8)  # stopped and started between
+    return root
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("where", ["here", "spark"])
+def test_queues_and_index_are_the_brokers_own(
+    request: pytest.FixtureRequest, store: Path, tmp_path: Path, where: str
+) -> None:
+    tasks = SparkTasks(request.getfixturevalue("spark")) if where == "spark" else HereTasks()
+    options = RebuildOptions(str(store), str(tmp_path / "out"), verify=True, piece_size=20_000)
+    done = rebuild(tasks, options)
+    report = rebuild_report(options, done)
+    assert report.exit_code == 0 and not done.different
+    assert report.summary["records"] == report.summary["entries"] == 1200
+    assert contents(tmp_path / "out" / "consumequeue") == contents(store / "consumequeue")
+    built, own = (sorted((root / "index").iterdir()) for root in (tmp_path / "out", store))
+    assert len(own) > 3
+    assert [path.read_bytes() for path in built] == [path.read_bytes() for path in own]
+
+
+def test_one_topic_alone_can_be_rebuilt(store: Path, tmp_path: Path) -> None:
+    options = RebuildOptions(str(store), str(tmp_path / "out"), ("consumequeue",), ("trüb",), verify=True)
+    done = rebuild(HereTasks(), options)
+    assert not done.different and not (tmp_path / "out" / "index").exists()
+    assert contents(tmp_path / "out" / "consumequeue" / "trüb") == contents(store / "consumequeue" / "trüb")
+    assert [path.name for path in (tmp_path / "out" / "consumequeue").iterdir()] == ["trüb"]
+
+
+def test_what_differs_from_the_stores_own_is_named(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "copy")
+    pair = Pair.of(copy, copy)
+    pair.set_entry(0, pair.records[30], bytes(20))
+    index = sorted((copy / "index").iterdir())[1]
+    data = bytearray(index.read_bytes())
+    data[GEOMETRY.item_position(7)] ^= 1
+    index.write_bytes(data)
+    options = RebuildOptions(str(copy), str(tmp_path / "out"), verify=True)
+    done = rebuild(HereTasks(), options)
+    record = pair.records[30]
+    assert done.different == [
+        (f"consumequeue/{record.topic}/{record.queue_id}", "1 entries differ"),
+        ("index", f"{index.name} differs from byte {GEOMETRY.item_position(7)} on"),
+    ]
+    assert rebuild_report(options, done).exit_code == 1
+
+
+def test_a_source_and_a_used_directory_are_not_written_to(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(CannotRebuild, match="never writes into the store"):
+        rebuild(HereTasks(), RebuildOptions(str(store), str(store / "new")))
+    (tmp_path / "file").touch()
+    with pytest.raises(TaskFailed, match="not empty"):
+        rebuild(HereTasks(), RebuildOptions(str(store), str(tmp_path)))
+    with pytest.raises(CannotRebuild, match="'queues'"):
+        rebuild(HereTasks(), RebuildOptions(str(store), str(tmp_path), ("queues",)))
+
+
+# -- the cores, without Spark ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece_size", [700, 3000, 1 << 20])
+def test_a_walk_in_pieces_finds_what_a_walk_in_one_finds(store: Path, piece_size: int) -> None:
+    files = open_store(str(store))
+    whole = walk(HereTasks(), files)
+    pieces = walk(HereTasks(), files, piece_size=piece_size)
+    assert (
+        (pieces.records, pieces.end, pieces.lost) == (whole.records, whole.end, ()) == (1200, whole.end, ())
+    )
+
+    def offsets(stretches: object) -> list[int]:
+        return [o for s in stretches for o in scan_stretch(s)[0].records.offset.tolist()]  # type: ignore[attr-defined]
+
+    assert offsets(pieces.stretches) == offsets(whole.stretches)
+
+
+def test_a_walk_goes_on_behind_damage_and_says_what_is_lost(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "copy")
+    pair = Pair.of(copy, copy)
+    in_field(3)(pair, 500)
+    record = pair.records[500]
+    found = walk(HereTasks(), open_store(str(copy)), piece_size=4000)
+    assert found.records == 1199
+    assert found.lost == ((record.offset, record.offset + record.size),)
+
+
+def test_a_queue_that_begins_late_is_filled_up_to_its_first_number() -> None:
+    files: dict[int, bytes] = {}
+    writer = QueueFiles("T", 0, 200, files.__setitem__)
+    numbers = np.array([13, 14, 14, 16, 31], np.int64)
+    writer.add(numbers, pack(numbers * 100, numbers, np.array([1, 2, 3, 4, 5])))
+    built = writer.finish()
+    assert (built.first, built.following, built.doubles, built.holes, built.files) == (13, 32, 1, 15, 3)
+    blank = (0).to_bytes(8, "big") + (0x7FFFFFFF).to_bytes(4, "big") + bytes(8)
+
+    def entry(number: int, code: int) -> bytes:
+        return (number * 100).to_bytes(8, "big") + number.to_bytes(4, "big") + code.to_bytes(8, "big")
+
+    assert files == {
+        200: blank * 3 + entry(13, 1) + entry(14, 3) + blank + entry(16, 4) + blank * 3,
+        400: blank * 10,
+        600: blank + entry(31, 5) + bytes(160),
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_packed_index_is_what_the_store_would_have_written(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    geometry = Geometry(chance.randrange(1, 40), 60)
+    before = IndexHeader(5000, 9000, 10, 90, 3, 60) if seed % 2 else None
+    path = tmp_path / "own"
+    disk = Disk()
+    own = IndexFile(
+        disk.create_paged(path, geometry.file_size), geometry, before.following() if before else IndexHeader()
+    )
+    hashes: list[int] = []
+    offsets: list[int] = []
+    stored: list[int] = []
+    offset, at = 100, 8000 if seed < 3 else 12_000
+    while len(hashes) < 59:
+        values = [chance.randrange(1 << 31) for _ in range(chance.randrange(3))][: 59 - len(hashes)]
+        own.put(values, offset, at)
+        hashes += values
+        offsets += [offset] * len(values)
+        stored += [at] * len(values)
+        offset, at = offset + chance.randrange(1, 500), at + chance.randrange(3000)
+    own.write_back()
+    disk.close()
+    made = bytearray(geometry.file_size)
+    for part in pack_index(np.array(hashes), np.array(offsets), np.array(stored), geometry, before):
+        made[part.position : part.position + len(part.data)] = part.data
+    assert bytes(made) == path.read_bytes()
+
+
+def test_items_are_counted_with_the_records_that_have_none(store: Path) -> None:
+    (stretch, *_rest) = walk(HereTasks(), open_store(str(store))).stretches
+    found, window = scan_stretch(stretch)
+    items = items_of(window.data, found.records)
+    assert items.records == len(found.records) and items.last_offset == found.records.offset[-1]
+    assert len(items.hashes) > items.records
+    none = items_of(window.data, found.records.take(slice(0, 0)))
+    assert (len(none.hashes), none.records, none.last_offset) == (0, 0, -1)
