@@ -10,11 +10,12 @@ Nobody has to run a name server for a test: `brokers=NAME@HOST:PORT` names broke
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+import structlog
 
 from ropewalk.client.addresses import AddressRing, BadAddress, parse_address, parse_address_list
 from ropewalk.client.blocking import Connection
@@ -48,7 +49,7 @@ _NO_ANSWER = (Unreachable, OutcomeUnknown)
 
 T = TypeVar("T")
 
-log = logging.getLogger("ropewalk.spark")
+log = structlog.get_logger("ropewalk.spark")
 
 
 def check_live_options(options: Options) -> None:
@@ -193,7 +194,7 @@ class Cluster:
         except _NO_ANSWER as exc:
             if self._refreshed is None:
                 raise
-            log.warning("%s; what was known of the topics goes on counting", exc)
+            log.warning("what was known of the topics goes on counting", reason=str(exc))
         self._refreshed = now
 
     def queues(self) -> list[QueueKey]:
@@ -355,7 +356,7 @@ class Cluster:
                 for answer in answers:
                     require_success(answer)
             except RopewalkError as exc:
-                log.warning("offsets of group %s were not committed at %s: %s", group, broker, exc)
+                log.warning("offsets were not committed", group=group, broker=broker, reason=str(exc))
 
     def mean_sizes(self, start: Queues, keys: Iterable[QueueKey]) -> dict[str, float]:
         """How large messages of each topic are in the log, on average of a few from `start` on."""
@@ -422,7 +423,7 @@ class Cluster:
                 f"broker {broker} has not answered for {now - since:.1f} s (pullTimeoutMs is "
                 f"{self._options.pull_timeout_ms}): {exc}"
             ) from exc
-        log.warning("broker %s does not answer: %s", broker, exc)
+        log.warning("a broker does not answer", broker=broker, reason=str(exc))
 
     @staticmethod
     def _by_broker(keys: Iterable[QueueKey]) -> dict[str, list[QueueKey]]:

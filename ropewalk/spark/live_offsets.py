@@ -5,7 +5,8 @@
 `q` holds for each queue the next offset to be read. Spark compares the *text* of an offset, so everything is built by
 one function, sorted at every level. Where a new query begins is not stored by Spark, and is asked for again after a
 crash in its first batch, when "latest" would be another place. Therefore the end of batch 0 carries its beginning
-(`init`), and a beginning that says `fresh` is replaced by it (`start_of`).
+(`init`), and a beginning that says `fresh` is replaced by it (`start_of`). Spark runs a batch 0 also where there is
+nothing to read yet, so the beginning is logged as soon as a query runs.
 
 All functions here are pure. A `Queues` is a mapping from `QueueKey` to an offset.
 """
@@ -136,9 +137,7 @@ class Position:
 
 def start_of(start: Position, end: Position) -> Queues:
     """Where the batch that ends at `end` begins: for a first batch, where it began when it was logged."""
-    if start.fresh and end.init is not None:
-        return end.init
-    return start.queues
+    return end.init if start.fresh and end.init is not None else start.queues
 
 
 def check_belongs(position: Position, wanted: Callable[[str], bool], cluster: str | None) -> None:

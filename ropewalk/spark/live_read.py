@@ -11,13 +11,14 @@ a daemon, and must not use what the daemon had.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
+
+import structlog
 
 from ropewalk.client.addresses import AddressRing
 from ropewalk.client.blocking import Connection
@@ -42,7 +43,7 @@ IDLE_S = 300.0
 SLAVE_ID = 1
 _PLACE = Struct(">i8xi4xq")  # of a record: its size, at 12 its queue, at 20 its queue offset
 
-log = logging.getLogger("ropewalk.spark")
+log = structlog.get_logger("ropewalk.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def read_task(
             raise
         if options.fail_on_data_loss:
             raise DataLoss(f"{key}: {exc}. failOnDataLoss=false goes on without it") from exc
-        log.warning("%s: it is gone, with its messages %d to %d", key, reader.position, task.high - 1)
+        log.warning("a queue is gone", queue=str(key), first=reader.position, last=task.high - 1)
     finally:
         finder.close()
     decoder.tell_losses()
@@ -164,9 +165,11 @@ class _Decoder:
 
     def tell_losses(self) -> None:
         if self._lost:
-            log.warning("%s: %d messages were not there and are passed over", self._task.key, self._lost)
+            log.warning(
+                "messages were not there and are passed over", queue=str(self._task.key), count=self._lost
+            )
         if self._damaged:
-            log.warning("%s: %d damaged records", self._task.key, self._damaged)
+            log.warning("damaged records", queue=str(self._task.key), count=self._damaged)
 
     def _judge_damage(self, chunks: list[Chunk], text: str) -> None:
         if self._options.on_corrupt == "fail":

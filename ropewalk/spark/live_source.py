@@ -10,11 +10,11 @@ never for the last batch of a run, and that `stop` does not come at all.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -56,7 +56,7 @@ __all__ = ["LivePartition", "LiveReader", "LiveStreamReader"]
 SIZE_GUESS = 1024.0
 """Bytes of a message, before one was seen."""
 
-log = logging.getLogger("ropewalk.spark")
+log = structlog.get_logger("ropewalk.spark")
 
 
 class LivePartition(InputPartition):
@@ -98,7 +98,7 @@ class LiveReader(DataSourceReader):
             ranges, losses = checked_ranges(start, end, bounds)
             lost = judge_losses(losses, fail=options.fail_on_data_loss)
             if lost:
-                log.warning("%d messages are not there any more and are passed over", lost)
+                log.warning("messages are not there any more and are passed over", count=lost)
             return [LivePartition(task) for task in tasks_of(ranges, options, cluster)]
         finally:
             cluster.close()
@@ -216,7 +216,9 @@ class _Driver:
         options, cluster = self._options, self.cluster
         cluster.refresh(force=True)
         for topic in cluster.missing_topics():
-            log.warning("topic %s does not exist yet; it is read from its first message when it does", topic)
+            log.warning(
+                "a topic does not exist yet; it is read from its first message when it does", topic=topic
+            )
         keys = self._keys()
         bounds = cluster.patient_bounds(keys)
         found = cluster.at_times(times_of(options, keys))
@@ -235,7 +237,10 @@ class _Driver:
     def latest(
         self, start: Position, rows: int | None, size: int | None, *, all_of_it: bool
     ) -> Position | None:
-        """The end of the next batch, or None if there is nothing (or not yet enough) to read."""
+        """The end of the next batch, or None if there is nothing (or not yet enough) to read.
+
+        A query that is fresh gets an end in any case: with it, its beginning is logged.
+        """
         options, cluster = self._options, self.cluster
         cluster.refresh(force=bool(self._gone_since))
         self._check_belongs(start)
@@ -248,12 +253,10 @@ class _Driver:
         if self._target is not None:
             end = within(end, self._target, start.queues)
             have = {key: number for key, number in have.items() if key in end}
-        waiting = backlog(have, end)
-        if not all_of_it and self._is_too_little(waiting):
-            return None
         if not all_of_it:
-            end = self._limited(have, end, rows, size)
-        if end == dict(start.queues):
+            too_little = self._is_too_little(backlog(have, end))
+            end = dict(start.queues) if too_little else self._limited(have, end, rows, size)
+        if end == dict(start.queues) and not start.fresh:
             return None
         if backlog(have, end):
             self._began = self._monotonic()
@@ -304,7 +307,7 @@ class _Driver:
         late = [key for key, since in self._gone_since.items() if now - since >= patience]
         if self._gone_since and not late:
             log.warning(
-                "%s and %d other queues are gone", next(iter(self._gone_since)), len(self._gone_since) - 1
+                "queues are gone", first=str(next(iter(self._gone_since))), count=len(self._gone_since)
             )
         return late
 
@@ -353,7 +356,7 @@ class _Driver:
         lost = judge_losses(losses, fail=options.fail_on_data_loss)
         if lost:
             self.lost += lost
-            log.warning("%d messages are not there any more and are passed over", lost)
+            log.warning("messages are not there any more and are passed over", count=lost)
         return tasks_of(ranges, options, cluster)
 
     def _bounds_for(self, start: Queues, end: Queues) -> dict[QueueKey, Bounds]:
