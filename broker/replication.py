@@ -179,8 +179,8 @@ class Replication:
 
     @property
     def confirmed(self) -> int:
-        """Through where producers may be told that slaves have it."""
-        return self.transfer.confirmed
+        """Through where producers may be told that slaves have it; a slave tells nobody."""
+        return -1 if self.role == SLAVE else self.transfer.confirmed
 
     def _judge(self) -> None:
         """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""

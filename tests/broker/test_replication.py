@@ -388,6 +388,17 @@ def test_a_master_that_becomes_a_slave_takes_nothing_more_and_leads_again_where_
     assert client.send("T", b"sync").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+def test_who_still_waits_when_the_role_changes_is_not_acknowledged(process: InProcess) -> None:
+    with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"in between")
+    process.broker.replication.follow()
+    process.tick(100)
+    assert codes(client) == []
+    process.tick(SLAVE_TIMEOUT_MS)
+    assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+
+
 def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
     process.broker.replication.fence = "another epoch was promised"
     answer = process.connect().send("T")
