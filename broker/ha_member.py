@@ -12,7 +12,7 @@ configuration has neither file, and is of epoch 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -424,6 +424,18 @@ class HaMember:
 
     # -- what name servers say -----------------------------------------------------------------------
 
+    @property
+    def seeks_master(self) -> bool:
+        return self._broker.replication.seeks_master
+
+    @property
+    def seeks_slaves(self) -> bool:
+        return self._broker.replication.seeks_slaves
+
+    def register(self, slaves: Mapping[str, int]) -> None:
+        """How many slaves of the group are registered, by IP."""
+        self._broker.replication.register(slaves)
+
     def learn(self, ha_address: str, master_address: str) -> None:
         """Where a name server thinks the master is. Under an epoch of its own, a slave asks there first."""
         record, replication = self.core.record, self._broker.replication
@@ -431,6 +443,27 @@ class HaMember:
             self.hint = master_address
             return
         replication.learn(ha_address, master_address)
+
+
+class OwnGroup:
+    """What the registrar asks and tells about the group, of whichever member there is at the moment."""
+
+    def __init__(self, member: Callable[[], HaMember]) -> None:
+        self._member = member
+
+    @property
+    def seeks_master(self) -> bool:
+        return self._member().seeks_master
+
+    @property
+    def seeks_slaves(self) -> bool:
+        return self._member().seeks_slaves
+
+    def learn(self, ha_address: str, master_address: str) -> None:
+        self._member().learn(ha_address, master_address)
+
+    def register(self, slaves: Mapping[str, int]) -> None:
+        self._member().register(slaves)
 
 
 class _EpochFile(msgspec.Struct, frozen=True):
@@ -453,4 +486,4 @@ def _read(path: Path, kind: type[_S], broker: Broker) -> _S | None:
         ) from exc
 
 
-__all__ = ["MASTER_ID", "HaMember"]
+__all__ = ["MASTER_ID", "HaMember", "OwnGroup"]

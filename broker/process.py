@@ -32,6 +32,7 @@ from broker import json_file
 from broker.broker import Broker, name_server_handlers
 from broker.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.config_keys import Mark
+from broker.ha_member import OwnGroup
 from broker.metrics_server import MetricsServer
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
@@ -39,11 +40,13 @@ from broker.registrar import Registrar
 from broker.route_finder import RouteFinder
 from broker.serve import Connection, Shell
 from broker.serve import Session as Served
-from broker.session import Session, Unfinished
+from broker.session import Handlers, Session, Unfinished
+from broker.slave_sync import SlaveSync
 from ha.connection import HaConnection
 from ropewalk.client.ids import local_ip
 from ropewalk.errors import RopewalkError
 from store.disk import Disk
+from store.diverged import About, cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
 
@@ -148,17 +151,23 @@ class BrokerProcess:
         self._registrar: Registrar
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
+        self._ports: _Ports
+        self._paused = False
+        """Whether the store is closed for a moment, and nobody is served."""
 
     # -- turns: the shell asks, the broker answers -----------------------------------------------------
 
     def begin_turn(self) -> None:
-        self.broker.begin_turn()
+        if not self._paused:
+            self.broker.begin_turn()
 
     def end_turn(self) -> None:
-        self.broker.end_turn()
+        if not self._paused:
+            self.broker.end_turn()
 
     def wakened(self) -> None:
-        self.broker.wakened()
+        if not self._paused:
+            self.broker.wakened()
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -169,15 +178,8 @@ class BrokerProcess:
         ha = self._bind_ha()
         namesrv_port = self._bind_name_server() if self.name_server is not None else None
         metrics_port = self._bind_metrics() if config.metrics_exporter_type == "PROM" else None
-        self.broker = Broker(
-            config,
-            address=(config.broker_ip1, port),
-            disk=Disk(),
-            now_ms=now_ms,
-            monotonic_ms=monotonic_ms,
-            chance=random.Random(),
-            wake=self.shell.wake,
-        )
+        self._ports = _Ports(port, fast, namesrv_port, ha, metrics_port)
+        self.broker = self._make_broker()
         try:
             self.broker.open()
         except OSError as exc:
@@ -191,30 +193,60 @@ class BrokerProcess:
                 "brokerAddr": f"{config.broker_ip1}:{port}",
                 "clusterName": config.broker_cluster_name,
                 "haServerAddr": f"{config.broker_ip2}:{ha}",
-                "brokerId": str(config.broker_id),
+                "brokerId": str(self.broker.member.record.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
-            group=self.broker.replication,
+            group=OwnGroup(lambda: self.broker.member),
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
-        self.broker.find_route = self._routes.find
-        self.broker.on_topics_changed = self._topics_changed
-        self.broker.on_settings_changed = self._settings_changed
-        self.broker.publish_topics()
-        return _Ports(port, fast, namesrv_port, ha, metrics_port)
+        self._join()
+        return self._ports
+
+    def _make_broker(self) -> Broker:
+        config, ports = self.config, self._ports
+        broker = Broker(
+            config,
+            address=(config.broker_ip1, ports.broker),
+            disk=Disk(),
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            chance=random.Random(),
+            wake=self.shell.wake,
+        )
+        broker.member.ha_address = f"{config.broker_ip2}:{ports.ha}"
+        if ports.namesrv is not None:
+            broker.member.name_server = f"{config.broker_ip1}:{ports.namesrv}"
+        return broker
+
+    def _join(self) -> None:
+        """The broker is open: let it tell the others, and tell the name servers about it."""
+        broker = self.broker
+        broker.find_route = self._routes.find
+        broker.on_topics_changed = self._topics_changed
+        broker.on_settings_changed = self._settings_changed
+        broker.member.on_role = self._role_changed
+        broker.publish_topics()
+
+    def _role_changed(self) -> None:
+        self._registrar.be(self.broker.member.record.broker_id)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 
     def _new_session(self, link: Connection) -> Session:
-        return self.broker.new_session(link)
+        return self._refused(link) if self._paused else self.broker.new_session(link)
 
     def _new_fast_session(self, link: Connection) -> Session:
-        return self.broker.new_fast_session(link)
+        return self._refused(link) if self._paused else self.broker.new_fast_session(link)
+
+    def _refused(self, link: Connection) -> Session:
+        """The log is being cut: nobody is served for a moment."""
+        link.close()
+        return Session(link, Handlers(), lambda session: None)
 
     def _bind(self) -> tuple[int, int | None]:
         config = self.config
@@ -301,7 +333,7 @@ class BrokerProcess:
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self._save)
                 nursery.start_soon(self._registrar.run)
-                nursery.start_soon(self.broker.replication.run, self.shell)
+                nursery.start_soon(self._replicate)
                 nursery.start_soon(self._routes.run)
                 async for _signal in signals:
                     break
@@ -311,6 +343,51 @@ class BrokerProcess:
             # Now that nothing is served any more, what was answered last is in the tables, and no task saves them too.
             await self._save_changed()
 
+    async def _replicate(self) -> None:
+        """Be a member of the group; when the log turns out to have a part of its own, without that part."""
+        while True:
+            broker = self.broker
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(broker.replication.run, self.shell)
+                nursery.start_soon(SlaveSync(broker, self.shell).run)
+                while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
+                    await trio.sleep(_TICK_S)
+                nursery.cancel_scope.cancel()
+            await self._cut(broker, broker.member.diverged)
+
+    async def _cut(self, broker: Broker, about: About) -> None:
+        """Close the store, keep its tail aside, and open it again as a part of its master's log."""
+        log.warning("the log is cut", at=about.begin, end=about.end, why=about.why)
+        await self._save_changed()
+        self._paused = True
+        for connection in list(self.shell.connections.values()):
+            session = connection.session
+            if not isinstance(session, Session) or session.handled_by(broker.handlers, broker.fast_handlers):
+                connection.close()
+        self.shell.flush()
+        self.broker = await trio.to_thread.run_sync(self._reopened, broker, about)
+        self._saved.clear()
+        self._paused = False
+        self._join()
+        self._registrar.changed()
+
+    def _reopened(self, broker: Broker, about: About) -> Broker:
+        config = self.config
+        root, directory = config.store_path_root_dir, config.store_path_commit_log
+        broker.close()
+        disk = Disk()
+        try:
+            if broker.member.behind:
+                kept = empty_store(root, directory, about, disk)
+            else:
+                kept = cut_store(root, directory, config.mapped_file_size_commit_log, about, disk)
+        finally:
+            disk.close()
+        log.warning("what the master does not have is kept", path=str(kept))
+        fresh = self._make_broker()
+        fresh.open()
+        return fresh
+
     async def _second_signal(self, signals: AsyncIterator[int]) -> None:
         async for _signal in signals:
             os._exit(130)
@@ -318,7 +395,8 @@ class BrokerProcess:
     async def _tick(self) -> None:
         delays = self.broker.metrics.loop_delays
         while True:
-            self.broker.tick()
+            if not self._paused:
+                self.broker.tick()
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
@@ -332,7 +410,7 @@ class BrokerProcess:
             self.shell.sweep()
             if seconds % 5 == 0 and self.name_server is not None:
                 self.name_server.expire()
-            if seconds % 10 == 0:
+            if seconds % 10 == 0 and not self._paused:
                 self.broker.expire_clients()
             self.shell.flush()
 
@@ -345,6 +423,8 @@ class BrokerProcess:
             await self._save_changed()
 
     async def _save_changed(self) -> None:
+        if self._paused:
+            return
         settings, self._settings = self._settings, {}
         if settings and self.options.config_file is not None:
             try:

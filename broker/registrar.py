@@ -89,6 +89,11 @@ class Registrar:
         names = ("brokerName", "brokerAddr", "clusterName", "brokerId")
         return Command(RequestCode.UNREGISTER_BROKER, {name: self._identity[name] for name in names})
 
+    def be(self, broker_id: int) -> None:
+        """This broker's role has changed, and with it its id."""
+        self._identity["brokerId"] = str(broker_id)
+        self.changed()
+
     def changed(self) -> None:
         """Topics or permissions are different now: tell everyone at once."""
         self.tell_local()

@@ -376,6 +376,10 @@ class Session:
         self.link.send(encode_frame(request))
         return self._opaque
 
+    def handled_by(self, *tables: Handlers) -> bool:
+        """Whether one of these tables says what its requests mean."""
+        return any(self._handlers is table for table in tables)
+
     def closed(self) -> None:
         """The connection is gone. What was kept for it goes now, and not when a collector looks at it."""
         self.is_open = False
