@@ -2,10 +2,14 @@
 
     cli.py          `ropewalk drill list | run`: parse, run, print
     drills.py       the table of drills and their scripts: fault, repair
-    run.py          one run of one drill: cluster, load, script, audit, verdict
+    stage.py        what a script sees and may do
+    run.py          one run of one drill: load, script, audit, verdict
+    group.py        the group that is drilled: ours, or one at work
     cluster.py      real processes on loopback addresses of their own, gone when the drill is
     proxy.py        the TCP proxy in every link: cut, delay, rate, reset
     peers.py        which process a connection comes from, asked of the kernel
+    damage.py       a small disk that fills up, a byte that changes
+    operate.py      an operator's commands
     load.py         producers that send in order and remember every answer
     messages.py     what a message's bytes must be, by its identity
     reading.py      what is there afterwards: pulled, and read from the files

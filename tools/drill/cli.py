@@ -10,17 +10,20 @@ import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import trio
 import typer
 
+from ropewalk.client.addresses import parse_address
+from tools.admin_base import confirm
 from tools.drill import report_html, report_text
-from tools.drill.cluster import CannotRun
 from tools.drill.drills import DRILLS, Drill, find
+from tools.drill.group import CannotRun
 from tools.drill.outcome import Result
-from tools.drill.run import Options, Progress, run_drill
+from tools.drill.run import run_drill, run_live_drill
+from tools.drill.stage import Options, Progress
 from tools.output import (
     FAILED,
     INTERRUPTED,
@@ -88,10 +91,25 @@ def run(
             "--ropewalk", metavar="COMMAND", help="Start the brokers with this command: drill another build."
         ),
     ] = None,
+    name_server: Annotated[
+        str | None,
+        typer.Option(
+            "--name-server",
+            "-n",
+            metavar="HOST:PORT",
+            help="Drill the live group that this name server knows: `switch` and `failover` only.",
+        ),
+    ] = None,
+    broker_name: Annotated[
+        str | None, typer.Option("--broker", help="Which live group, if there are several.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Drill a live group without asking.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Draw the same chances as an earlier run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run drills on a throw-away cluster: real brokers, a measured load, one fault, its repair, and an audit.
+
+    With --name-server a live group is drilled instead, by an administrator's commands and nothing else.
 
     Exit codes: 0 every verdict is clean, 1 a promise was broken, 2 no verdict (it could not be run, or wrong
     use), 130 stopped by Ctrl-C.
@@ -113,9 +131,10 @@ def run(
             seed=seed,
         )
         chosen = _choose(names)
+        live = _live(chosen, name_server, broker_name, options, yes=yes)
         if report is not None:
             _check_writable(report)
-        raise typer.Exit(_run_all(chosen, options, report, as_json=as_json))
+        raise typer.Exit(_run_all(chosen, options, report, live, as_json=as_json))
 
 
 def _choose(names: Sequence[str]) -> list[Drill]:
@@ -130,6 +149,31 @@ def _choose(names: Sequence[str]) -> list[Drill]:
     return chosen
 
 
+def _live(
+    chosen: Sequence[Drill], name_server: str | None, broker_name: str | None, options: Options, *, yes: bool
+) -> Live | None:
+    """Which live group to drill, None for a throw-away cluster; told and asked before anything happens."""
+    if name_server is None:
+        if broker_name is not None:
+            raise UsageError("--broker names a live group: give its name server with --name-server")
+        return None
+    address = str(parse_address(name_server))
+    refused = [drill.name for drill in chosen if not drill.live]
+    if refused:
+        allowed = ", ".join(drill.name for drill in DRILLS if drill.live)
+        raise UsageError(f"on a live group there are only {allowed}; not {', '.join(refused)}")
+    if options.settings or options.command or options.keep:
+        raise UsageError(
+            "--set, --ropewalk and --keep are for throw-away clusters: a live group is taken as it is"
+        )
+    confirm(
+        f"Drill the live group {broker_name or 'that'} {address} knows? It will change its master, and store "
+        f"about {options.rate * options.seconds:,.0f} messages in a topic of the drill's own.",
+        yes=yes,
+    )
+    return Live(address, broker_name)
+
+
 def _check_writable(report: Path) -> None:
     """Told now, and not after a minute of drilling."""
     try:
@@ -137,6 +181,13 @@ def _check_writable(report: Path) -> None:
             pass
     except OSError as exc:
         raise UsageError(f"cannot write {report}: {exc.strerror or exc}") from exc
+
+
+class Live(NamedTuple):
+    """A group that is at work."""
+
+    name_server: str
+    broker_name: str | None
 
 
 class _Line(Progress):
@@ -157,7 +208,9 @@ class _Line(Progress):
         self._line.update(self._second, f"{self._text}, {counted(acknowledged)} acknowledged")
 
 
-def _run_all(drills: Sequence[Drill], options: Options, report: Path | None, *, as_json: bool) -> int:
+def _run_all(
+    drills: Sequence[Drill], options: Options, report: Path | None, live: Live | None, *, as_json: bool
+) -> int:
     results: list[Result] = []
     without_verdict = 0
     for drill in drills:
@@ -165,7 +218,7 @@ def _run_all(drills: Sequence[Drill], options: Options, report: Path | None, *, 
             print()
         try:
             with ProgressLine(f"drill {drill.name}", int(options.seconds * 10)) as line:
-                result = trio.run(_interruptible, drill, options, _Line(line))
+                result = trio.run(_interruptible, drill, options, _Line(line), live)
         except CannotRun as exc:
             report_error(f"{drill.name}: no verdict: {exc}", as_json=as_json)
             without_verdict += 1
@@ -191,13 +244,18 @@ def _run_all(drills: Sequence[Drill], options: Options, report: Path | None, *, 
     return USAGE if without_verdict else OK
 
 
-async def _interruptible(drill: Drill, options: Options, progress: Progress) -> Result | None:
+async def _interruptible(
+    drill: Drill, options: Options, progress: Progress, live: Live | None
+) -> Result | None:
     """Run a drill; None if a signal ended it. Whatever ends it, nothing is left running."""
     result: Result | None = None
 
     async def work() -> None:
         nonlocal result
-        result = await run_drill(drill, options, progress)
+        if live is None:
+            result = await run_drill(drill, options, progress)
+        else:
+            result = await run_live_drill(drill, options, progress, *live)
         nursery.cancel_scope.cancel()
 
     try:

@@ -30,6 +30,7 @@ from typing import Any
 import trio
 
 from ropewalk.errors import RopewalkError
+from tools.drill.group import CannotRun, Group, Member
 from tools.drill.peers import who_connected
 from tools.drill.proxy import Proxy
 
@@ -47,10 +48,6 @@ _PORTS = (20_000, 29_000)
 _POLL_S = 0.005
 _TAIL_LINES = 12
 _PR_SET_PDEATHSIG = 1
-
-
-class CannotRun(RopewalkError):
-    """The drill could not be carried out; the text says why. That is no verdict."""
 
 
 class Ended(RopewalkError):
@@ -167,8 +164,8 @@ class Process:
         return self.folder / f"{self.name}-{self.starts}.{kind}"
 
 
-class Node(Process):
-    """A member of the group."""
+class Node(Process, Member):
+    """A member of the group: a process that the drill may do anything to."""
 
     def __init__(
         self,
@@ -195,7 +192,7 @@ class Node(Process):
         self.config_file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
 
 
-class Cluster:
+class Cluster(Group):
     """A name server, members, and the proxy. Use it as an asynchronous context; leaving it kills everything."""
 
     def __init__(
@@ -224,6 +221,8 @@ class Cluster:
             Node(number, root, words, self._settings(number, members, settings), environment)
             for number in range(1, members + 1)
         ]
+        self.members = list(self.nodes)
+        self.broker_name = GROUP
         self.proxy: Proxy
         self._nursery_manager: Any = None
         self._nursery: trio.Nursery
@@ -249,17 +248,6 @@ class Cluster:
             "metricsExporterType": "DISABLE",
             **own,
         }
-
-    def node_at(self, address: str | None) -> Node | None:
-        """The member that advertises this address."""
-        return next((node for node in self.nodes if address in (node.address, node.own_address)), None)
-
-    def name_of(self, address: str) -> str:
-        node = self.node_at(address)
-        return node.name if node is not None else address
-
-    def node(self, name: str) -> Node:
-        return next(node for node in self.nodes if node.name == name)
 
     def pids(self) -> list[int]:
         return [process.pid for process in (self._name_server, *self.nodes) if process.pid is not None]
@@ -312,6 +300,8 @@ class Cluster:
         for node in self.nodes:
             node.write_config()
             await node.start()
+        self.mode = str(self.nodes[0].ready.get("mode", ""))
+        self.promise = str(self.nodes[0].ready.get("sendOk", ""))
 
     async def stop(self) -> None:
         """Have every member end in good order, and keep the files."""

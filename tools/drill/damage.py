@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store.offline import Damage, find_log_files, read_log
-from tools.drill.cluster import CannotRun
+from tools.drill.group import CannotRun
 
 DISK_BYTES = 48 * 1024 * 1024
 _FULL_BELOW = 64 * 1024

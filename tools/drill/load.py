@@ -11,8 +11,8 @@ Real clients ask every few seconds; a drill measures the cluster and not a clien
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -23,6 +23,7 @@ from ropewalk.client.routes import Queue, parse_route
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, error_for
 from ropewalk.format.headers import CreateTopicHeader, SendResponseHeader, decode_header
+from ropewalk.format.remoting import Command
 from tools.drill.audit import OPEN_CODES, Attempt, Sent
 from tools.drill.messages import Identity, body_of
 from tools.drill.timeline import Timeline
@@ -60,6 +61,8 @@ class Router:
         self._broker_name = broker_name
         self._changed = trio.Event()
         self.master: str | None = None
+        self.last_master: str | None = None
+        """`master`, or while there is none the one that was."""
         self.on_change: Callable[[str | None], None] = lambda master: None
         self.searching = 0
         """Lanes that have no master to talk to."""
@@ -85,6 +88,7 @@ class Router:
             return
         if master != self.master:
             self.master = master
+            self.last_master = master or self.last_master
             self.on_change(master)
             self._changed.set()
             self._changed = trio.Event()
@@ -105,6 +109,8 @@ class Load:
         """`name_of` turns a broker's address into the name that reports call it by."""
         self.spec = spec
         self.sent: list[Sent] = []
+        self.probes: list[Sent] = []
+        """Messages from before the load, which only the audit looks at."""
         self.answer_counts: dict[int, int] = {}
         """Answers by code; -1 counts requests that never had one."""
         self.stopping = False
@@ -122,6 +128,14 @@ class Load:
             for lane in range(self.spec.lanes):
                 nursery.start_soon(self._lane, lane)
         self.finished = True
+
+    async def probe(self, address: str) -> int | None:
+        """Send one message before the load begins; the code of its answer. Raises `Unreachable`."""
+        message = Sent(Identity(self.spec.lanes, len(self.probes), 0))
+        self.probes.append(message)
+        async with open_connection(address, timeout=CONNECT_TIMEOUT_S) as connection:
+            attempt = await self._send(connection, address, message)
+        return attempt.code
 
     def leave_others(self, master: str | None) -> None:
         """Hang up on everybody but the master. What was under way there will never be known."""
@@ -170,6 +184,18 @@ class Load:
             self._connections.pop(lane, None)
 
     async def _attempt(self, connection: AsyncConnection, address: str, message: Sent) -> Attempt:
+        """Send a message once, and count it."""
+        first = not message.attempts
+        attempt = await self._send(connection, address, message)
+        if first:
+            self.sent.append(message)
+        code = -1 if attempt.code is None else attempt.code
+        self.answer_counts[code] = self.answer_counts.get(code, 0) + 1
+        if attempt.code:
+            self.first_remarks.setdefault(attempt.code, attempt.remark)
+        return attempt
+
+    async def _send(self, connection: AsyncConnection, address: str, message: Sent) -> Attempt:
         """Send a message once. Raises `Unreachable` when it never left, which is no attempt."""
         spec = self.spec
         identity = message.identity
@@ -185,39 +211,28 @@ class Load:
         try:
             answer = await connection.call(command, SEND_TIMEOUT_S)
         except OutcomeUnknown as exc:
-            attempt.answered_at = self._timeline.now()
             attempt.remark = str(exc)
-            self._enter(message, attempt)
-            return attempt
+        else:
+            attempt.code = answer.code
+            attempt.remark = answer.remark or ""
+            if answer.code == ResponseCode.SUCCESS:
+                attempt.queue_offset = decode_header(SendResponseHeader, answer.ext).queue_offset
         attempt.answered_at = self._timeline.now()
-        attempt.code = answer.code
-        attempt.remark = answer.remark or ""
-        if answer.code == ResponseCode.SUCCESS:
-            attempt.queue_offset = decode_header(SendResponseHeader, answer.ext).queue_offset
-        self._enter(message, attempt)
-        return attempt
-
-    def _enter(self, message: Sent, attempt: Attempt) -> None:
-        if not message.attempts:
-            self.sent.append(message)
         message.attempts.append(attempt)
-        code = -1 if attempt.code is None else attempt.code
-        self.answer_counts[code] = self.answer_counts.get(code, 0) + 1
-        if attempt.code:
-            self.first_remarks.setdefault(attempt.code, attempt.remark)
+        return attempt
 
     @property
     def acknowledged_count(self) -> int:
         return self.answer_counts.get(ResponseCode.SUCCESS, 0)
 
 
-async def probe(address: str, topic: str, broker_name: str) -> int:
-    """Send one message to a topic that the audit does not look at, return the answer's code. Raises RopewalkError."""
-    command = send_request(
-        topic, Queue(broker_name, 0), Message(b"probe"), "probe", time.time_ns() // 1_000_000
-    )
-    async with open_connection(address) as connection:
-        return (await connection.call(command)).code
+async def remove_topic(name_server: str, brokers: Sequence[str], topic: str) -> None:
+    """Remove a topic again wherever it is; who cannot be reached keeps it."""
+    places = [(broker, RequestCode.DELETE_TOPIC_IN_BROKER) for broker in brokers]
+    for address, code in [*places, (name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV)]:
+        with suppress(RopewalkError, OSError):
+            async with open_connection(address) as connection:
+                await connection.call(Command(code, {"topic": topic}))
 
 
 async def create_topic(address: str, topic: str, queues: int) -> None:

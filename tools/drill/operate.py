@@ -1,4 +1,4 @@
-"""An operator's commands during a drill: what `ropewalk admin ha` does, for the group of a throw-away cluster."""
+"""An operator's commands during a drill: what `ropewalk admin ha` does."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ import subprocess
 import trio
 
 from ropewalk.errors import RopewalkError
-from tools.drill.cluster import GROUP, Cluster, child_environment, this_command
+from tools.drill.cluster import child_environment, this_command
+from tools.drill.group import Group
 
 
 class Failed(RopewalkError):
     """The command ended with an error; the text is its own."""
 
 
-async def run(cluster: Cluster, name: str) -> str:
+async def run(group: Group, name: str) -> str:
     """Run `ropewalk admin ha NAME` for the group, and return what it printed. Raises `Failed`."""
     done = await trio.run_process(
-        [*this_command(), "admin", "ha", name, GROUP, "--yes", "--name-server", cluster.name_server],
+        [
+            *this_command(),
+            "admin",
+            "ha",
+            name,
+            group.broker_name,
+            "--yes",
+            "--name-server",
+            group.name_server,
+        ],
         stdin=b"",
         capture_stdout=True,
         capture_stderr=True,

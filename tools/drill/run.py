@@ -11,13 +11,11 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 
+import msgspec
 import trio
 
 import ropewalk
@@ -26,225 +24,23 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
-from tools.drill import operate, reading
-from tools.drill.audit import Audit, Finding, Found, Sent, audit, overlapping_acknowledgements
-from tools.drill.cluster import CannotRun, Cluster, Ended, Node
+from tools.drill import reading
+from tools.drill.audit import Audit, Found, audit, overlapping_acknowledgements
+from tools.drill.cluster import Cluster, Ended
 from tools.drill.damage import small_disk
-from tools.drill.load import Load, LoadSpec, Router, create_topic, probe
+from tools.drill.group import CannotRun, Group, Member, find_live_group
+from tools.drill.load import Load, LoadSpec, Router, create_topic, remove_topic
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
-from tools.drill.proxy import Rule
+from tools.drill.stage import SETTLE_S, Drill, Options, Progress, Stage
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
 
 TOPIC = "drill-load"
 SAMPLE_S = 0.1
-SETTLE_S = 20.0
-"""How long the members may take to agree after the load has ended."""
 SHOWN_GAP_S = 0.1
 LAST_ANSWERS_S = 5.0
+REMOVE_TOPIC_S = 5.0
 _ASK_S = 0.5
 _PULL_TRIES = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a user may choose."""
-
-    seconds: float = 12.0
-    rate: float = 300.0
-    body_size: int = 256
-    queues: int = 4
-    lanes: int = 16
-    settings: Mapping[str, str] = field(default_factory=dict)
-    command: Sequence[str] | None = None
-    keep: bool = False
-    seed: int | None = None
-
-
-Script = Callable[["Stage"], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drill:
-    """A row of the table of drills."""
-
-    name: str
-    title: str
-    """What is done, in a line."""
-    expects: str
-    """What a clean verdict shows, in a sentence or two."""
-    members: int
-    script: Script
-    settings: Mapping[str, str] = field(default_factory=dict)
-    slave_disk: int | None = None
-    """Bytes of the small disk that the slave's store gets; None leaves it where all temporary files are."""
-    body_size: int = 0
-    """Bytes of a body at the least: some faults need a log that grows."""
-    live: bool = False
-    """Whether it may be run against a live cluster: it does nothing but an administrator's commands."""
-
-
-class Progress:
-    """Who watches a run. The methods do nothing here."""
-
-    def stage(self, text: str) -> None:
-        """A part of the run begins."""
-
-    def tick(self, second: float, total: float, acknowledged: int) -> None:
-        """Some time has passed under load."""
-
-
-class Stage:
-    """What a script sees and may do."""
-
-    def __init__(
-        self, cluster: Cluster, load: Load, router: Router, timeline: Timeline, options: Options
-    ) -> None:
-        self.cluster = cluster
-        self.load = load
-        self.router = router
-        self.timeline = timeline
-        self.options = options
-        self.chance = random.Random(options.seed)
-        self.masters = [(0.0, cluster.nodes[0].name)]
-        """Who was made the master, and when: the first one by its configuration."""
-        self.hits: list[str] = []
-        self.notes: list[str] = []
-        self.findings: list[Finding] = []
-        self.ends: dict[str, int | None] = {}
-        """How far each member's log reached when it was last asked."""
-        self.fault_at: float | None = None
-        self.failed_to_start: set[str] = set()
-
-    async def calm(self, share: float) -> None:
-        """Let the load run for a share of its seconds."""
-        await trio.sleep(share * self.options.seconds)
-
-    def fault(self, text: str) -> None:
-        """Write down that a fault is made now."""
-        event = self.timeline.add("fault", text)
-        if self.fault_at is None:
-            self.fault_at = event.at
-
-    def repair(self, text: str) -> None:
-        self.timeline.add("repair", text)
-
-    def hit(self, text: str) -> None:
-        """Evidence that the fault took effect. A run without any gives no verdict."""
-        self.hits.append(text)
-
-    def broken(self, kind: str, text: str) -> None:
-        """A promise was broken that the audit of messages cannot see."""
-        self.timeline.add("trouble", text)
-        self.findings.append(Finding(kind, 1, (text,)))
-
-    def master(self) -> Node:
-        """Who is the master according to the name server. Raises `CannotRun` when nobody is."""
-        node = self.cluster.node_at(self.router.master)
-        if node is None:
-            raise CannotRun("the name server knows no master of the group")
-        return node
-
-    def pair(self) -> tuple[Node, Node]:
-        """Master and slave, as they are now."""
-        master = self.master()
-        return master, next(each for each in self.cluster.nodes if each is not master)
-
-    def way(self, source: Node, target: Node) -> Rule:
-        """What happens to bytes between two members, in this direction."""
-        return self.cluster.proxy.rule(source.name, target.name)
-
-    def lag(self, node: Node) -> int:
-        """How many bytes a member is behind the furthest log, as far as is known."""
-        known = [end for end in self.ends.values() if end is not None]
-        return max(known, default=0) - (self.ends.get(node.name) or 0)
-
-    def saw(self, text: str) -> None:
-        self.timeline.add("seen", text)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def since_fault(self) -> float:
-        """Seconds since the first fault."""
-        return self.timeline.now() - (self.fault_at or 0.0)
-
-    def cannot(self, why: str) -> NoReturn:
-        raise CannotRun(why)
-
-    async def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Whether it came true in time."""
-        with trio.move_on_after(limit_s):
-            while not condition():  # noqa: ASYNC110 - of things that have no event, such as answers of brokers
-                await trio.sleep(0.01)
-        return condition()
-
-    async def until_acknowledged(self, limit_s: float = 30.0) -> bool:
-        """Wait for an acknowledgement of a message that was sent after this call."""
-        now = self.timeline.now()
-        return await self.wait_for(lambda: _acknowledged_since(self.load.sent, now), limit_s)
-
-    async def until_caught_up(self, node: Node, limit_s: float = SETTLE_S) -> bool:
-        """Wait until a member's log reaches as far as the furthest one did when this was called."""
-        target = self.ends.get(self.master().name) or 0
-        began = self.timeline.now()
-        done = await self.wait_for(lambda: (self.ends.get(node.name) or -1) >= target, limit_s)
-        if done:
-            took_s = self.timeline.now() - began
-            self.timeline.add("seen", f"{node.name} has caught up, {took_s:.1f} s after its return")
-        else:
-            self.broken("never caught up", f"{node.name} has not caught up within {limit_s:g} s")
-        return done
-
-    async def restart(self, node: Node) -> bool:
-        """Start a member that has ended. One that does not come back is a broken promise, and False."""
-        self.timeline.add("repair", f"start {node.name} again")
-        try:
-            await node.start()
-        except Ended as exc:
-            self.broken("does not start", str(exc))
-            self.failed_to_start.add(node.name)
-            return False
-        self.saw(f"{node.name} is ready")
-        return True
-
-    # -- an operator's commands ----------------------------------------------------------------------
-
-    async def switch(self, *, as_fault: bool = False) -> bool:
-        """Hand the group over to the slave, as planned."""
-        _master, slave = self.pair()
-        (self.fault if as_fault else self.repair)(f"admin ha switch: hand over to {slave.name}")
-        return await self._command("switch", slave, as_fault=as_fault)
-
-    async def failover(self) -> bool:
-        """Make the slave the master."""
-        _master, slave = self.pair()
-        self.repair(f"admin ha failover: {slave.name} becomes the master")
-        return await self._command("failover", slave, as_fault=False)
-
-    async def _command(self, name: str, winner: Node, *, as_fault: bool) -> bool:
-        began = self.timeline.now()
-        self.masters.append((began, winner.name))
-        try:
-            told = await operate.run(self.cluster, name)
-        except operate.Failed as exc:
-            self.broken(f"{name} failed", str(exc))
-            return False
-        took_ms = (self.timeline.now() - began) * 1000
-        self.saw(f"the command took {took_ms:.0f} ms: {told}")
-        if as_fault:
-            self.hit(f"{name} took place")
-        done = await self.until_acknowledged()
-        if not done:
-            self.broken("no way back", f"after {name} nothing is acknowledged")
-        return done
-
-
-def _acknowledged_since(sent: Sequence[Sent], since: float) -> bool:
-    for entry in reversed(sent[-4000:]):
-        attempt = entry.acknowledgement
-        if attempt is not None and attempt.sent_at > since:
-            return True
-    return False
 
 
 async def run_drill(drill: Drill, options: Options, progress: Progress) -> Result:
@@ -263,79 +59,100 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             if drill.slave_disk is not None:
                 disks.enter_context(small_disk(cluster.nodes[-1].store, drill.slave_disk))
             async with cluster:
-                return await _Run(drill, options, cluster, progress, folder).run()
+                progress.stage(f"starting {len(cluster.nodes)} broker(s) and a name server")
+                try:
+                    await cluster.start()
+                except Ended as exc:
+                    raise CannotRun(f"the cluster does not start: {exc}") from exc
+                result = await _Run(drill, options, cluster, progress, TOPIC).run()
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
+    return msgspec.structs.replace(result, folder=str(folder)) if options.keep else result
+
+
+async def run_live_drill(
+    drill: Drill, options: Options, progress: Progress, name_server: str, broker_name: str | None
+) -> Result:
+    """Carry out a drill on a group that is at work. Raises `CannotRun` when there can be no verdict."""
+    assert drill.live
+    try:
+        group = await find_live_group(name_server, broker_name)
+    except (RopewalkError, OSError) as exc:
+        raise exc if isinstance(exc, CannotRun) else CannotRun(str(exc)) from exc
+    topic = f"ropewalk-drill-{time.time_ns() // 1_000_000:x}"
+    run = _Run(drill, options, group, progress, topic)
+    try:
+        return await run.run()
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVE_TOPIC_S):
+            await remove_topic(name_server, [member.address for member in group.members], topic)
 
 
 class _Run:
     """The parts of one run, in the order in which they are called."""
 
-    def __init__(
-        self, drill: Drill, options: Options, cluster: Cluster, progress: Progress, folder: Path
-    ) -> None:
+    def __init__(self, drill: Drill, options: Options, group: Group, progress: Progress, topic: str) -> None:
         self.drill = drill
         self.options = options
-        self.cluster = cluster
+        self.group = group
         self.progress = progress
-        self.folder = folder
-        run = f"{time.time_ns() // 1_000_000:x}"
         self.spec = LoadSpec(
-            run=run,
-            topic=TOPIC,
-            broker_name=cluster.nodes[0].settings["brokerName"],
+            run=f"{time.time_ns() // 1_000_000:x}",
+            topic=topic,
+            broker_name=group.broker_name,
             queues=options.queues,
             lanes=options.lanes,
             rate=options.rate,
             body_size=max(options.body_size, drill.body_size),
         )
         self.timeline = Timeline(time.monotonic)
-        self.router = Router(cluster.name_server, TOPIC, self.spec.broker_name)
-        self.load = Load(self.spec, self.router, self.timeline, cluster.name_of)
-        self.stage = Stage(cluster, self.load, self.router, self.timeline, options)
+        self.router = Router(group.name_server, topic, group.broker_name)
+        self.load = Load(self.spec, self.router, self.timeline, group.name_of)
+        self.stage = Stage(group, self.load, self.router, self.timeline, options)
         self.began = datetime.now(UTC)
         self.alive = False
         self.load_end = 0.0
         self.stored: dict[str, list[Found]] = {}
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The group, if it is ours to stop and to look into."""
+        return self.group if isinstance(self.group, Cluster) else None
+
     async def run(self) -> Result:
-        cluster = self.cluster
-        self.progress.stage(f"starting {len(cluster.nodes)} broker(s) and a name server")
         try:
-            await cluster.start()
-        except Ended as exc:
-            raise CannotRun(f"the cluster does not start: {exc}") from exc
-        try:
-            await create_topic(cluster.nodes[0].address, TOPIC, self.spec.queues)
+            await create_topic(self.group.members[0].address, self.spec.topic, self.spec.queues)
         except RopewalkError as exc:
             raise CannotRun(f"the group takes no topic: {exc}") from exc
         self.router.on_change = self._master_changed
         async with trio.open_nursery() as background:
             background.start_soon(self.router.run)
-            for node in cluster.nodes:
-                background.start_soon(self._sample, node)
+            for member in self.group.members:
+                background.start_soon(self._sample, member)
             await self._under_load()
             await self._settle()
             pulled = await self._pull()
             background.cancel_scope.cancel()
-        self.progress.stage("stopping the brokers and comparing their files")
-        await cluster.stop()
-        replicas = self._compare()
+        replicas = Replicas(None, "the members' files are not at hand; their logs reach equally far")
+        if self.cluster is not None:
+            self.progress.stage("stopping the brokers and comparing their files")
+            await self.cluster.stop()
+            replicas = self._compare(self.cluster)
         return self._judge(pulled, replicas)
 
     # -- the load ------------------------------------------------------------------------------------
 
     async def _under_load(self) -> None:
         self.progress.stage("under load")
-        if len(self.cluster.nodes) > 1:
+        if len(self.group.members) > 1:
             # A slave that is still on its way would make every first answer "not available".
             await self._warm_up()
         if not await self.stage.wait_for(lambda: self.router.master is not None, SETTLE_S):
-            raise CannotRun(f"the name server tells no master of the group:\n{self.cluster.last_words()}")
+            raise CannotRun(f"the name server tells no master of the group{self._last_words()}")
         self.timeline.begin()
         self.timeline.add(
-            "phase", f"the load begins: {self.spec.rate:g} messages a second to {self.cluster.nodes[0].name}"
+            "phase", f"the load begins: {self.spec.rate:g} messages a second to {self.stage.master().name}"
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.load.run)
@@ -354,20 +171,23 @@ class _Run:
     async def _warm_up(self) -> None:
         """Wait until the slave counts: before, every answer would be "no slave is available"."""
         self.progress.stage("waiting for the slave")
-        master = self.cluster.nodes[0].address
+        master = self.group.members[0].address
         deadline = trio.current_time() + SETTLE_S
         code: int | None = None
         while code != ResponseCode.SUCCESS:
             if trio.current_time() > deadline:
                 raise CannotRun(
-                    f"the slave does not follow: after {SETTLE_S:g} s a message is still answered with code {code}:\n"
-                    + self.cluster.last_words()
+                    f"the slave does not follow: after {SETTLE_S:g} s a message is still answered with code {code}"
+                    + self._last_words()
                 )
             await trio.sleep(0.05)
             try:
-                code = await probe(master, f"{TOPIC}-probe", self.spec.broker_name)
+                code = await self.load.probe(master)
             except RopewalkError:
                 continue
+
+    def _last_words(self) -> str:
+        return f":\n{self.cluster.last_words()}" if self.cluster is not None else ""
 
     async def _tick(self) -> None:
         while True:
@@ -379,43 +199,48 @@ class _Run:
         if address is None:
             self.timeline.add("seen", "the name server knows no master")
         else:
-            self.timeline.add("seen", f"the name server sends clients to {self.cluster.name_of(address)}")
+            self.timeline.add("seen", f"the name server sends clients to {self.group.name_of(address)}")
 
-    async def _sample(self, node: Node) -> None:
+    async def _sample(self, member: Member) -> None:
         """Ask a member, behind the proxy's back, how far its log reaches."""
         while True:
             try:
-                async with open_connection(node.own_address, timeout=_ASK_S) as connection:
+                async with open_connection(member.own_address, timeout=_ASK_S) as connection:
                     while True:
-                        self._note(node, await _log_end(connection))
+                        self._note(member, await _log_end(connection))
                         await trio.sleep(SAMPLE_S)
             except (RopewalkError, OSError):
-                self._note(node, None)
+                self._note(member, None)
                 await trio.sleep(SAMPLE_S)
 
-    def _note(self, node: Node, end: int | None) -> None:
-        self.stage.ends[node.name] = end
-        self.timeline.sample(node.name, end)
+    def _note(self, member: Member, end: int | None) -> None:
+        self.stage.ends[member.name] = end
+        self.timeline.sample(member.name, end)
 
     # -- afterwards ----------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
         """All faults are over: the members agree, or the drill is broken."""
-        self.cluster.proxy.heal()
-        running = [node for node in self.cluster.nodes if node.running]
+        if self.cluster is not None:
+            self.cluster.proxy.heal()
+        running = [member.name for member in self.group.members if member.running]
         if len(running) < 2:
             return
         self.progress.stage("waiting until the members agree")
+        ends = self.stage.ends
+        reached = max((end for end in ends.values() if end is not None), default=0)
 
         def agree() -> bool:
-            ends = [self.stage.ends.get(node.name) for node in running]
-            return None not in ends and len(set(ends)) == 1
+            known = [end for end in map(ends.get, running) if end is not None]
+            if len(known) < len(running) or min(known) < reached:
+                return False
+            # A live group goes on working for others.
+            return self.cluster is None or len(set(known)) == 1
 
         if not await self.stage.wait_for(agree, SETTLE_S):
+            where = ", ".join(f"{name} {ends.get(name)}" for name in running)
             self.stage.broken(
-                "members do not agree",
-                f"{SETTLE_S:g} s after the load their logs end at "
-                + ", ".join(f"{node.name} {self.stage.ends.get(node.name)}" for node in running),
+                "members do not agree", f"{SETTLE_S:g} s after the load their logs end at {where}"
             )
 
     async def _pull(self) -> list[Found]:
@@ -423,7 +248,7 @@ class _Run:
         for _ in range(_PULL_TRIES):
             try:
                 return await reading.pull_all(
-                    self.stage.master().address, TOPIC, self.spec.run, self.spec.queues
+                    self.stage.master().address, self.spec.topic, self.spec.run, self.spec.queues
                 )
             except (RopewalkError, OSError) as exc:
                 trouble = exc
@@ -431,9 +256,9 @@ class _Run:
         self.stage.broken("cannot be read", f"a consumer cannot read the topic: {trouble}")
         return []
 
-    def _compare(self) -> Replicas:
+    def _compare(self, cluster: Cluster) -> Replicas:
         """The files of the members, which have stopped."""
-        nodes = self.cluster.nodes
+        nodes = cluster.nodes
         for node in nodes:
             if node.status not in (0, None) and node.name not in self.stage.failed_to_start:
                 self.stage.broken(
@@ -442,7 +267,7 @@ class _Run:
         replicas = {}
         for node in nodes:
             try:
-                replicas[node.name] = reading.read_replica(node.store, TOPIC, self.spec.run)
+                replicas[node.name] = reading.read_replica(node.store, self.spec.topic, self.spec.run)
             except RopewalkError as exc:
                 self.stage.broken("cannot be read", f"{node.name}: {exc}")
                 return Replicas(None, str(exc))
@@ -461,12 +286,13 @@ class _Run:
 
     def _judge(self, pulled: list[Found], replicas: Replicas) -> Result:
         stage, load = self.stage, self.load
-        account = audit(load.sent, pulled)
+        everything = [*load.probes, *load.sent]
+        account = audit(everything, pulled)
         overlapping = overlapping_acknowledgements(load.sent, stage.masters)
         reasons = [f"{found.kind}: {found.count} ({found.examples[0]})" for found in account.findings]
         reasons += [f"{found.kind}: {found.examples[0]}" for found in stage.findings]
         for name, found in self.stored.items():
-            in_files = audit(load.sent, found)
+            in_files = audit(everything, found)
             if in_files.lost:
                 reasons.append(f"{in_files.lost} acknowledged messages are not in the files of {name}")
         if replicas.equal is False:
@@ -493,14 +319,13 @@ class _Run:
         fault_at = stage.fault_at if stage.fault_at is not None else end
         before = max((time for time in times if time <= fault_at), default=0.0)
         waits_ms.sort()
-        ready = self.cluster.nodes[0].ready
         return Result(
             drill=self.drill.name,
             title=self.drill.title,
             verdict="broken" if reasons else "clean",
             reasons=reasons,
-            mode=str(ready.get("mode", "")),
-            promise=str(ready.get("sendOk", "")),
+            mode=self.group.mode,
+            promise=self.group.promise,
             version=ropewalk.__version__,
             began=self.began.isoformat(timespec="seconds"),
             seconds=round(end, 3),
@@ -523,15 +348,14 @@ class _Run:
                 acknowledged=per_bucket(by_outcome["acknowledged"], BUCKET_S, end),
                 unknown=per_bucket(by_outcome["unknown"], BUCKET_S, end),
                 refused=per_bucket(by_outcome["refused"], BUCKET_S, end),
-                lag=lag_bytes(self.timeline.samples) if len(self.cluster.nodes) > 1 else {},
+                lag=lag_bytes(self.timeline.samples) if len(self.group.members) > 1 else {},
             ),
             links=[
                 Link(source, target, rule.passed, rule.hits)
-                for (source, target), rule in self.cluster.proxy.rules()
+                for (source, target), rule in (self.cluster.proxy.rules() if self.cluster is not None else ())
                 if rule.passed or rule.hits
             ],
             settings={**self.drill.settings, **self.options.settings},
-            folder=str(self.folder) if self.options.keep else None,
         )
 
 

@@ -1,0 +1,232 @@
+"""What a drill is, and what its script sees: the group, the load, the timeline, and hands to act with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import trio
+
+from tools.drill import operate
+from tools.drill.audit import Finding, Sent
+from tools.drill.cluster import Cluster, Ended, Node
+from tools.drill.group import CannotRun, Group, Member
+from tools.drill.load import Load, Router
+from tools.drill.proxy import Rule
+from tools.drill.timeline import Timeline
+
+SETTLE_S = 20.0
+"""How long a member may take to catch up, or the members to agree."""
+ACKNOWLEDGE_S = 30.0
+"""How long a group may take to acknowledge again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user may choose."""
+
+    seconds: float = 12.0
+    rate: float = 300.0
+    body_size: int = 256
+    queues: int = 4
+    lanes: int = 16
+    settings: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] | None = None
+    keep: bool = False
+    seed: int | None = None
+
+
+Script = Callable[["Stage"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """A row of the table of drills."""
+
+    name: str
+    title: str
+    """What is done, in a line."""
+    expects: str
+    """What a clean verdict shows, in a sentence or two."""
+    members: int
+    script: Script
+    settings: Mapping[str, str] = field(default_factory=dict)
+    slave_disk: int | None = None
+    """Bytes of the small disk that the slave's store gets; None leaves it where all temporary files are."""
+    body_size: int = 0
+    """Bytes of a body at the least: some faults need a log that grows."""
+    live: bool = False
+    """Whether it may be run against a live cluster: it does nothing but an administrator's commands."""
+
+
+class Progress:
+    """Who watches a run. The methods do nothing here."""
+
+    def stage(self, text: str) -> None:
+        """A part of the run begins."""
+
+    def tick(self, second: float, total: float, acknowledged: int) -> None:
+        """Some time has passed under load."""
+
+
+class Stage:
+    """What a script sees and may do."""
+
+    def __init__(
+        self, group: Group, load: Load, router: Router, timeline: Timeline, options: Options
+    ) -> None:
+        self.group = group
+        self.load = load
+        self.router = router
+        self.timeline = timeline
+        self.options = options
+        self.chance = random.Random(options.seed)
+        self.masters = [(0.0, group.members[0].name)]
+        """Who was made the master, and when: the first one by its configuration."""
+        self.hits: list[str] = []
+        self.notes: list[str] = []
+        self.findings: list[Finding] = []
+        self.ends: dict[str, int | None] = {}
+        """How far each member's log reached when it was last asked."""
+        self.fault_at: float | None = None
+        self.failed_to_start: set[str] = set()
+
+    async def calm(self, share: float) -> None:
+        """Let the load run for a share of its seconds."""
+        await trio.sleep(share * self.options.seconds)
+
+    def fault(self, text: str) -> None:
+        """Write down that a fault is made now."""
+        event = self.timeline.add("fault", text)
+        if self.fault_at is None:
+            self.fault_at = event.at
+
+    def repair(self, text: str) -> None:
+        self.timeline.add("repair", text)
+
+    def hit(self, text: str) -> None:
+        """Evidence that the fault took effect. A run without any gives no verdict."""
+        self.hits.append(text)
+
+    def broken(self, kind: str, text: str) -> None:
+        """A promise was broken that the audit of messages cannot see."""
+        self.timeline.add("trouble", text)
+        self.findings.append(Finding(kind, 1, (text,)))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The group, where it is ours to break."""
+        assert isinstance(self.group, Cluster), "a drill that breaks things was let loose on a live group"
+        return self.group
+
+    def master(self) -> Member:
+        """Who is the master according to the name server; the last one that was, while nobody is."""
+        member = self.group.member_at(self.router.last_master)
+        if member is None:
+            raise CannotRun("the name server knows no master of the group")
+        return member
+
+    def pair(self) -> tuple[Node, Node]:
+        """Master and slave, as they are now."""
+        name = self.master().name
+        (master,) = (node for node in self.cluster.nodes if node.name == name)
+        return master, next(node for node in self.cluster.nodes if node is not master)
+
+    def way(self, source: Node, target: Node) -> Rule:
+        """What happens to bytes between two members, in this direction."""
+        return self.cluster.proxy.rule(source.name, target.name)
+
+    def lag(self, node: Node) -> int:
+        """How many bytes a member is behind the furthest log, as far as is known."""
+        known = [end for end in self.ends.values() if end is not None]
+        return max(known, default=0) - (self.ends.get(node.name) or 0)
+
+    def saw(self, text: str) -> None:
+        self.timeline.add("seen", text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def since_fault(self) -> float:
+        """Seconds since the first fault."""
+        return self.timeline.now() - (self.fault_at or 0.0)
+
+    def cannot(self, why: str) -> NoReturn:
+        raise CannotRun(why)
+
+    async def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        """Whether it came true in time."""
+        with trio.move_on_after(limit_s):
+            while not condition():  # noqa: ASYNC110 - of things that have no event, such as answers of brokers
+                await trio.sleep(0.01)
+        return condition()
+
+    async def until_acknowledged(self, limit_s: float = ACKNOWLEDGE_S) -> bool:
+        """Wait for an acknowledgement of a message that was sent after this call."""
+        now = self.timeline.now()
+        return await self.wait_for(lambda: _acknowledged_since(self.load.sent, now), limit_s)
+
+    async def until_caught_up(self, node: Node, limit_s: float = SETTLE_S) -> bool:
+        """Wait until a member's log reaches as far as the furthest one did when this was called."""
+        target = self.ends.get(self.master().name) or 0
+        began = self.timeline.now()
+        done = await self.wait_for(lambda: (self.ends.get(node.name) or -1) >= target, limit_s)
+        if done:
+            took_s = self.timeline.now() - began
+            self.timeline.add("seen", f"{node.name} has caught up, {took_s:.1f} s after its return")
+        else:
+            self.broken("never caught up", f"{node.name} has not caught up within {limit_s:g} s")
+        return done
+
+    async def restart(self, node: Node) -> bool:
+        """Start a member that has ended. One that does not come back is a broken promise, and False."""
+        self.timeline.add("repair", f"start {node.name} again")
+        try:
+            await node.start()
+        except Ended as exc:
+            self.broken("does not start", str(exc))
+            self.failed_to_start.add(node.name)
+            return False
+        self.saw(f"{node.name} is ready")
+        return True
+
+    # -- an operator's commands ----------------------------------------------------------------------
+
+    async def switch(self, *, as_fault: bool = False) -> bool:
+        """Hand the group over to a slave, as planned. Whether messages are acknowledged afterwards."""
+        return await self._command("switch", as_fault=as_fault)
+
+    async def failover(self, *, as_fault: bool = False) -> bool:
+        """Make a slave the master, whatever the old one says or does not say any more."""
+        return await self._command("failover", as_fault=as_fault)
+
+    async def _command(self, name: str, *, as_fault: bool) -> bool:
+        (self.fault if as_fault else self.repair)(f"admin ha {name}")
+        old, began = self.master(), self.timeline.now()
+        try:
+            told = await operate.run(self.group, name)
+        except operate.Failed as exc:
+            self.broken(f"{name} failed", str(exc))
+            return False
+        took_ms = (self.timeline.now() - began) * 1000
+        self.saw(f"the command took {took_ms:,.0f} ms: {told}")
+        if not await self.wait_for(lambda: self.router.master not in (None, old.address), ACKNOWLEDGE_S):
+            self.broken("no new master", f"after {name} the name server still tells {old.name}")
+            return False
+        self.masters.append((began, self.master().name))
+        if as_fault:
+            self.hit(f"{self.master().name} took over from {old.name}")
+        done = await self.until_acknowledged()
+        if not done:
+            self.broken("no way back", f"after {name} nothing is acknowledged")
+        return done
+
+
+def _acknowledged_since(sent: Sequence[Sent], since: float) -> bool:
+    for entry in reversed(sent[-4000:]):
+        attempt = entry.acknowledgement
+        if attempt is not None and attempt.sent_at > since:
+            return True
+    return False
