@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
-from store.recovery import Sighted, look
+from store.recovery import Plain, Sighted, look, note_plain, take_plain
 from store.segment import Segment
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Follower:
         self.findings: list[str] = []
         self._store = store
         self._log = store.log
+        self._plain: Plain = {}
 
     @property
     def end(self) -> int:
@@ -103,6 +104,10 @@ class Follower:
         data, store = segment.map, self._store
         delay_of = store.config.delay_levels.delay_of
         while end - position >= 8:
+            position, records, stored_ms = take_plain(segment, position, end, self._plain, store.dispatched)
+            if records:
+                store.stored_until(stored_ms)
+                continue
             size, magic = _FRAME.unpack_from(data, position)
             if magic == MAGIC_BLANK:
                 if size != size_max - position:
@@ -120,13 +125,19 @@ class Follower:
             seen = look(segment, position, delay_of)
             if not isinstance(seen, Sighted):
                 raise self._rejected(base + position, "its fields or its checksum do not hold")
-            store.dispatch(seen)
+            queue = store.dispatch(seen)
+            if queue is not None:
+                note_plain(seen, queue, self._plain)
             position += size
         self.boundary = base + position
 
     def _rejected(self, offset: int, why: str) -> StreamRejected:
         self.boundary = max(self.boundary, offset)  # what comes before it was whole, and has its entries
         return StreamRejected(f"what the master sends for log offset {offset} is no record: {why}")
+
+    def forget_queues(self) -> None:
+        """A queue was deleted: look up each again."""
+        self._plain.clear()
 
     def drop_partial(self) -> None:
         """Forget the bytes behind the boundary: they are of a record that did not become whole."""

@@ -293,6 +293,8 @@ class MessageStore:
         Whoever holds one of the queues finds it empty.
         """
         gone = self.queues.pop(topic, {}).values()
+        if self.follower is not None:
+            self.follower.forget_queues()
         entries = sum(queue.written - queue.first for queue in gone)
         for queue in gone:
             queue.forget()
@@ -603,20 +605,31 @@ class MessageStore:
             self.request_flush()
         return segment
 
-    def dispatch(self, record: Sighted) -> None:
-        """Make the queue entry of a record that came from the master."""
-        self._last_store_ms = max(self._last_store_ms, record.store_timestamp)
+    def dispatch(self, record: Sighted) -> ConsumeQueue | None:
+        """Make the queue entry of a record that came from the master; the queue, if the record is the newest in it."""
+        self.stored_until(record.store_timestamp)
         if not record.indexed:
-            return
+            return None
         queue = self.queue(record.topic, record.queue_id)
         number = record.queue_offset
         if number != queue.next_offset:
             if number < queue.next_offset:
-                return  # the number was taken before: a deleted topic's, as in recovery
+                return None  # the number was taken before: a deleted topic's, as in recovery
             queue.restart_at(number)
         queue.add(record.offset, record.size, record.tags_code)
-        self._unreadable.append((record.offset + record.size, queue))
-        self._write_back.mark_dirty(queue)
+        self.dispatched(queue, record.offset + record.size)
+        return queue
+
+    def dispatched(self, queue: ConsumeQueue, end: int) -> None:
+        """A record of the master's, which ends at log offset `end`, has got its entry. HOT."""
+        self._unreadable.append((end, queue))
+        if not queue.dirty:
+            self._write_back.mark_dirty(queue)
+
+    def stored_until(self, time_ms: int) -> None:
+        """The newest record of the master's was stored then."""
+        if time_ms > self._last_store_ms:
+            self._last_store_ms = time_ms
 
     # -- the work of time ----------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE
-from ropewalk.format.names import SCHEDULE_TOPIC
 from store import recovery
 from store.bound import Bound, decode_bound
 from store.checksums import Checksums
@@ -201,7 +200,9 @@ class Opening:
             segment = self.log.find(offset)
             if segment is None or not plain:
                 return offset
-            end, records, latest_ms = recovery.take_plain(segment, offset - segment.base_offset, plain)
+            end, records, latest_ms = recovery.take_plain(
+                segment, offset - segment.base_offset, segment.size, plain
+            )
             found.records += records
             found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
             return segment.base_offset + end
@@ -217,7 +218,10 @@ class Opening:
                 found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
                 if seen.indexed:
                     self._index_again(seen, start, kept)
-                    self._note_plain(seen, plain)
+                    known = self._find_queue(seen.topic, seen.queue_id)
+                    if known is not None and not self.deleted.knows(seen.topic):
+                        self.mark_dirty(known)  # once, and not with each
+                        recovery.note_plain(seen, known, plain)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:
@@ -258,16 +262,6 @@ class Opening:
         queue.add(record.offset, record.size, record.tags_code)
         queue.readable = queue.next_offset
         self.mark_dirty(queue)
-
-    def _note_plain(self, record: Sighted, plain: recovery.Plain) -> None:
-        """Have the next records of this record's queue taken in without a look at each."""
-        topic = record.topic.encode()
-        queue = self._find_queue(record.topic, record.queue_id)
-        if queue is None or record.topic == SCHEDULE_TOPIC or self.deleted.knows(record.topic):
-            return
-        if len(topic) <= 127:
-            self.mark_dirty(queue)  # once, and not with each
-            plain.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
 
     def _lower_checkpoint(self, stored_before_ms: int) -> None:
         """Take back what an older checkpoint claims about entries that are about to be written anew, durably.

@@ -134,21 +134,22 @@ Plain: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
 """Queues by how a V1 record spells their topic (length and name), and by number."""
 
 
-def take_plain(segment: Segment, position: int, plain: Plain) -> tuple[int, int, int]:
-    """Take in the run of records from `position` on that leave nothing to ask; where it ended, records, store time.
+def take_plain(
+    segment: Segment,
+    position: int,
+    limit: int,
+    plain: Plain,
+    added: Callable[[ConsumeQueue, int], None] | None = None,
+) -> tuple[int, int, int]:
+    """Take in the run of records in [position, limit) that leave nothing to ask; its end, records, store time.
 
     They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
-    added. What is anything else ends the run and is for `look`. The store time is the latest, in ms. HOT.
+    added, and shown to readers; or `added` is told, with where the record ends. What is anything else ends the run and
+    is for `look`. The store time is the latest, in ms. HOT.
     """
-    data, base, size_max, unpack, crc32 = (
-        segment.map,
-        segment.base_offset,
-        segment.size,
-        _PLAIN.unpack_from,
-        zlib.crc32,
-    )
+    data, base, unpack, crc32 = segment.map, segment.base_offset, _PLAIN.unpack_from, zlib.crc32
     records = latest = 0
-    while position + _SIZE_MIN <= size_max:
+    while position + _SIZE_MIN <= limit:
         size, magic, crc, queue_id, queue_offset, offset, sys_flag, store_timestamp, body_size = unpack(
             data, position
         )
@@ -158,7 +159,7 @@ def take_plain(segment: Segment, position: int, plain: Plain) -> tuple[int, int,
             or offset != base + position
             or sys_flag & _NOT_PLAIN
             or body_size < 0
-            or not tail_at + 3 <= end <= size_max
+            or not tail_at + 3 <= end <= limit
         ):
             break
         tail = bytes(data[tail_at:end])
@@ -190,8 +191,18 @@ def take_plain(segment: Segment, position: int, plain: Plain) -> tuple[int, int,
             # The first of the properties, or one without a value: not worth a way of its own.
             code = _code_of(tags) if at >= 0 and tags else _tags_code_of(tail[properties_at:])
         queue.add(offset, size, code)
-        queue.readable = queue_offset + 1
+        if added is None:
+            queue.readable = queue_offset + 1
+        else:
+            added(queue, base + end)
     return position, records, latest
+
+
+def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
+    """Have the next records of this record's queue taken in without a look at each."""
+    topic = record.topic.encode()
+    if len(topic) <= 127 and record.topic != SCHEDULE_TOPIC:
+        plain.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
 
 
 @lru_cache(maxsize=4096)

@@ -363,3 +363,19 @@ def test_the_log_tells_records_by_their_masters_time(master: World, tmp_path: Pa
     with world.opened() as store:
         give(store, store.follow(), 0, data)
         assert store._last_store_ms <= master.clock.ms
+
+
+def test_a_topic_deleted_on_the_way_begins_again_with_its_next_record(tmp_path: Path) -> None:
+    master, world = World(tmp_path / "m"), slave_of(tmp_path)
+    with master.opened() as source, world.opened() as store:
+        follower = store.follow()
+        put(source, [b"1", b"2", b"3"], "T")
+        half = source.log.end_offset
+        give(store, follower, 0, bytes(source.log.segments[0].map[:half]))
+        store.delete_topic("T", lambda _done: None)
+        put(source, [b"4", b"5"], "T")
+        give(store, follower, half, bytes(source.log.segments[0].map[half : source.log.end_offset]))
+        store.limit_readable(NO_LIMIT)
+        queue = store.find_queue("T", 0)
+        assert queue is not None
+        assert (queue.min_offset, queue.next_offset) == (3, 5)
