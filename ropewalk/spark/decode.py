@@ -8,8 +8,8 @@ thousands of records at once (`headers`, `columns`). Work goes in pieces of at m
     dledger  entry head of 48 bytes, record | entry head, record | ... blank: i32 -1 | i32 bytes left
 
 A record that does not fit is *damage*: a place and a reason. Reading goes on at the next place that looks like a
-record from all sides: its magic, its size, the log offset it names, and what follows it. Zeros up to the limit are no
-damage; they are where the writer stopped.
+record from all sides: its magic, its size, the log offset it names, and parts that fill it. Zeros up to the limit are
+no damage; they are where the writer stopped.
 """
 
 from __future__ import annotations
@@ -353,18 +353,20 @@ def looks_like_record(
     is_dledger: bool = False,
     file_size: int | None = None,
 ) -> bool:
-    """Whether a record (or entry) begins here: magic, size, the offset it names, and what comes behind it.
+    """Whether a record (or entry) begins here: magic, size, the offset it names, and parts that fill it exactly.
 
-    Behind it must stand another magic, a blank, nothing yet, or the end. What the buffer does not hold any more is
-    given the benefit of the doubt.
+    Not asked is whether another follows: a whole record in front of a damaged one is a record. Of one that reaches
+    beyond the buffer, and not beyond the file, the parts are taken on trust.
     """
     length = len(buffer)
-    file_size = length if file_size is None else file_size
     record = position + DLEDGER_HEAD_SIZE if is_dledger else position
     if position < 0 or record + RECORD_SIZE_MIN > length:
         return False
     size, magic = _FRAME.unpack_from(buffer, record)
-    if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN or record + size > file_size:
+    end = record + size
+    if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+        return False
+    if end > (length if file_size is None else file_size):
         return False
     if base_offset is not None and _I64.unpack_from(buffer, record + 28)[0] != base_offset + record:
         return False
@@ -374,12 +376,7 @@ def looks_like_record(
             return False
         if base_offset is not None and entry_position != base_offset + position:
             return False
-    after = record + size
-    if after > length - 8:
-        return True
-    if is_dledger:
-        return _ENTRY_FRAME.unpack_from(buffer, after)[0] in (0, _NORMAL, _NOOP, _ENTRY_BLANK)
-    return _FRAME.unpack_from(buffer, after)[1] in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
+    return end > length or bool(read_headers(buffer, np.array([record], np.int64), None).valid[0])
 
 
 def find_record(

@@ -68,7 +68,7 @@ def _highest_dispatched(store: Store) -> int:
     # Highest claim first: usually the very first one checks out, and no other queue is looked at.
     claims: list[tuple[int, int, int, Queue]] = []
     for number, queue in enumerate(store.queues()):
-        low, high = queue.bounds()
+        low, high = queue.bounds(store.min_offset)
         entry = queue.entry(high - 1) if high > low else None
         if entry is not None:
             claims.append((-(entry.offset + entry.size), number, high - 1, queue))

@@ -11,6 +11,7 @@ brokers, `broker-a=/x,broker-b=/y`. A directory that holds the segments themselv
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ropewalk.errors import CorruptRecord, RopewalkError
-from ropewalk.format.queue_entry import ENTRY_SIZE, QueueEntry, is_message, unpack
+from ropewalk.format.queue_entry import ENTRY_SIZE, QueueEntry, is_message
 from ropewalk.format.record import Record, decode_record
 from ropewalk.spark.decode import DLEDGER_HEAD_SIZE
 
@@ -36,6 +37,7 @@ ENTRY_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code",
 _FILE_NAME: Final = re.compile(r"[0-9]{20}")
 _NAMED_PATH: Final = re.compile(r"([^=/,]+)=(.+)")
 _FLOCK: Final = struct.Struct("hhqqi4x")
+_CHUNK: Final = 1 << 13
 _DLEDGER_MAGICS: Final = (1, 2, -1)
 
 
@@ -93,45 +95,60 @@ class Queue:
                 result[start - low : start - low + len(found)] = found
         return result
 
-    def bounds(self) -> tuple[int, int]:
-        """[low, high) of the queue offsets that have entries, by what the files say.
+    def bounds(self, min_log_offset: int = 0) -> tuple[int, int]:
+        """[low, high): the first queue offset whose record can still be in the log, and the one behind the last entry.
 
-        Entries are written one after the other, in front of them perhaps filling and behind them zeros.
+        Looked for from both ends, so that a hole in the middle, which a power failure may leave, hides nothing.
         """
-        high = low = 0
+        end = self._behind_last()
+        low, high = (self.files[0].base // ENTRY_SIZE if self.files else end), end
+        # Log offsets rise along a queue; what is no message, filling or a hole, is as old as what comes behind it.
+        while low < high:
+            middle = (low + high) // 2
+            found = self._message_from(middle, high)
+            if found is None or found[1] >= min_log_offset:
+                high = middle
+            else:
+                low = found[0] + 1
+        first = self._message_from(low, end)
+        return (low if first is None else first[0]), end
+
+    def _message_from(self, low: int, high: int) -> tuple[int, int] | None:
+        """Queue offset and log offset of the first message at or behind a queue offset."""
+        step = 1
+        while low < high:
+            entries = self.entries(low, min(low + step, high))
+            offsets, sizes = entries["offset"], entries["size"]
+            found = np.flatnonzero((offsets >= 0) & (sizes > 0) & (sizes < 0x7FFFFFFF))
+            if len(found):
+                return low + int(found[0]), int(offsets[found[0]])
+            low += len(entries)
+            step = _CHUNK
+        return None
+
+    def _behind_last(self) -> int:
         for file in reversed(self.files):
-            count = _first(file, lambda entry: entry.size == 0)
-            if count:
-                high = file.base // ENTRY_SIZE + count
-                break
-        else:
-            return (0, 0) if not self.files else (self.files[0].base // ENTRY_SIZE,) * 2
-        for file in self.files:
-            skipped = _first(file, lambda entry: is_message(entry.offset, entry.size) or entry.size == 0)
-            low = file.base // ENTRY_SIZE + skipped
-            if skipped < file.size // ENTRY_SIZE:
-                break
-        return min(low, high), high
+            count = file.size // ENTRY_SIZE
+            with open(file.path, "rb") as opened:
+                for start, end in reversed(_data_ranges(opened.fileno(), file.size)):
+                    last = min(end // ENTRY_SIZE + 1, count)
+                    while last * ENTRY_SIZE > start:
+                        first = max(0, last - _CHUNK)
+                        data = os.pread(opened.fileno(), (last - first) * ENTRY_SIZE, first * ENTRY_SIZE)
+                        sizes = np.frombuffer(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE], ENTRY_DTYPE)[
+                            "size"
+                        ]
+                        found = np.flatnonzero(sizes != 0)
+                        if len(found):
+                            return file.base // ENTRY_SIZE + first + int(found[-1]) + 1
+                        last = first
+        return self.files[0].base // ENTRY_SIZE if self.files else 0
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """The entry of one queue offset, if it names a record."""
         (found,) = self.entries(queue_offset, queue_offset + 1)
         entry = QueueEntry(*(int(part) for part in found))
         return entry if is_message(entry.offset, entry.size) else None
-
-
-def _first(file: QueueFile, holds: Any) -> int:
-    """How many entries of a file stand before the first for which `holds`; it must hold from there on."""
-    with open(file.path, "rb") as opened:
-        low, high = 0, file.size // ENTRY_SIZE
-        while low < high:
-            middle = (low + high) // 2
-            data = os.pread(opened.fileno(), ENTRY_SIZE, middle * ENTRY_SIZE)
-            if len(data) < ENTRY_SIZE or holds(unpack(data)):
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +229,22 @@ def open_stores(path: str, broker_name: str | None = None, log_format: str = "au
             f"option path names some brokers and not others: write NAME=DIRECTORY for each in {path!r}"
         )
     return tuple(_open_store(name, tuple(folders), log_format) for name, folders in roots.items())
+
+
+def _data_ranges(fd: int, size: int) -> list[tuple[int, int]]:
+    """The parts of a file that are not holes: queue files are allocated long before they are full."""
+    ranges: list[tuple[int, int]] = []
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                break
+            return [(0, size)]
+        position = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        ranges.append((start, position))
+    return ranges
 
 
 def _local(text: str) -> Path:

@@ -256,7 +256,7 @@ def _offset_ranges(
 
 
 def _range_of(options: Options, store: Store, queue: Queue) -> tuple[int, int]:
-    low, high = queue.bounds()
+    low, high = queue.bounds(store.min_offset)
     where = f"queue {queue.queue_id} of {queue.topic}"
     start = _number(options.starting_offsets_by_timestamp, store, queue)
     if start is not None and options.starting_timestamp is None:
@@ -298,7 +298,7 @@ def _number(table: object, store: Store, queue: Queue) -> int | None:
 
 def _offset_at_time(store: Store, queue: Queue, time_ms: int) -> int:
     """The first offset of a queue whose message was stored at or after a time; its end if there is none."""
-    low, high = queue.bounds()
+    low, high = queue.bounds(store.min_offset)
     while low < high:
         middle = (low + high) // 2
         entry = queue.entry(middle)
@@ -326,7 +326,7 @@ def _queue_splits(
     for queue in store.queues():
         if not wanted.wants_queue(queue.topic, queue.queue_id):
             continue
-        low, high = wanted.offsets.get((queue.topic, queue.queue_id), queue.bounds())
+        low, high = wanted.offsets.get((queue.topic, queue.queue_id), queue.bounds(store.min_offset))
         while low < high:
             entries = queue.entries(low, min(high, low + records_max, low + _STEP * 4))
             sizes = entries["size"].astype(np.int64)
