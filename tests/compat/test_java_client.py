@@ -11,7 +11,7 @@ from collections import defaultdict
 import pytest
 
 from tests.compat.conftest import Server
-from tests.compat.driver import Event, Run
+from tests.compat.driver import Driver, Event, Run
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -314,3 +314,37 @@ def test_the_remaining_member_takes_over_when_the_other_leaves(run: Run) -> None
         if event["message"]["body"].startswith("alone")
     ]
     assert alone == ["ann"] * 40
+
+
+def by_member(run: Run, scenario: str) -> dict[str, list[str]]:
+    """The bodies that each member received."""
+    seen: dict[str, list[str]] = {}
+    for event in run.events(scenario, "received"):
+        seen.setdefault(event["member"], []).append(event["message"]["body"])
+    return seen
+
+
+def test_every_member_of_a_broadcasting_group_gets_everything_and_goes_on_where_it_stopped(run: Run) -> None:
+    seen = by_member(run, "broadcast")
+    before, later = ["first", *(f"all {n}" for n in range(20))], [f"later {n}" for n in range(8)]
+    assert sorted(seen["ann"]) == sorted(before)
+    assert sorted(seen["bob"]) == sorted(before + later)
+    assert sorted(seen["again"]) == sorted(later)
+
+
+def test_two_groups_know_nothing_of_each_other(run: Run) -> None:
+    seen = by_member(run, "two_groups")
+    before, later = ["first", *(f"both {n}" for n in range(40))], [f"later {n}" for n in range(8)]
+    assert sorted(seen["one"]) == sorted(before)
+    assert sorted(seen["two"]) == sorted(before + later)
+
+
+def test_members_may_leave_the_division_of_queues_to_the_broker(run: Run, driver: Driver) -> None:
+    if driver.version == "4.9.8":
+        assert run.one("assigned", "unsupported")
+        return
+    assigned = run.events("assigned", "assigned")
+    assert [event["byBroker"] for event in assigned] == [True, True]
+    assert sorted(queue for event in assigned for queue in event["queues"]) == [0, 1, 2, 3]
+    seen = by_member(run, "assigned")
+    assert set(seen["ann"]) | set(seen["bob"]) == {"first", *(f"together {n}" for n in range(40))}

@@ -35,6 +35,9 @@ public final class Driver {
         SCENARIOS.put("orderly", Everyday::orderly);
         SCENARIOS.put("request_reply", Everyday::requestReply);
         SCENARIOS.put("push_pair", Pushing::pushPair);
+        SCENARIOS.put("assigned", Pushing::assigned);
+        SCENARIOS.put("broadcast", Pushing::broadcast);
+        SCENARIOS.put("two_groups", Pushing::twoGroups);
         SCENARIOS.put("push", Pushing::push);
         SCENARIOS.put("push_tags", Pushing::pushTags);
         SCENARIOS.put("pull_held", Pulling::pullHeld);

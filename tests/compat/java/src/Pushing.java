@@ -23,7 +23,12 @@ final class Pushing {
         final DefaultMQPushConsumer consumer;
 
         Member(World world, Events events, String name, String expression) throws Exception {
-            consumer = world.pushConsumer();
+            this(world, events, name, expression, world.pushConsumer());
+        }
+
+        Member(World world, Events events, String name, String expression, DefaultMQPushConsumer consumer)
+            throws Exception {
+            this.consumer = consumer;
             consumer.subscribe(world.topic, expression);
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
@@ -124,6 +129,91 @@ final class Pushing {
         send(world, producer, "alone", 40);
         World.await("ann has the 40 later ones",
             () -> ann.bodies.stream().filter(body -> body.startsWith("alone")).count() == 40);
+    }
+
+    /** Every member of a broadcasting group gets everything, and goes on by itself where it stopped. */
+    static void broadcast(World world, Events events) throws Exception {
+        DefaultMQProducer producer = world.producer();
+        producer.send(world.message("first"));
+        World.await("the topic has its queues", () -> world.queues(producer).size() == 4);
+        DefaultMQPushConsumer annsConsumer = broadcasting(world, "ann");
+        Member ann = new Member(world, events, "ann", "*", annsConsumer);
+        Member bob = new Member(world, events, "bob", "*", broadcasting(world, "bob"));
+        send(world, producer, "all", 20);
+        World.await("both have all 21", () -> ann.bodies.size() == 21 && bob.bodies.size() == 21);
+        ann.settle();
+        annsConsumer.shutdown();
+        send(world, producer, "later", 8);
+        Member again = new Member(world, events, "again", "*", broadcasting(world, "ann"));
+        World.await("both have the 8 later ones", () -> again.bodies.size() >= 8 && bob.bodies.size() == 29);
+        Thread.sleep(300);
+    }
+
+    /** A broadcasting consumer keeps its progress in a file under its name, which must be the same next time. */
+    private static DefaultMQPushConsumer broadcasting(World world, String name) throws Exception {
+        DefaultMQPushConsumer consumer = world.pushConsumer();
+        // The package of MessageModel is not the same in both clients.
+        for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                for (Object model : method.getParameterTypes()[0].getEnumConstants()) {
+                    if (model.toString().equals("BROADCASTING")) {
+                        method.invoke(consumer, model);
+                    }
+                }
+            }
+        }
+        consumer.setInstanceName(world.topic + "-" + name);
+        return consumer;
+    }
+
+    /** Two groups of one topic know nothing of each other: each gets everything. */
+    static void twoGroups(World world, Events events) throws Exception {
+        DefaultMQProducer producer = world.producer();
+        producer.send(world.message("first"));
+        World.await("the topic has its queues", () -> world.queues(producer).size() == 4);
+        List<Member> members = new ArrayList<>();
+        for (String group : new String[] {"one", "two"}) {
+            DefaultMQPushConsumer consumer = world.pushConsumer();
+            consumer.setConsumerGroup(world.group + "-" + group);
+            members.add(new Member(world, events, group, "*", consumer));
+        }
+        send(world, producer, "both", 40);
+        World.await("each group has all 41", () -> members.stream().allMatch(member -> member.bodies.size() == 41));
+        members.get(0).settle();
+        members.get(0).consumer.shutdown();
+        send(world, producer, "later", 8);
+        World.await("the other group goes on alone", () -> members.get(1).bodies.size() == 49);
+        Thread.sleep(200);
+    }
+
+    /** Members that leave the division of queues to the broker. Client 4.9.8 cannot. */
+    static void assigned(World world, Events events) throws Exception {
+        DefaultMQProducer producer = world.producer();
+        producer.send(world.message("first"));
+        World.await("the topic has its queues", () -> world.queues(producer).size() == 4);
+        List<Member> members = new ArrayList<>();
+        for (String name : new String[] {"ann", "bob"}) {
+            DefaultMQPushConsumer consumer = world.pushConsumer();
+            try {
+                DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            } catch (NoSuchMethodException old) {
+                events.emit("unsupported");
+                return;
+            }
+            members.add(new Member(world, events, name, "*", consumer));
+        }
+        Member ann = members.get(0);
+        Member bob = members.get(1);
+        World.await("both hold two queues",
+            () -> ann.queues(world.topic).size() == 2 && bob.queues(world.topic).size() == 2);
+        send(world, producer, "together", 40);
+        World.await("both together have 41 messages", () -> union(ann, bob) == 41);
+        for (Member member : members) {
+            Object rebalance = member.consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
+            Object byClient = rebalance.getClass().getMethod("clientRebalance", String.class)
+                .invoke(rebalance, world.topic);
+            events.emit("assigned", "byBroker", byClient.equals(false), "queues", member.queues(world.topic));
+        }
     }
 
     private static void send(World world, DefaultMQProducer producer, String name, int count) throws Exception {

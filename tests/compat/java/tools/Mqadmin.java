@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -24,7 +25,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  */
 public final class Mqadmin {
     private static final String END = "\u0004";
-    private static final List<DefaultMQPushConsumer> CONSUMERS = new ArrayList<>();
+    private static final List<DefaultMQPushConsumer> CONSUMERS = new CopyOnWriteArrayList<>();
     private static final List<DefaultMQProducer> PRODUCERS = new ArrayList<>();
 
     private Mqadmin() {
@@ -60,8 +61,9 @@ public final class Mqadmin {
                 consume(namesrv, words[1], words[2]);
                 return;
             case "@stop":
-                CONSUMERS.forEach(DefaultMQPushConsumer::shutdown);
+                List<DefaultMQPushConsumer> running = List.copyOf(CONSUMERS);
                 CONSUMERS.clear();
+                running.forEach(DefaultMQPushConsumer::shutdown);
                 return;
             case "@send":
                 send(namesrv, words[1], words[2], Integer.parseInt(words[3]), out);
@@ -107,12 +109,24 @@ public final class Mqadmin {
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setPersistConsumerOffsetInterval(200);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener(
             (MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
         consumer.start();
         CONSUMERS.add(consumer);
+        // A client records its progress for the first time after ten seconds: too long to wait for in a test.
+        Thread recorder = new Thread(() -> {
+            while (CONSUMERS.contains(consumer)) {
+                consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+                try {
+                    Thread.sleep(200);
+                } catch (InterruptedException ended) {
+                    return;
+                }
+            }
+        });
+        recorder.setDaemon(true);
+        recorder.start();
     }
 
     private static void send(String namesrv, String group, String topic, int count, PrintStream out)
@@ -124,7 +138,10 @@ public final class Mqadmin {
         PRODUCERS.add(producer);
         for (int n = 0; n < count; n++) {
             Message message = new Message(topic, "tag", "key" + n, ("body " + n).getBytes(StandardCharsets.UTF_8));
-            out.println(producer.send(message).getOffsetMsgId());
+            int place = n;
+            // Message n goes to queue n, in turn: a producer's own choice begins at a queue of chance.
+            out.println(producer.send(message, (queues, sent, ignored) -> queues.get(place % queues.size()), null)
+                .getOffsetMsgId());
         }
     }
 }
