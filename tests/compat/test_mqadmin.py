@@ -157,6 +157,25 @@ def test_get_and_update_broker_config(admin: Mqadmin, server: Server) -> None:
 def test_maintenance_commands(admin: Mqadmin, server: Server) -> None:
     assert "success" in admin.run("cleanExpiredCQ", "-b", server.broker)
     assert "success" in admin.run("cleanUnusedTopic", "-b", server.broker)
+    assert "success" in admin.run("deleteExpiredCommitLog", "-b", server.broker)
+
+
+def test_ha_status_of_a_master_without_slaves(admin: Mqadmin, server: Server) -> None:
+    rows = admin.table("haStatus", "-b", server.broker)
+    assert [row[0] for row in rows[:4]] == [
+        "#MasterAddr",
+        "#MasterCommitLogMaxOffset",
+        "#SlaveNum",
+        "#InSyncSlaveNum",
+    ]
+    assert rows[0][1] == server.broker and int(rows[1][1]) > 0
+    assert (rows[2][1], rows[3][1]) == ("0", "0")
+    assert [row[0] for row in rows[4:]] == ["#SlaveAddr"], "a heading, and no slave below it"
+
+
+def test_a_group_is_told_to_pull(admin: Mqadmin, server: Server, topic: str) -> None:
+    words = ("setConsumeMode", "-b", server.broker, "-t", topic, "-g", "adminModes", "-m", "PULL")
+    assert "set consume mode to" in admin.run(*words) and "success" in admin.run(*words)
 
 
 # -- messages ------------------------------------------------------------------------------------------
