@@ -282,6 +282,7 @@ class HaMember:
             cluster=broker.config.broker_cluster_name,
             flushed=store.flushed_offset,
             readable=store.readable_offset,
+            stored_ms=store.last_store_ms,
             has_master=self.lost_ms < 0 and heard is not None,
             link=self._link(),
             slaves=self._slaves() if record.role != SLAVE else [],

@@ -152,6 +152,8 @@ class StandingMessage(msgspec.Struct, frozen=True):
     cluster: str = ""
     flushed: int = 0
     readable: int = 0
+    stored_ms: int = 0
+    """When the newest record of this log was stored, by its master's clock."""
     has_master: bool = False
     """Of a slave: whether its master answers."""
     link: str = ""

@@ -189,6 +189,16 @@ class Phase(enum.Enum):
     FAILED = "failed"
 
 
+_ASKED_IN = {
+    Phase.FENCE: Ask.ACCEPT,
+    Phase.CATCH_UP: Ask.LOOK,
+    Phase.ACCEPT: Ask.ACCEPT,
+    Phase.PROMOTE: Ask.PROMOTE,
+    Phase.FOLLOW: Ask.FOLLOW,
+    Phase.RELEASE: Ask.RELEASE,
+}
+
+
 class Handover:
     """One attempt to make another member the master, under one epoch and one asker's name.
 
@@ -241,6 +251,8 @@ class Handover:
 
     def heard(self, address: str, ask: Ask, answer: Answer) -> list[Send]:
         """The outcome of one question."""
+        if ask is not _ASKED_IN.get(self.phase):
+            return []  # late: its phase is over
         self._open.discard(address)
         match self.phase, ask:
             case Phase.FENCE, Ask.ACCEPT:

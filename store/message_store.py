@@ -546,6 +546,11 @@ class MessageStore:
         return findings
 
     @property
+    def last_store_ms(self) -> int:
+        """When the newest record was stored; for a slave by its master's clock."""
+        return self._last_store_ms
+
+    @property
     def whole_end(self) -> int:
         """Where the last whole record ends: the end of the log, but for a slave that has part of one."""
         return self.log.end_offset if self.follower is None else self.follower.boundary

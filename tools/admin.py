@@ -13,7 +13,7 @@ import typer
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_results import version_text
-from tools import admin_broker, admin_group, admin_message, admin_offset, admin_topic
+from tools import admin_broker, admin_group, admin_ha, admin_message, admin_offset, admin_topic
 from tools.admin_base import (
     TIMEOUT_S,
     Json,
@@ -49,6 +49,7 @@ for family in (
     admin_broker.app,
     admin_broker.cluster_app,
     admin_offset.app,
+    admin_ha.app,
 ):
     app.add_typer(family)
 
