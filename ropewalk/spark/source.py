@@ -78,12 +78,11 @@ class RopewalkSource(DataSource):
         return LiveStreamReader(options, selection)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        self._options("write")
-        raise RopewalkError(_NOT_YET)
+        from ropewalk.spark.sink_writer import LiveWriter
+
+        return LiveWriter(self._options("write"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        self._options("write")
-        raise RopewalkError(_NOT_YET)
+        from ropewalk.spark.sink_writer import LiveStreamWriter
 
-
-_NOT_YET = "writing to live brokers is not built yet"
+        return LiveStreamWriter(self._options("write"), schema, overwrite)
