@@ -39,6 +39,11 @@ _FAILED = b"!"
 class TaskFailed(RopewalkError):
     """A piece could not be done; the text is what the worker said."""
 
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        """The class of the worker's error, where it was one that a user can meet."""
+
 
 class Tasks(Protocol):
     """Has pieces done, somewhere."""
@@ -74,7 +79,7 @@ class HereTasks:
             try:
                 answers.append(function(piece))
             except RopewalkError as exc:
-                raise TaskFailed(str(exc)) from exc
+                raise TaskFailed(str(exc), type(exc).__name__) from exc
         return answers
 
     def shuffle(
@@ -98,7 +103,7 @@ def do_piece(made_by: Stamp, work: bytes) -> bytes:
     try:
         return pickle.dumps(function(piece))
     except RopewalkError as exc:
-        return _FAILED + str(exc).encode()
+        return _FAILED + f"{type(exc).__name__}: {exc}".encode()
 
 
 class SparkTasks:
@@ -116,7 +121,8 @@ class SparkTasks:
         answers: list[R] = [None] * len(pieces)  # type: ignore[list-item] # every one is set below
         for number, answer in rows:
             if answer.startswith(_FAILED):
-                raise TaskFailed(answer[1:].decode())
+                kind, _, text = answer[1:].decode().partition(": ")
+                raise TaskFailed(text, kind)
             answers[number] = pickle.loads(answer)
         assert len(rows) == len(pieces)
         return answers

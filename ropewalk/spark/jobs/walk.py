@@ -52,8 +52,11 @@ class _Work:
 
 
 def walk(tasks: Tasks, store: StoreFiles, *, piece_size: int = PIECE_SIZE) -> Walk:
-    """Find every record of a log. Raises `TaskFailed`."""
-    pieces = cut_pieces([store], min(piece_size, store.segment_size))
+    """Find every record of a log, from its `min_offset` on. Raises `TaskFailed`."""
+    pieces = [
+        _from(store.min_offset, each) for each in cut_pieces([store], min(piece_size, store.segment_size))
+    ]
+    pieces = [piece for piece in pieces if piece.start < piece.stop]
     results = tasks.run(
         _walk_piece, [_Work(store.narrowed(piece.start), piece) for piece in pieces], "walking"
     )
@@ -68,6 +71,11 @@ def walk(tasks: Tasks, store: StoreFiles, *, piece_size: int = PIECE_SIZE) -> Wa
         )
     stretches, lost = _cut(store, results, joined.end)
     return Walk(store, tuple(stretches), joined.end, tuple(sorted({*lost, *joined.holes})))
+
+
+def _from(offset: int, piece: Piece) -> Piece:
+    """The part of a piece that does not lie before an offset, where a record begins."""
+    return piece if piece.start >= offset else Piece(min(offset, piece.stop), piece.stop, (offset,))
 
 
 def _walk_piece(work: _Work) -> PieceResult:

@@ -1,0 +1,139 @@
+"""`ropewalk pipeline export`: rows of a store or of live topics into a Parquet lake, each exactly once.
+
+Batch by batch: what `lake` says there is, what the source says comes next, a settled plan, its ranges written by
+tasks, a commit. A run that ends at any point leaves a lake from which the next run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ropewalk.errors import RopewalkError
+from ropewalk.spark.jobs.export_sources import Source
+from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, settle_plan
+from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, Target, write_rows
+from ropewalk.spark.jobs.report import DATA_LOSS, OK, Report, Table
+from ropewalk.spark.jobs.tasks import Tasks
+
+
+class BadExport(RopewalkError):
+    """What was asked for makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Where the rows go, and in which steps."""
+
+    lake: str
+    codec: str = "zstd"
+    partition_by: tuple[str, ...] = ("dt",)
+    max_per_batch: int | None = None
+    """Messages in one batch, about; the lake shows a batch at a time."""
+
+    def check(self) -> None:
+        if self.codec not in CODECS:
+            raise BadExport(f"--codec {self.codec}: it is one of {', '.join(CODECS)}")
+        for name in self.partition_by:
+            if name not in PARTITIONS:
+                raise BadExport(f"--partition-by {name}: it is one of {', '.join(PARTITIONS)}")
+
+
+@dataclass(slots=True)
+class Exported:
+    """What one run did."""
+
+    batches: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Number, ranges, files and rows of each."""
+    files: list[LakeFile] = field(default_factory=list)
+    resumed: bool = False
+    """Whether the first batch had been planned by a run that did not finish."""
+    rows_before: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    source: Source
+    target: Target
+    range_: object
+
+
+def export(
+    tasks: Tasks,
+    source: Source,
+    options: ExportOptions,
+    *,
+    wait: Callable[[], bool] = lambda: False,
+    told: Callable[[int, int], None] = lambda _batch, _rows: None,
+) -> Exported:
+    """Export until the source has no more. `wait` is asked then: True looks again, False ends the run."""
+    options.check()
+    identity = source.identity() | {"partition_by": list(options.partition_by)}
+    (state,) = tasks.run(open_lake, [(options.lake, identity)], "opening the lake")
+    done = Exported(resumed=state.pending is not None, rows_before=state.rows)
+    while True:
+        plan = state.pending or _next_plan(tasks, source, options, state)
+        if plan is None:
+            if wait():
+                continue
+            return done
+        files = _write(tasks, source, options, plan)
+        (rows,) = tasks.run(commit, [(options.lake, plan, tuple(files))], "committing")
+        done.batches.append((plan.batch, len(plan.ranges), len(files), rows))
+        done.files += files
+        done.lost += plan.lost
+        told(plan.batch, rows)
+        (state,) = tasks.run(open_lake, [(options.lake, identity)], "opening the lake")
+
+
+def _next_plan(tasks: Tasks, source: Source, options: ExportOptions, state: LakeState) -> BatchPlan | None:
+    planned = source.plan(tasks, state.position, options.max_per_batch)
+    if planned is None:
+        return None
+    plan = BatchPlan(state.batches, planned.start, planned.end, planned.ranges, state.last, planned.lost)
+    (settled,) = tasks.run(settle_plan, [(options.lake, plan)], "planning")
+    return settled
+
+
+def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan) -> list[LakeFile]:
+    work = []
+    for range_ in plan.ranges:
+        broker, name = source.name(range_)
+        target = Target(options.lake, plan.batch, broker, name, options.codec, options.partition_by)
+        work.append(_Work(source, target, range_))
+    return [file for files in tasks.run(write_range, work, f"batch {plan.batch}") for file in files]
+
+
+def write_range(work: _Work) -> list[LakeFile]:
+    """In a task: the rows of one range to files."""
+    return write_rows(work.target, work.source.read(work.range_))
+
+
+def export_report(options: ExportOptions, done: Exported) -> Report:
+    """What a run wrote."""
+    rows = sum(batch[3] for batch in done.batches)
+    topics: dict[str, tuple[int, int, int]] = {}
+    for file in done.files:
+        count, total, size = topics.get(file.topic, (0, 0, 0))
+        topics[file.topic] = (count + 1, total + file.rows, size + file.bytes)
+    summary = {
+        "lake": options.lake,
+        "batches": len(done.batches),
+        "rows": rows,
+        "files": len(done.files),
+        "bytes": sum(file.bytes for file in done.files),
+        "rows_in_lake": done.rows_before + rows,
+        "resumed": done.resumed,
+        "lost": done.lost,
+    }
+    tables = [
+        Table(
+            "topics",
+            ("topic", "files", "rows", "bytes"),
+            [(name, *each) for name, each in sorted(topics.items())],
+        ),
+        Table("batches", ("batch", "ranges", "files", "rows"), done.batches),
+    ]
+    title = f"Exported {rows} rows to {options.lake}"
+    return Report("export", title, summary, tables, [], DATA_LOSS if done.lost else OK)

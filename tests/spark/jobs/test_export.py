@@ -1,0 +1,279 @@
+"""Whatever happens to an export, in the end the lake holds every row once, and its files can all be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.spark.jobs.export import BadExport, Exported, ExportOptions, export, export_report
+from ropewalk.spark.jobs.export_sources import DamagedLog, StoreSource, selection_for
+from ropewalk.spark.jobs.lake import BatchPlan, LakeDamaged, read_lake, settle_plan
+from ropewalk.spark.jobs.lake_writer import _parted
+from ropewalk.spark.jobs.tasks import HereTasks, Key, TaskFailed
+from ropewalk.spark.live_offsets import DataLoss
+from tests.spark.jobs.faults import Pair, in_body, in_field
+from tests.spark.jobs.stores import TOPICS, fill, replica_of
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("export") / "store"
+    fill(root, 500)
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syncs_cost_nothing() -> Iterator[None]:
+    """Nothing here pulls the plug."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+def source(root: Path, **more: Any) -> StoreSource:
+    usual = StoreSource(str(root), (), selection_for((), "full"), "b", range_bytes=30_000)
+    return replace(usual, **more)
+
+
+def rows_of(lake: Path) -> list[tuple[Any, ...]]:
+    """Every row that a reader of the directories sees."""
+    rows: list[tuple[Any, ...]] = []
+    for path in sorted(lake.glob("topic=*/**/*.parquet")):
+        table = pq.ParquetFile(path).read()
+        columns = (
+            table.column(name).to_pylist() for name in ("topic", "queueId", "queueOffset", "body", "keys")
+        )
+        rows += zip(*columns, strict=True)
+    return sorted(rows, key=repr)
+
+
+def rows_in(root: Path) -> list[tuple[Any, ...]]:
+    records = Pair.of(root, root).records
+    rows = [(r.topic, r.queue_id, r.queue_offset, r.body, r.properties.get("KEYS")) for r in records]
+    return sorted(rows, key=repr)
+
+
+def manifest_agrees(lake: Path) -> bool:
+    state = read_lake(str(lake))
+    listed = {str(path.relative_to(lake)) for path in lake.glob("topic=*/**/*.parquet")}
+    return listed == {file.path for file in state.files} and state.rows == sum(
+        file.rows for file in state.files
+    )
+
+
+def run(root: Path, lake: Path, tasks: Any = None, **options: Any) -> Exported:
+    return export(tasks or HereTasks(), source(root), ExportOptions(str(lake), **options))
+
+
+def test_a_store_becomes_a_lake_with_every_row_once(store: Path, tmp_path: Path) -> None:
+    done = run(store, tmp_path / "lake")
+    report = export_report(ExportOptions(str(tmp_path / "lake")), done)
+    assert (report.exit_code, report.summary["rows"], report.summary["batches"]) == (0, 500, 1)
+    assert rows_of(tmp_path / "lake") == rows_in(store)
+    assert manifest_agrees(tmp_path / "lake")
+    assert not (tmp_path / "lake" / "_staging").exists()
+    first = next(iter(read_lake(str(tmp_path / "lake")).files))
+    assert first.path.startswith("topic=orders/dt=2023-11-14/b=b/s=") and first.path.endswith(".zstd.parquet")
+
+
+def test_a_second_run_adds_what_is_new_and_nothing_else(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "store")
+    run(copy, tmp_path / "lake")
+    assert not run(copy, tmp_path / "lake").batches
+    fill(copy, 77, first=500, seed=3)
+    assert sum(batch[3] for batch in run(copy, tmp_path / "lake").batches) == 77
+    assert rows_of(tmp_path / "lake") == rows_in(copy)
+    assert manifest_agrees(tmp_path / "lake")
+
+
+def test_small_batches_hold_the_same(store: Path, tmp_path: Path) -> None:
+    done = run(store, tmp_path / "lake", max_per_batch=100)
+    assert len(done.batches) > 3 and all(rows < 200 for *_rest, rows in done.batches)
+    assert rows_of(tmp_path / "lake") == rows_in(store)
+
+
+def test_only_the_topics_and_columns_that_were_asked_for(store: Path, tmp_path: Path) -> None:
+    chosen = source(store, topics=("trüb",), selection=selection_for(("queueOffset", "body"), "default"))
+    export(
+        HereTasks(),
+        chosen,
+        ExportOptions(str(tmp_path / "lake"), partition_by=("dt", "hour"), codec="snappy"),
+    )
+    (path, *_rest) = sorted((tmp_path / "lake").glob("topic=*/**/*.parquet"))
+    assert path.relative_to(tmp_path / "lake").parts[:3] == ("topic=tr%C3%BCb", "dt=2023-11-14", "hour=22")
+    assert pq.ParquetFile(path).schema_arrow.names == ["queueOffset", "body", "topic", "storeTimestamp"]
+    assert read_lake(str(tmp_path / "lake")).rows == sum(row[0] == "trüb" for row in rows_in(store))
+
+
+class Crash(BaseException):
+    """As if the driver had been killed."""
+
+
+class CrashingTasks(HereTasks):
+    """Does pieces until its time has come, in the middle of a list of them as well as between two."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__()
+        self._left = pieces
+
+    def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
+        answers = []
+        for piece in pieces:
+            if self._left == 0:
+                raise Crash
+            self._left -= 1
+            answers += super().run(function, [piece], label)
+        return answers
+
+    def shuffle(
+        self,
+        spread: Callable[[T], Iterable[tuple[Key, bytes]]],
+        gather: Callable[[tuple[Key, list[bytes]]], R],
+        pieces: Sequence[T],
+        label: str,
+    ) -> list[R]:
+        raise AssertionError("an export needs no shuffle")
+
+
+def test_an_export_that_dies_after_any_piece_goes_on_where_it_was(store: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    crashes = left_a_plan = 0
+    chance = random.Random(1)
+    for _run in range(400):
+        try:
+            run(store, lake, CrashingTasks(chance.randrange(6, 18)), max_per_batch=100)
+            break
+        except Crash:
+            crashes += 1
+            left_a_plan += (lake / "_ropewalk").exists() and read_lake(str(lake)).pending is not None
+            rows = rows_of(lake)
+            assert len(rows) == len(set(rows)), "a reader of the directories saw a row twice"
+    assert crashes > 8 and left_a_plan > 1
+    assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
+    assert not (lake / "_staging").exists()
+
+
+@pytest.mark.parametrize("call", ["replace", "link", "fsync"])
+def test_an_export_that_dies_at_any_step_of_a_commit_goes_on(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    lake = tmp_path / "lake"
+    original = getattr(os, call)
+    for at in range(0, 60, 4):
+        left = at
+
+        def dying(*args: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise Crash
+            left -= 1
+            return original(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, dying)
+            try:
+                run(store, lake, max_per_batch=150)
+                break
+            except Crash:
+                continue
+    run(store, lake, max_per_batch=150)
+    assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
+
+
+def test_two_exports_at_once_do_not_double_a_row(store: Path, tmp_path: Path) -> None:
+    """Whichever of them plans a batch, both write the same files, and one commit counts."""
+    lake = tmp_path / "lake"
+    for pieces in range(5, 40):
+        with pytest.raises(Crash):
+            run(store, lake, CrashingTasks(pieces), max_per_batch=150)
+        state = read_lake(str(lake))
+        if state.pending is not None:
+            break
+    assert state.pending is not None
+    other = BatchPlan(state.batches, None, {"log": 1}, [[0, 1]], "")
+    assert settle_plan((str(lake), other)) == state.pending
+    run(store, lake, max_per_batch=200)
+    run(store, lake, max_per_batch=400)
+    assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
+
+
+def test_a_lake_of_something_else_is_refused(store: Path, tmp_path: Path) -> None:
+    run(store, tmp_path / "lake")
+    with pytest.raises(TaskFailed, match=r"lake with topics \[\].*has \['orders'\]"):
+        export(HereTasks(), source(store, topics=("orders",)), ExportOptions(str(tmp_path / "lake")))
+    with pytest.raises(TaskFailed, match="partition_by"):
+        run(store, tmp_path / "lake", partition_by=("dt", "hour"))
+    for wrong in ({"codec": "zip"}, {"partition_by": ("day",)}):
+        with pytest.raises(BadExport):
+            run(store, tmp_path / "lake", **wrong)
+
+
+def test_a_manifest_that_somebody_changed_is_refused(store: Path, tmp_path: Path) -> None:
+    run(store, tmp_path / "lake", max_per_batch=150)
+    commit = tmp_path / "lake" / "_ropewalk" / "commits" / "00000001.json"
+    document = json.loads(commit.read_text())
+    document["previous"] = "0" * 32
+    commit.write_text(json.dumps(document))
+    with pytest.raises(LakeDamaged, match="does not follow"):
+        read_lake(str(tmp_path / "lake"))
+
+
+def test_damage_is_refused_or_left_out_as_asked(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "store")
+    pair = Pair.of(copy, copy)
+    in_field(3)(pair, 300)
+    with pytest.raises(DamagedLog, match="audit --repair"):
+        run(copy, tmp_path / "refused")
+    in_body(0.5, 1)(pair, 310)
+    export(HereTasks(), source(copy, on_corrupt="skip"), ExportOptions(str(tmp_path / "lake")))
+    gone = {(r.topic, r.queue_id, r.queue_offset) for r in (pair.records[300], pair.records[310])}
+    wanted = [row for row in rows_in(store) if row[:3] not in gone]
+    assert rows_of(tmp_path / "lake") == wanted
+
+
+def test_what_retention_took_before_it_was_exported_is_lost_data(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "store")
+    export(HereTasks(), source(copy), ExportOptions(str(tmp_path / "lake"), max_per_batch=50))
+    commits = tmp_path / "lake" / "_ropewalk" / "commits"
+    plans = tmp_path / "lake" / "_ropewalk" / "plans"
+    for path in sorted(commits.iterdir())[1:] + sorted(plans.iterdir())[1:]:
+        path.unlink()
+    for path in sorted((copy / "commitlog").iterdir())[:2]:
+        path.unlink()
+    with pytest.raises(DataLoss, match=r"the lake ends at log offset \d+, and"):
+        run(copy, tmp_path / "lake")
+
+
+def test_a_batch_is_cut_by_topic_and_day() -> None:
+    import pyarrow as pa
+
+    chance = random.Random(4)
+    days = [1_700_000_000_000_000 + 86_400_000_000 * chance.randrange(3) for _ in range(50)]
+    topics = [chance.choice(TOPICS) for _ in range(50)]
+    batch = pa.record_batch(
+        {
+            "topic": topics,
+            "storeTimestamp": pa.array(days).cast(pa.timestamp("us", tz="UTC")),
+            "n": list(range(50)),
+        }
+    )
+    parts = list(_parted(batch, ("dt", "hour")))
+    assert sorted(n for _key, part, _low, _high in parts for n in part.column("n").to_pylist()) == list(
+        range(50)
+    )
+    for key, part, low, high in parts:
+        assert set(part.column("topic").to_pylist()) == {key[0]}
+        assert {value.strftime("%Y-%m-%d") for value in part.column("storeTimestamp").to_pylist()} == {key[1]}
+        assert low <= high and key[2] == "22"
+    assert len(parts) == len(set(zip(topics, days, strict=True)))
