@@ -155,7 +155,8 @@ class HaMember:
             )
 
         def saved() -> None:
-            self.epochs = epochs
+            if act is Act.LEAD:
+                self.epochs = epochs
             if self.core.record is record:  # nothing newer was decided meanwhile
                 self._begin(act, record)
             self._publish()

@@ -210,10 +210,10 @@ class SlaveSync:
                 await self._become_slave(welcome.epoch, address)
                 raise NotSame(f"epoch {welcome.epoch} has begun: connecting anew")
             epochs = Epochs.of(welcome.epochs)
-            mine = Extent(view.begin, view.end, member.epochs)
-            theirs = Extent(welcome.begin, welcome.end, epochs)
-            agreed = mine.epochs.agree_up_to(mine.end, theirs.epochs, theirs.end)
-            if tuple(welcome.sums) == sums and None not in sums and agreed >= mine.end:
+            mine = Extent(view.begin, view.end)
+            theirs = Extent(welcome.begin, welcome.end)
+            parted = member.epochs.agree_up_to(mine.end, epochs, theirs.end)
+            if tuple(welcome.sums) == sums and None not in sums:
                 found = Compared(Finding.SAME, view.end)
             else:
                 found = await self._compare(peer, view, mine, theirs)
@@ -221,7 +221,7 @@ class SlaveSync:
             raise NotSame(f"{address} says what makes no sense: {exc}") from exc
         finally:
             view.release()
-        self._judge(found, mine, theirs, address, welcome.epoch)
+        self._judge(found, mine, theirs, address, welcome.epoch, parted)
         await self._saved(lambda done: member.adopt_epochs(epochs, done))
         await self._saved(lambda done: member.learn_terms(welcome.terms, done))
 
@@ -250,7 +250,9 @@ class SlaveSync:
                     Sums, await peer.ask(RequestCode.ROPEWALK_LOG_SUMS, question, COMPARE_S)
                 ).sums
 
-    def _judge(self, found: Compared, mine: Extent, theirs: Extent, address: str, epoch: int) -> None:
+    def _judge(
+        self, found: Compared, mine: Extent, theirs: Extent, address: str, epoch: int, parted: int
+    ) -> None:
         """Go on, or say why not; a log that has to be cut is left to the process."""
         if found.finding is Finding.SAME:
             return
@@ -267,7 +269,12 @@ class SlaveSync:
                 mine.begin,
                 f"the log ends at {mine.end}, and that of {address} begins at {theirs.begin}",
             )
-        log.warning("this log is not the beginning of its master's", finding=found.finding.value, why=why)
+        log.warning(
+            "this log is not the beginning of its master's",
+            finding=found.finding.value,
+            why=why,
+            writers_part_at=parted,
+        )
         self._member.behind = found.finding is Finding.BEHIND
         self._member.diverged = About(why, begin, mine.end, self._broker.now_ms(), address, epoch)
         raise NotSame(f"the log has to be cut first: {why}")

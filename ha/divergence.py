@@ -6,7 +6,7 @@
 The slave drives. It asks the master for CRC32C sums of its last 64 MiB, a MiB at a time, and is done if they are the
 same: that is every ordinary reconnect, one question long. Otherwise it halves what lies before until the first MiB
 that differs is found, then its first differing page, then the byte; the record that the byte belongs to begins the
-part that only the slave has. Epoch lists say beforehand behind which place nothing can be the same.
+part that only the slave has. Bytes alone decide: what is the same in both is never cut, whoever wrote it.
 
 Searching by halves needs "the same up to somewhere, different from there on", and the padding at the end of a segment
 can look the same in any two logs: so a place counts as the same only with as many MiB before it as no padding fills.
@@ -24,7 +24,6 @@ from typing import Protocol, TypeAlias
 
 import crc32c
 
-from ha.epochs import Epochs
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
@@ -91,7 +90,6 @@ class Extent:
 
     begin: int
     end: int
-    epochs: Epochs
 
 
 class Finding(enum.Enum):
@@ -148,7 +146,7 @@ def compare(
     if mine.end < theirs.begin:
         return Compared(Finding.BEHIND)
     low = max(mine.begin, theirs.begin)
-    top = min(mine.end, theirs.end, mine.epochs.agree_up_to(mine.end, theirs.epochs, theirs.end))
+    top = min(mine.end, theirs.end)
     if top <= low:
         same_here = top == low == mine.end  # it ends exactly where the master's begins
         return Compared(Finding.SAME if same_here else Finding.STRANGERS, low)

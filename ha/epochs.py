@@ -76,9 +76,9 @@ class Epochs:
         return Epochs((*kept, EpochEntry(epoch, start))[-EPOCHS_MAX:])
 
     def agree_up_to(self, end: int, other: Epochs, other_end: int) -> int:
-        """Up to where two logs can be the same, by these lists alone: an upper bound, and often the exact place.
+        """Up to where two logs have the same writers, by these lists alone: where one looks first for a difference.
 
-        Behind the last epoch that both have from the same place on, nothing is common: the writers differ.
+        What a log really has in common with another one is for its bytes to say (`divergence`).
         """
         ends = dict(_spans(self, end))
         bound = 0

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ha import divergence
 from ha.divergence import Bytes, Compared, Extent, Finding, Question, Sums, compare, sums_of, tail
-from ha.epochs import Epochs
 from ropewalk.errors import RemoteProtocolError
 
 
@@ -55,8 +54,8 @@ def run(
         return end.value
 
 
-def extent(log: Log, *epochs: tuple[int, int]) -> Extent:
-    return Extent(log.begin, log.end, Epochs.of(epochs))
+def extent(log: Log) -> Extent:
+    return Extent(log.begin, log.end)
 
 
 def compared(slave: Log, master: Log, questions: list[Question] | None = None) -> Compared:
@@ -146,13 +145,6 @@ def test_a_long_search_asks_few_questions() -> None:
     found = compared(slave, master, questions)
     assert found == Compared(Finding.DIVERGED, sum(map(len, start)))
     assert slave.end > 60_000 and len(questions) < 20
-
-
-def test_epochs_tell_what_bytes_cannot() -> None:
-    data = [b"same bytes"] * 10
-    slave, master = Log(data), Log([*data, b"more"])
-    search = compare(slave, extent(slave, (1, 0)), extent(master, (1, 0), (2, 45)))
-    assert run(search, master) == Compared(Finding.DIVERGED, 40)
 
 
 def test_an_empty_slave_has_nothing_to_compare() -> None:

@@ -1,0 +1,112 @@
+"""Real processes: switches under load, a master that is killed, and what becomes of it when it returns."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ha.group import BROKER, Group, Load, group_of
+from tests.processes import checkout_command, checkout_environment
+
+
+def equal_logs(group: Group, *names: str) -> bool:
+    first, *others = (group.replicas[name].log() for name in names)
+    return all(other == first for other in others)
+
+
+@pytest.mark.slow
+def test_switches_under_load_lose_nothing_and_leave_equal_logs(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b") as group:
+        gaps = []
+        with Load(group, "demo") as load:
+            load.until(20)
+            for master in ("b", "a"):
+                report = group.admin("switch", BROKER)
+                assert report["newMaster"] == group.replicas[master].address
+                gaps.append(report["gapMs"])
+                load.until(20)
+                group.until_followed(master)
+        found = group.consume("demo")
+        assert set(load.acknowledged) <= set(found)
+        assert len(found) == len(set(found)), "nothing was stored twice by the group"
+        rows = group.status()
+        assert rows[group.replicas["a"].address]["epoch"] == 2
+        assert rows[group.replicas["b"].address]["role"] == "SLAVE"
+        group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
+        assert max(gaps) < 5_000
+
+
+@pytest.mark.slow
+def test_after_a_kill_and_a_failover_everything_acknowledged_is_there_and_the_old_master_follows(
+    tmp_path: Path,
+) -> None:
+    with group_of(tmp_path, "b") as group:
+        with Load(group, "demo") as load:
+            load.until(50)
+            group.kill("a")
+        before = list(load.acknowledged)
+        refused = group.admin("switch", BROKER, status=1)
+        assert "failover" in refused["error"]
+        report = group.admin("failover", BROKER)
+        assert report["newMaster"] == group.replicas["b"].address and report["atRisk"] is None
+        assert set(before) <= set(group.consume("demo"))
+        group.start("a")
+        group.until_followed("b")
+        assert group.status()[group.replicas["a"].address]["brokerId"] == 1
+        with Load(group, "demo") as load:
+            load.until(10)
+        group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
+        assert {*before, *load.acknowledged} <= set(group.consume("demo"))
+        role = json.loads((group.replicas["a"].root / "ropewalk" / "role.json").read_text())
+        assert (role["role"], role["brokerId"], role["epoch"]) == ("SLAVE", 1, 1)
+
+
+@pytest.mark.slow
+def test_a_returning_master_keeps_aside_what_only_it_had(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b") as group:
+        with Load(group, "demo") as load:
+            load.until(20)
+        group.kill("b")
+        done = subprocess.run(
+            [*checkout_command(), "produce", "demo", "only here", "nobody else", "-n", group.namesrv],
+            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "SEND_OK" not in done.stdout, "no slave had it"
+        group.kill("a")
+        group.start("b")
+        report = group.admin("failover", BROKER)
+        assert report["newMaster"] == group.replicas["b"].address
+        group.start("a")
+        group.until_followed("b")
+        with Load(group, "demo") as more:
+            more.until(10)
+        group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
+        found = group.consume("demo")
+        assert {*load.acknowledged, *more.acknowledged} <= set(found) and b"only here" not in found
+        listed = subprocess.run(
+            [*checkout_command(), "store", "diverged", str(group.replicas["a"].root), "-m", "all"],
+            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        bodies = [json.loads(line)["body"] for line in listed.stdout.splitlines()]
+        assert bodies == ["only here", "nobody else"]
+
+
+@pytest.mark.slow
+def test_a_failover_with_too_few_answers_is_refused_and_force_says_what_it_may_cost(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b", "c") as group:
+        with Load(group, "demo") as load:
+            load.until(10)
+        group.kill("a")
+        group.kill("c")
+        refused = group.admin("failover", BROKER, status=1)
+        assert "1 of 2 slaves accepted, 2 have to" in refused["error"]
+        assert "at least 0 bytes are at risk as of" in refused["error"]
+        row = group.status()[group.replicas["b"].address]
+        assert (row["role"], row["epoch"]) == ("SLAVE", 0), "it was released"
+        forced = group.admin("failover", BROKER, "--force", "--yes")
+        assert forced["newMaster"] == group.replicas["b"].address and "at risk" in forced["atRisk"]
+        group.start("a")
+        group.start("c")
+        group.until_followed("b", 2)
+        group.until(lambda: equal_logs(group, "a", "b", "c"), "the logs are the same")
