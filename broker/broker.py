@@ -426,6 +426,7 @@ class Broker:
     def begin_turn(self) -> None:
         self.store.begin_turn()
         self.replication.begin_turn()
+        self._pulls.closed = self.replication.unread
 
     def wakened(self) -> None:
         self.store.run_completions()
@@ -469,6 +470,8 @@ class Broker:
         now = self.monotonic_ms()
         self.store.tick()
         self.replication.tick()
+        if self.replication.has_company or self.ha_status.slaves:
+            self.ha_status = self.replication.status(self.ha_status, self.now_ms())
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:

@@ -37,6 +37,7 @@ from broker.metrics_server import MetricsServer
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.registrar import Registrar
+from broker.replication import SLAVE, promise_of
 from broker.route_finder import RouteFinder
 from broker.serve import Connection, Shell
 from broker.serve import Session as Served
@@ -468,13 +469,9 @@ class BrokerProcess:
 
     def ready_line(self, ports: _Ports, took_s: float) -> str:
         config = self.config
-        sync = config.flush_disk_type == "SYNC_FLUSH"
-        mode = f"{config.broker_role} + {config.flush_disk_type}"
-        promise = (
-            "fsynced on this machine"
-            if sync
-            else "in this machine's page cache: survives kill -9, not power loss"
-        )
+        role = self.broker.replication.role
+        mode = f"{role} + {config.flush_disk_type}"
+        promise = promise_of(role, config.flush_disk_type, self.broker.replication.transfer.needed)
         bound = config.bind_address
         host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
         namesrv = ";".join(config.namesrv_addr) if ports.namesrv is None else f"{host}:{ports.namesrv}"
@@ -497,7 +494,8 @@ class BrokerProcess:
         return (
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
-            + f"data {ready['dataDir']}, {mode}, SEND_OK means {promise}"
+            + f"data {ready['dataDir']}, {mode}, "
+            + (promise if role == SLAVE else f"SEND_OK means {promise}")
         )
 
 

@@ -86,6 +86,8 @@ class PullProcessor:
         self._hold = hold
         self._statistics = statistics
         self._monotonic_ms = monotonic_ms
+        self.closed: str | None = None
+        """Why nothing is read from this broker at the moment, or None."""
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
@@ -98,6 +100,9 @@ class PullProcessor:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if not self._rules.broker_readable:
             self._refuse(session, request, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+            return
+        if self.closed is not None:
+            self._refuse(session, request, ResponseCode.SYSTEM_BUSY, self.closed)
             return
         if not self._rules.lite_pull and request.code == RequestCode.LITE_PULL_MESSAGE:
             remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"

@@ -13,11 +13,14 @@ all others. Roles change while the broker runs, by `lead` and `follow`; who may 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import structlog
 import trio
 
 from broker.config import BrokerConfig
+from broker.ha_status import HaStatus, MasterLink, SlaveLink
 from broker.serve import Connection, Shell
 from ha.client import ClientState, HaClient, Stream
 from ha.connection import HaConnection, HaRules
@@ -38,6 +41,17 @@ BeforeReport = Callable[[Connection], Awaitable[None]]
 """Called with a fresh connection to the master before anything is said on it; raises OSError to give it up."""
 
 
+def promise_of(role: str, flush: str, slaves: int) -> str:
+    """What an acknowledgement promises, in words; of a slave, that there are none."""
+    if role == SLAVE:
+        return "a slave: it takes no messages"
+    here = "fsynced on this machine" if flush == "SYNC_FLUSH" else "in this machine's page cache"
+    if role == SYNC_MASTER and slaves:
+        there = f"{slaves} slave's" if slaves == 1 else f"{slaves} slaves'"
+        return f"{here} and in {there} page cache (fsynced there with ackAfterFlush): survives the loss of a machine"
+    return here if flush == "SYNC_FLUSH" else f"{here}: survives kill -9, not power loss"
+
+
 class Replication:
     def __init__(self, config: BrokerConfig, store: MessageStore, now_ms: Callable[[], int]) -> None:
         """`now_ms` is the clock that nobody sets."""
@@ -49,6 +63,8 @@ class Replication:
         """Whether there are enough slaves to wait for, as of this turn."""
         self.refused: tuple[int, str] | None = None
         """Why no message is taken in this turn on account of the role, as code and text."""
+        self.unread: str | None = None
+        """Why consumers are not served in this turn on account of the role, or None."""
         self.fence: str | None = None
         """Why a master must not take messages for the moment; whoever sets it clears it."""
         self.master_ha = ""
@@ -77,6 +93,7 @@ class Replication:
         self._slave_timeout = config.slave_timeout
         self._static_master = config.ha_master_address
         self._ack_after_flush = config.ack_after_flush
+        self._slave_reads = config.slave_read_enable
         self._now_ms = now_ms
         self._dirty = False
 
@@ -184,8 +201,13 @@ class Replication:
 
     def _judge(self) -> None:
         """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""
-        self.refused, self.available = None, True
+        self.refused, self.available, self.unread = None, True, None
         if self.role == SLAVE:
+            if not self._slave_reads and self.client is not None and self.client.link is not None:
+                self.unread = (
+                    "[REJECTREQUEST]this broker is a slave whose master is there (slaveReadEnable): consumers are "
+                    f"served by {self.master_address or self.master_ha}"
+                )
             self.refused = (
                 ResponseCode.SYSTEM_BUSY,
                 f"[REJECTREQUEST]this broker is a slave and takes no messages; its master is "
@@ -202,6 +224,53 @@ class Replication:
                     f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{copies} replicas are in sync, minInSyncReplicas is "
                     f"{self._min_in_sync}: nothing was stored",
                 )
+
+    @property
+    def has_company(self) -> bool:
+        """Whether there is anything to tell about replication."""
+        return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
+
+    def status(self, before: HaStatus, wall_ms: int) -> HaStatus:
+        """What others may know about replication by now, which is `wall_ms` on the wall clock."""
+        if self.client is not None:
+            return replace(
+                before, is_master=False, slaves=(), fence=None, quorum_missing=None, **self._as_slave(wall_ms)
+            )
+        end, in_sync = self.source.end, self.service.in_sync()
+        missing = None
+        if self.waits and len(in_sync) < self.transfer.needed:
+            missing = (
+                f"{len(in_sync)} of the {self.transfer.needed} slaves that an answer waits for are in sync"
+            )
+        slaves = [
+            SlaveLink(
+                f"{slave.link.peer[0]}:{slave.link.peer[1]}",
+                max(slave.acknowledged, 0),
+                slave.is_in_sync(end),
+                slave.rate,
+                max(slave.next_offset, 0),
+            )
+            for slave in self.service.connections
+        ]
+        return replace(
+            before,
+            is_master=True,
+            slaves=tuple(slaves),
+            master=None,
+            lag_bytes=0,
+            fence=self.fence,
+            quorum_missing=missing,
+        )
+
+    def _as_slave(self, wall_ms: int) -> dict[str, Any]:
+        client = self.client
+        assert client is not None
+        end = client.follower.boundary
+        link = None
+        if client.link is not None:
+            apart = wall_ms - self._now_ms()
+            link = MasterLink(self.master_ha, client.rate, client.read_ms + apart, client.written_ms + apart)
+        return {"master": link, "lag_bytes": max(0, client.master_end - end)}
 
     # -- turns ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from broker.replication import promise_of
 from broker.serve import Connection
 from ha.connection import HaConnection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -40,6 +41,12 @@ class FakeHaLink:
 
     def close(self) -> None:
         self.closed = True
+
+    def pause(self) -> None:
+        pass
+
+    def go_on(self) -> None:
+        pass
 
 
 class Slave:
@@ -405,3 +412,67 @@ def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "another epoch was promised")
     process.broker.replication.fence = None
     assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+# -- what is told about it ---------------------------------------------------------------------------------
+
+
+def test_a_slave_leaves_consumers_to_its_master_while_it_is_there(tmp_path: Path) -> None:
+    for read, code in ((False, ResponseCode.SYSTEM_BUSY), (True, ResponseCode.TOPIC_NOT_EXIST)):
+        config = config_of(
+            tmp_path / str(read), brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1", slaveReadEnable=read
+        )
+        with InProcess(config) as process:
+            client = process.broker.replication.client
+            assert client is not None
+            reader = process.connect()
+            assert reader.pull("T").code == ResponseCode.TOPIC_NOT_EXIST, (
+                "the master is not there: it is served"
+            )
+            client.opened(FakeHaLink(("h", 1)))
+            assert reader.pull("T").code == code
+
+
+def test_the_status_names_slaves_and_what_is_missing(process: InProcess) -> None:
+    process.tick(100)
+    status = process.broker.ha_status
+    assert status.is_master and status.slaves == ()
+    assert status.quorum_missing is not None and "0 of the 1 slaves" in status.quorum_missing
+    (slave,) = with_slave(process)
+    process.connect().ask(V2, send_ext("T"), b"m")
+    process.tick(100)
+    (link,) = process.broker.ha_status.slaves
+    end = process.broker.store.log.end_offset
+    assert (link.address, link.acknowledged, link.streamed_from, link.in_sync) == ("10.0.0.2:1", 0, end, True)
+    assert process.broker.ha_status.quorum_missing is None
+    slave.leave()
+    process.tick(100)
+    assert process.broker.ha_status.slaves == ()
+
+
+def test_a_slaves_status_says_whom_it_follows(slave_process: InProcess) -> None:
+    slave_process.tick(100)
+    assert not slave_process.broker.ha_status.is_master
+    client = slave_process.broker.replication.client
+    assert client is not None
+    client.opened(FakeHaLink(("10.0.0.1", 10912)))
+    client.begin()
+    slave_process.tick(100)
+    master = slave_process.broker.ha_status.master
+    assert master is not None and master.address == "10.0.0.1:10912"
+    assert 0 < slave_process.clock() - master.last_write_ms < 1000
+
+
+@pytest.mark.parametrize(
+    ("role", "flush", "slaves", "words"),
+    [
+        ("ASYNC_MASTER", "ASYNC_FLUSH", 0, "page cache: survives kill -9, not power loss"),
+        ("ASYNC_MASTER", "SYNC_FLUSH", 0, "fsynced on this machine"),
+        ("SYNC_MASTER", "ASYNC_FLUSH", 1, "and in 1 slave's page cache"),
+        ("SYNC_MASTER", "SYNC_FLUSH", 2, "fsynced on this machine and in 2 slaves' page cache"),
+        ("SYNC_MASTER", "ASYNC_FLUSH", 0, "page cache: survives kill -9, not power loss"),
+        ("SLAVE", "SYNC_FLUSH", 0, "it takes no messages"),
+    ],
+)
+def test_the_promise_is_told_in_words(role: str, flush: str, slaves: int, words: str) -> None:
+    assert words in promise_of(role, flush, slaves)
