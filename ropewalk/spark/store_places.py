@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ropewalk.spark.headers import Headers
 from ropewalk.spark.schema import Selection
 from ropewalk.spark.store_files import Segment, Store
 
-__all__ = ["offset_after", "offset_at_time"]
+__all__ = ["has_records", "offset_after", "offset_at_time"]
 
 
 def offset_at_time(store: Store, end: int, time_ms: int) -> int:
@@ -49,6 +49,19 @@ def offset_after(store: Store, start: int, end: int, count: int) -> int:
                 return min(end, int(headers.of("offset")[count]))
             count -= len(headers)
     return end
+
+
+def has_records(stores: Iterable[tuple[Store, int, int]], count: int) -> bool:
+    """Whether that many records lie between start and end of these logs, taken together."""
+    for store, start, end in stores:
+        for segment in store.segments:
+            if segment.end_offset <= start or segment.base_offset >= end:
+                continue
+            for headers in _headers(segment, max(start, segment.base_offset), end):
+                count -= len(headers)
+                if count <= 0:
+                    return True
+    return count <= 0
 
 
 def _headers(segment: Segment, start: int, end: int) -> Iterator[Headers]:

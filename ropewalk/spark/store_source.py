@@ -32,7 +32,7 @@ from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options
 from ropewalk.spark.safe_end import end_of_log
 from ropewalk.spark.schema import Selection
 from ropewalk.spark.store_files import Store, open_stores
-from ropewalk.spark.store_places import offset_after, offset_at_time
+from ropewalk.spark.store_places import has_records, offset_after, offset_at_time
 from ropewalk.spark.store_plan import DataLoss, Split, plan_log, plan_store, row_filter
 from ropewalk.spark.store_read import Report, read_split
 from ropewalk.spark.versions import check_stamp
@@ -229,7 +229,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._held_since is None:
             self._held_since = now
-        enough = self._after_rows(begin, ends, least) != ends
+        stores = self._stores()
+        behind = [(stores[key], begin.get(key, 0), end) for key, end in ends.items() if key in stores]
+        enough = has_records(behind, least)
         if not enough and (now - self._held_since) * 1000 < self._options.max_trigger_delay_ms:
             return True
         self._held_since = now
