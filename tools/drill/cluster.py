@@ -155,6 +155,10 @@ class Process:
         assert self.status is not None
         return self.status
 
+    def has_said(self, words: str) -> bool:
+        """Whether the last incarnation wrote this to standard error."""
+        return words in self._file("err").read_text(errors="replace")
+
     def last_words(self) -> str:
         """The end of what the last incarnation wrote to standard error."""
         lines = self._file("err").read_text(errors="replace").splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from tools.drill import damage
+from tools.drill import damage, operate
 from tools.drill.cluster import Node
 from tools.drill.stage import Drill, Stage
 
@@ -23,6 +23,8 @@ SLOW_BYTES_PER_S = 256 * 1024
 RESETS = 6
 SMALL_SEGMENT = 256 * 1024
 LARGE_BODY = 2048
+MEND_S = 10.0
+"""How long the scrubber may take to find a byte in a few megabytes."""
 
 
 # -- one broker --------------------------------------------------------------------------------------
@@ -85,9 +87,9 @@ async def old_master_returns(stage: Stage) -> None:
     _cut(stage, master, slave, False)
     if extra > 0:
         stage.hit(f"{master.name} had {extra:,} bytes that {slave.name} has not")
-    await stage.failover()
+    replaced = await stage.failover()
     await stage.calm(0.15)
-    if await stage.restart(master) and await stage.until_caught_up(master):
+    if await stage.restart(master) and await stage.until_caught_up(master) and replaced:
         kept = _bytes_below(master.store / "ropewalk" / "diverged")
         if kept:
             stage.saw(f"{master.name} has put {kept:,} bytes aside under diverged/")
@@ -134,7 +136,7 @@ async def full_disk(stage: Stage) -> None:
 
 async def corrupt_slave(stage: Stage) -> None:
     """One byte of an old message changes on the slave's disk. Somebody has to notice, and put it right."""
-    _master, slave = stage.pair()
+    master, slave = stage.pair()
     await stage.calm(0.3)
     chosen = damage.choose_byte(slave.store, stage.chance)
     if chosen is None:
@@ -142,10 +144,21 @@ async def corrupt_slave(stage: Stage) -> None:
     stage.fault(f"change one byte of {slave.name}: {chosen}")
     chosen.flip()
     stage.hit(f"byte {chosen} reads differently now")
-    if await stage.wait_for(chosen.is_whole, 20.0):
+    if await stage.wait_for(chosen.is_whole, MEND_S):
         stage.saw(f"{slave.name} has found and mended it, {stage.since_fault():.1f} s later")
-    else:
-        stage.note(f"{slave.name} has not mended it by itself within 20 s")
+        return
+    if slave.has_said("damaged bytes in"):
+        stage.saw(f"the scrubber of {slave.name} has found it, and cannot mend it by itself")
+
+    async def mend() -> None:
+        try:
+            stage.saw(await operate.find_damage(slave.store))
+            stage.repair(f"store repair {slave.name} --from {master.name}")
+            stage.saw(await operate.repair_store(slave.store, master.store))
+        except operate.Failed as exc:
+            stage.broken("not mended", str(exc))
+
+    stage.after_stop = mend
 
 
 # -- the wire ----------------------------------------------------------------------------------------

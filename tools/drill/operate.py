@@ -1,13 +1,17 @@
-"""An operator's commands during a drill: what `ropewalk admin ha` does."""
+"""What an operator does during a drill: the commands of `ropewalk admin ha`, and of `ropewalk store`."""
 
 from __future__ import annotations
 
-import subprocess
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
+from ha.promotion import Kind
+from ropewalk.client.blocking_admin import Admin
 from ropewalk.errors import RopewalkError
-from tools.drill.cluster import child_environment, this_command
+from tools import ha_operator, store_care
 from tools.drill.group import Group
 
 
@@ -15,28 +19,63 @@ class Failed(RopewalkError):
     """The command ended with an error; the text is its own."""
 
 
-async def run(group: Group, name: str) -> str:
-    """Run `ropewalk admin ha NAME` for the group, and return what it printed. Raises `Failed`."""
-    done = await trio.run_process(
-        [
-            *this_command(),
-            "admin",
-            "ha",
-            name,
-            group.broker_name,
-            "--yes",
-            "--name-server",
-            group.name_server,
-        ],
-        stdin=b"",
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-        env=child_environment(),
-        process_group=0,
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a handover came to."""
+
+    new_master: str
+    """Its address."""
+    told: str
+
+
+async def hand_over(group: Group, kind: Kind, *, force: bool = False) -> Handover:
+    """`ropewalk admin ha switch` or `failover` for the group. Raises `Failed` with what the command would say."""
+    # In a thread, because the proxy that carries its questions runs in this one.
+    return await trio.to_thread.run_sync(_hand_over, group, kind, force, abandon_on_cancel=True)
+
+
+def _hand_over(group: Group, kind: Kind, force: bool) -> Handover:
+    try:
+        with Admin(group.name_server) as admin, ha_operator.Members() as members:
+            found = ha_operator.find_group(admin, members, group.broker_name)
+            report = ha_operator.hand_over(members, found, kind, f"drill-{secrets.token_hex(8)}", force=force)
+    except (RopewalkError, OSError) as exc:
+        raise Failed(str(exc)) from exc
+    told = f"{group.name_of(report.new_master)} is the master of epoch {report.epoch}"
+    if report.gap_ms is not None:
+        told += f", no message was taken for {report.gap_ms:.0f} ms"
+    if report.at_risk:
+        told += f"; at risk: {report.at_risk}"
+    return Handover(report.new_master, told)
+
+
+async def find_damage(store: Path) -> str:
+    """What `ropewalk store verify` finds in a stopped member's files. Raises `Failed` if it finds nothing."""
+    _verification, findings = await trio.to_thread.run_sync(
+        lambda: store_care.verify_store(store_care.find_store(store), _nobody_watches)
     )
-    assert isinstance(done, subprocess.CompletedProcess)
-    out = done.stdout.decode(errors="replace").strip()
-    if done.returncode != 0:
-        raise Failed(done.stderr.decode(errors="replace").strip() or out or f"status {done.returncode}")
-    return out.splitlines()[0] if out else "done"
+    damages = [finding for finding in findings if finding.damage]
+    if not damages:
+        raise Failed(f"`store verify` finds no damage in {store}")
+    return f"`store verify` finds it: {damages[0].place} of {Path(damages[0].path).name}: {damages[0].text}"
+
+
+async def repair_store(store: Path, other: Path) -> str:
+    """Make a stopped member's files whole from another one's, as `ropewalk store repair` does. Raises `Failed`."""
+    _layout, done = await trio.to_thread.run_sync(
+        lambda: store_care.repair_store(
+            store_care.find_store(store),
+            None,
+            [other],
+            accept_loss=False,
+            copied=_nobody_watches,
+            looked=_nobody_watches,
+        )
+    )
+    if done.lost:
+        raise Failed(f"`store repair` cannot mend: {done.lost[0]}")
+    return f"`store repair` has mended {len(done.taken)} place(s) from {other.name}"
+
+
+def _nobody_watches(done: int, total: int) -> None:
+    pass

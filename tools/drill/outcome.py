@@ -72,6 +72,8 @@ class Result(msgspec.Struct, kw_only=True):
     """What was acknowledged, on average."""
     write_gap: Gap
     """The longest time without an acknowledgement since the first fault: the RTO."""
+    stored_gap: Gap
+    """The longest time in which no message was even stored; in the rest of `write_gap` too few members had it."""
     calm_gap: Gap
     """The longest one before it: what of the gap is noise."""
     gaps: list[Gap]

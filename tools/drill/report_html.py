@@ -142,6 +142,7 @@ def _cards(result: Result) -> str:
     equal = {None: "not compared", True: "yes", False: "no"}[result.replicas.equal]
     cards = [
         (f"{result.write_gap.seconds * 1000:,.0f} ms", "longest write gap (RTO)", False),
+        (f"{result.stored_gap.seconds * 1000:,.0f} ms", "of it, nothing stored", False),
         (f"{audit.lost:,}", "acknowledged but lost (RPO)", audit.lost > 0),
         (f"{audit.acknowledged:,}", "acknowledged", False),
         (f"{audit.duplicates:,}", "duplicates", False),

@@ -23,6 +23,10 @@ def figures(result: Result) -> list[tuple[str, str]]:
             "longest write gap (RTO)",
             f"{result.write_gap.seconds * 1000:,.0f} ms, from {result.write_gap.begin:.3f} s",
         ),
+        (
+            "  in which nothing was stored",
+            f"{result.stored_gap.seconds * 1000:,.0f} ms, from {result.stored_gap.begin:.3f} s",
+        ),
         ("  of which is noise", f"{result.calm_gap.seconds * 1000:,.0f} ms was the longest before the fault"),
         ("acknowledged but lost (RPO)", f"{audit.lost:,} of {audit.acknowledged:,}"),
         ("duplicates", f"{audit.duplicates:,} (of messages sent again because their fate was unknown)"),

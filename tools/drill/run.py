@@ -31,7 +31,7 @@ from tools.drill.damage import small_disk
 from tools.drill.group import CannotRun, Group, Member, find_live_group
 from tools.drill.load import Load, LoadSpec, Router, create_topic, remove_topic
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
-from tools.drill.stage import SETTLE_S, Drill, Options, Progress, Stage
+from tools.drill.stage import SETTLE_S, STORING, Drill, Options, Progress, Stage
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
 
 TOPIC = "drill-load"
@@ -138,6 +138,8 @@ class _Run:
         if self.cluster is not None:
             self.progress.stage("stopping the brokers and comparing their files")
             await self.cluster.stop()
+            if self.stage.after_stop is not None:
+                await self.stage.after_stop()
             replicas = self._compare(self.cluster)
         return self._judge(pulled, replicas)
 
@@ -318,6 +320,11 @@ class _Run:
         times = sorted(by_outcome["acknowledged"])
         fault_at = stage.fault_at if stage.fault_at is not None else end
         before = max((time for time in times if time <= fault_at), default=0.0)
+        stored = sorted(
+            attempt.answered_at
+            for attempt in attempts
+            if attempt.answered_at is not None and attempt.code is not None and attempt.code in STORING
+        )
         waits_ms.sort()
         return Result(
             drill=self.drill.name,
@@ -332,6 +339,7 @@ class _Run:
             rate=self.spec.rate,
             acknowledged_rate=round(len(times) / end, 1) if end > 0 else 0.0,
             write_gap=longest_gap(times, before, end),
+            stored_gap=longest_gap(stored, max((at for at in stored if at <= fault_at), default=0.0), end),
             calm_gap=longest_gap(times, times[0] if times else 0.0, before),
             gaps=gaps(times, 0.0, end, SHOWN_GAP_S),
             latency=_latency(waits_ms),

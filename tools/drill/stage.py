@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import trio
 
+from ha.promotion import Kind
+from ropewalk.codes import ResponseCode
 from tools.drill import operate
-from tools.drill.audit import Finding, Sent
+from tools.drill.audit import OPEN_CODES, Finding, Sent
 from tools.drill.cluster import Cluster, Ended, Node
 from tools.drill.group import CannotRun, Group, Member
 from tools.drill.load import Load, Router
@@ -21,6 +23,9 @@ SETTLE_S = 20.0
 """How long a member may take to catch up, or the members to agree."""
 ACKNOWLEDGE_S = 30.0
 """How long a group may take to acknowledge again."""
+ACKNOWLEDGING = frozenset({int(ResponseCode.SUCCESS)})
+STORING = OPEN_CODES | ACKNOWLEDGING
+_NEWEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,8 @@ class Stage:
         """How far each member's log reached when it was last asked."""
         self.fault_at: float | None = None
         self.failed_to_start: set[str] = set()
+        self.after_stop: Callable[[], Awaitable[None]] | None = None
+        """What is left to do when the members have stopped, before their files are compared."""
 
     async def calm(self, share: float) -> None:
         """Let the load run for a share of its seconds."""
@@ -166,7 +173,12 @@ class Stage:
     async def until_acknowledged(self, limit_s: float = ACKNOWLEDGE_S) -> bool:
         """Wait for an acknowledgement of a message that was sent after this call."""
         now = self.timeline.now()
-        return await self.wait_for(lambda: _acknowledged_since(self.load.sent, now), limit_s)
+        return await self.wait_for(lambda: _answered_since(self.load.sent, now, ACKNOWLEDGING), limit_s)
+
+    async def until_stored(self, limit_s: float = ACKNOWLEDGE_S) -> bool:
+        """Wait for the answer that a message was stored, as safely as was asked for or not."""
+        now = self.timeline.now()
+        return await self.wait_for(lambda: _answered_since(self.load.sent, now, STORING), limit_s)
 
     async def until_caught_up(self, node: Node, limit_s: float = SETTLE_S) -> bool:
         """Wait until a member's log reaches as far as the furthest one did when this was called."""
@@ -196,37 +208,41 @@ class Stage:
 
     async def switch(self, *, as_fault: bool = False) -> bool:
         """Hand the group over to a slave, as planned. Whether messages are acknowledged afterwards."""
-        return await self._command("switch", as_fault=as_fault)
+        return await self._command(Kind.SWITCH, as_fault=as_fault)
 
     async def failover(self, *, as_fault: bool = False) -> bool:
-        """Make a slave the master, whatever the old one says or does not say any more."""
-        return await self._command("failover", as_fault=as_fault)
+        """Make a slave the master. As a fault it happens while the old one is well, and has to be forced."""
+        return await self._command(Kind.FAILOVER, as_fault=as_fault)
 
-    async def _command(self, name: str, *, as_fault: bool) -> bool:
-        (self.fault if as_fault else self.repair)(f"admin ha {name}")
+    async def _command(self, kind: Kind, *, as_fault: bool) -> bool:
+        name = kind.value
+        (self.fault if as_fault else self.repair)(
+            f"admin ha {name}" + (" --force" * (as_fault and name == "failover"))
+        )
         old, began = self.master(), self.timeline.now()
         try:
-            told = await operate.run(self.group, name)
+            done = await operate.hand_over(self.group, kind, force=as_fault)
         except operate.Failed as exc:
             self.broken(f"{name} failed", str(exc))
             return False
-        took_ms = (self.timeline.now() - began) * 1000
-        self.saw(f"the command took {took_ms:,.0f} ms: {told}")
-        if not await self.wait_for(lambda: self.router.master not in (None, old.address), ACKNOWLEDGE_S):
-            self.broken("no new master", f"after {name} the name server still tells {old.name}")
+        self.masters.append((began, self.group.name_of(done.new_master)))
+        self.saw(f"the command took {(self.timeline.now() - began) * 1000:,.0f} ms: {done.told}")
+        if not await self.wait_for(lambda: self.router.master == done.new_master, ACKNOWLEDGE_S):
+            self.broken("no new master", f"after {name} the name server does not tell {done.new_master}")
             return False
-        self.masters.append((began, self.master().name))
         if as_fault:
             self.hit(f"{self.master().name} took over from {old.name}")
-        done = await self.until_acknowledged()
-        if not done:
-            self.broken("no way back", f"after {name} nothing is acknowledged")
-        return done
+        # After a failover there may be too few members for an acknowledgement; messages are taken all the same.
+        stored = await self.until_stored()
+        if not stored:
+            self.broken("no way back", f"after {name} no message is stored")
+        return stored
 
 
-def _acknowledged_since(sent: Sequence[Sent], since: float) -> bool:
-    for entry in reversed(sent[-4000:]):
-        attempt = entry.acknowledgement
-        if attempt is not None and attempt.sent_at > since:
-            return True
-    return False
+def _answered_since(sent: Sequence[Sent], since: float, codes: Container[int]) -> bool:
+    """Whether a message that was sent after `since` has one of these answers; only the newest are looked at."""
+    return any(
+        attempt.sent_at > since and attempt.code is not None and attempt.code in codes
+        for entry in reversed(sent[-_NEWEST:])
+        for attempt in entry.attempts
+    )
