@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.LinkedBlockingQueue;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -84,15 +85,20 @@ public final class Mqadmin {
         ((List<?>) commands.get(null)).clear();
     }
 
-    /** A client that shuts down waits for a thread that looks up every three seconds only: wake that thread. */
+    /**
+     * A client that shuts down waits for a thread that looks up every three seconds only: wake that thread.
+     *
+     * Only while it waits for something to do: it also sends a new connection's first heartbeat, and would hang up on
+     * everybody who uses that connection if it were interrupted then.
+     */
     private static void hurry() {
         Thread waker = new Thread(() -> {
             while (true) {
-                for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                    if (thread.getName().startsWith("NettyEventExecutor")) {
+                Thread.getAllStackTraces().forEach((thread, frames) -> {
+                    if (thread.getName().startsWith("NettyEventExecutor") && isIdle(frames)) {
                         thread.interrupt();
                     }
-                }
+                });
                 try {
                     Thread.sleep(100);
                 } catch (InterruptedException ended) {
@@ -102,6 +108,11 @@ public final class Mqadmin {
         });
         waker.setDaemon(true);
         waker.start();
+    }
+
+    private static boolean isIdle(StackTraceElement[] frames) {
+        return Arrays.stream(frames).anyMatch(frame -> frame.getClassName().equals(LinkedBlockingQueue.class.getName())
+            && frame.getMethodName().equals("poll"));
     }
 
     private static void consume(String namesrv, String group, String topic) throws Exception {
