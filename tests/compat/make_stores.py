@@ -2,6 +2,8 @@
 
     clean     closed in an orderly way
     killed    the broker was killed with -9 after its last answer: the abort file is there
+    restarted filled three times: between the first and the second the broker was stopped in an orderly way, between
+              the second and the third it was killed with -9; closed in an orderly way
 
 Segments are 64 KiB, so that a small store has several, blank records at their ends included. Beside each
 archive stand the messages as the official pull consumer saw them, one JSON object a line in log order; the
@@ -17,6 +19,7 @@ import json
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +84,43 @@ def make(driver: Driver, name: str, *, kill: bool) -> int:
     return len(messages)
 
 
+DELAY_OFFSETS_SAVED_S = 12
+"""A broker saves how far each delay level has come every ten seconds; killed before that, it delivers again."""
+
+
+def make_restarted(driver: Driver, name: str) -> int:
+    """Write a store over two restarts, and its contents. Returns how many messages there are."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        found: dict[int, dict[str, Any]] = {}
+        with Original(folder / "original", heap="256m", broker_config=BROKER_CONFIG) as peer:
+            for life in range(3):
+                run = driver.run(peer.namesrv, folder / "java", "fill_store", prefix=f"{PREFIX}-{life}")
+                found |= {int(message["commitLogOffset"]): message for message in run.received("fill_store")}
+                if life == 0:
+                    peer.stop_broker(orderly=True)
+                    peer.start_broker()
+                elif life == 1:
+                    time.sleep(DELAY_OFFSETS_SAVED_S)
+                    peer.kill9()
+                    peer.start_broker()
+            peer.stop(orderly=True)
+            for message in found.values():
+                for added in ADDED_BY_CONSUMER:
+                    message["properties"].pop(added, None)
+            pack(peer.store_dir, STORES / f"{name}.tar.gz")
+    messages = [found[offset] for offset in sorted(found)]
+    lines = [json.dumps({key: message[key] for key in TOLD}, ensure_ascii=False) for message in messages]
+    (STORES / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return len(messages)
+
+
 def main() -> None:
     STORES.mkdir(exist_ok=True)
     driver = Driver("5.5.0", "JSON")
     for name, kill in (("clean", False), ("killed", True)):
         print(f"{name}: {make(driver, name, kill=kill)} messages", file=sys.stderr)
+    print(f"restarted: {make_restarted(driver, 'restarted')} messages", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ropewalk.format.queue_entry import ENTRY_SIZE, pack
 from ropewalk.format.record import encode_blank, encode_host, encode_record
 
 COMPAT_STORES = Path(__file__).resolve().parent.parent / "compat" / "stores"
-COMPAT_NAMES = ("clean", "killed")
+COMPAT_NAMES = ("clean", "killed", "restarted")
 
 BORN_HOST = encode_host("10.0.0.1", 50001)
 STORE_HOST = encode_host("10.0.0.2", 10911)
