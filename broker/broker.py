@@ -426,7 +426,9 @@ class Broker:
     def begin_turn(self) -> None:
         self.store.begin_turn()
         self.replication.begin_turn()
-        self._pulls.closed = self.replication.unread
+        pulls, replication = self._pulls, self.replication
+        pulls.closed, pulls.is_slave = replication.unread, replication.is_slave
+        pulls.has_master = replication.client is not None and replication.client.link is not None
 
     def wakened(self) -> None:
         self.store.run_completions()
@@ -526,6 +528,7 @@ def _pull_rules(config: BrokerConfig) -> PullRules:
         config.long_polling_enable,
         config.short_polling_time_mills,
         config.lite_pull_message_enable,
+        config.slave_read_enable,
     )
 
 

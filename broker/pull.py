@@ -60,6 +60,8 @@ class PullRules:
     short_polling_ms: int = 1000
     lite_pull: bool = True
     """Whether consumers that divide queues themselves (361) are served."""
+    slave_reads: bool = False
+    """Whether a consumer that reads what is no longer in memory is sent to a slave."""
 
 
 class PullProcessor:
@@ -88,6 +90,9 @@ class PullProcessor:
         self._monotonic_ms = monotonic_ms
         self.closed: str | None = None
         """Why nothing is read from this broker at the moment, or None."""
+        self.is_slave = False
+        self.has_master = False
+        """Of a slave: whether its master is there, and serves whom this broker does not."""
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
@@ -267,6 +272,12 @@ class PullProcessor:
         """Let the pull wait if there is nothing for it yet; whether it does."""
         if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
+        if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
+            if self.has_master:
+                return False  # at the end of a queue the master has what comes next
+            # This slave lacks what the consumer has read: it waits for it, and is never sent back.
+            self._hold.park(held)
+            return True
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
             # the client, so that its offset moves on.
@@ -295,19 +306,26 @@ class PullProcessor:
     def _answer(self, held: HeldPull, result: GetResult) -> None:
         request = held.request
         size = sum(map(len, result.records))
+        code, suggested = self._place(held, result)
         if result.status is GetStatus.FOUND:
             self._statistics.got(held.queue.topic, held.group, self._store.now, result.count, size)
         else:
             self._statistics.missed += 1
         if result.status is GetStatus.FOUND and request.serialize_type == JSON:
-            header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, 0, request.opaque)
+            header = _FOUND % (
+                result.max_offset,
+                result.min_offset,
+                result.next_offset,
+                suggested,
+                request.opaque,
+            )
             head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
             self._answer_now(held, head, *result.records)
             return
         answer = Command(
-            code=code_of(result.status, held.offset),
+            code=code,
             ext={
-                "suggestWhichBrokerId": "0",
+                "suggestWhichBrokerId": str(suggested),
                 "nextBeginOffset": str(result.next_offset),
                 "minOffset": str(result.min_offset),
                 "maxOffset": str(result.max_offset),
@@ -319,6 +337,32 @@ class PullProcessor:
             serialize_type=request.serialize_type,
         )
         self._answer_now(held, encode_frame(answer))
+
+    def _place(self, held: HeldPull, result: GetResult) -> tuple[int, int]:
+        """The response code, and the id of the broker that the consumer should ask next.
+
+        A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
+        caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
+        may only be late itself.
+        """
+        code = code_of(result.status, held.offset)
+        if not (self._rules.slave_reads or self.is_slave):
+            return code, 0
+        config = self._groups.get(held.group)
+        looked = result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
+        behind = self._store.log.end_offset - result.last_physical if looked else 0
+        slow = behind > self._reader.limits.memory_window
+        suggested = 0
+        if self._rules.slave_reads and config is not None:
+            suggested = config.which_broker_when_consume_slowly if slow else config.broker_id
+        if self.is_slave:
+            if code == ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.OFFSET_RESET:
+                return ResponseCode.PULL_RETRY_IMMEDIATELY, config.broker_id if config is not None else 0
+            if self.has_master and not slow:
+                suggested = 0
+                if result.status is not GetStatus.FOUND:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code, suggested
 
     def _answer_now(self, held: HeldPull, *pieces: bytes) -> None:
         session = held.session

@@ -1,0 +1,292 @@
+"""Codes 30000 to 30010 in one process: who is let in, what is promised, what a slave is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import crc32c
+import msgspec
+import pytest
+
+from broker.serve import Connection
+from ha.hello import (
+    Challenge,
+    EpochAsk,
+    Hello,
+    RangesAsk,
+    StandingMessage,
+    Sums,
+    Welcome,
+    decode_untrusted,
+    encode,
+    proof_of,
+)
+from ha.metadata import Seen, SyncAnswer, SyncAsk
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.remoting import Command
+from tests.broker.harness import Client, InProcess, config_of, send_ext, without_fsync
+from tests.broker.test_replication import FakeHaLink
+
+SEGMENT = 1 << 20
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as running:
+        yield running
+
+
+def ask(client: Client, code: int, message: msgspec.Struct, **ext: object) -> Command:
+    return client.call(code, ext, encode(message))
+
+
+def hello_of(process: InProcess, **changes: object) -> Hello:
+    config = process.broker.config
+    hello = Hello(
+        config.broker_cluster_name, config.broker_name, 1, "10.0.0.2:10911", "10.0.0.2:1", 0, 0, 0, SEGMENT
+    )
+    return msgspec.structs.replace(hello, **changes)
+
+
+def epoch_ask(process: InProcess, epoch: int, by: str = "op", **rest: object) -> EpochAsk:
+    config = process.broker.config
+    return msgspec.structs.replace(
+        EpochAsk(config.broker_cluster_name, config.broker_name, epoch, by), **rest
+    )
+
+
+def sync(client: Client, seen: Seen | None = None, **rest: object) -> SyncAnswer:
+    question = msgspec.structs.replace(SyncAsk(1, "10.0.0.2:10911", 0, seen or Seen()), **rest)
+    answer = ask(client, RequestCode.ROPEWALK_SYNC, question)
+    assert answer.code == 0, answer.remark
+    return decode_untrusted(SyncAnswer, answer.body)
+
+
+def standing(answer: Command) -> StandingMessage:
+    assert answer.code == 0, answer.remark
+    return decode_untrusted(StandingMessage, answer.body)
+
+
+# -- hello ------------------------------------------------------------------------------------------------
+
+
+def test_a_hello_is_answered_with_sums_of_the_same_ranges_and_puts_the_slave_on_the_roll(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
+    client.answers()
+    log = process.broker.store.log
+    end = log.end_offset
+    answer = ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process, ranges=[(0, 50), (0, end + 1)]))
+    welcome = decode_untrusted(Welcome, answer.body)
+    first = log.segments[0].file.read_at(0, 50)
+    assert welcome.sums == [crc32c.crc32c(first), None]
+    assert (welcome.begin, welcome.end, welcome.terms.slaves) == (0, end, {"1": "10.0.0.2:10911"})
+    role = json.loads((tmp_path / "ropewalk" / "role.json").read_text())
+    assert role["terms"]["slaves"] == {"1": "10.0.0.2:10911"}, "on disk before it was answered"
+
+
+def test_a_slave_counts_when_it_says_that_it_has_the_terms(process: InProcess) -> None:
+    client = process.connect()
+    link = FakeHaLink(("10.0.0.2", 1))
+    connection = process.broker.replication.new_session(cast(Connection, link))
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    member = process.broker.member
+    assert not member.counts(connection)
+    sync(client, terms_version=member.record.terms.version)
+    assert member.counts(connection)
+
+
+def test_a_slave_of_another_group_is_turned_away(process: InProcess) -> None:
+    answer = ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process, broker_name="other"))
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")
+
+
+def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
+    client = process.connect()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
+    client.answers()
+    data = process.broker.store.log.segments[0].file.read_at(0, 80)
+    assert ask(client, RequestCode.ROPEWALK_LOG_BYTES, RangesAsk([(0, 80)])).body == data
+    sums = ask(client, RequestCode.ROPEWALK_LOG_SUMS, RangesAsk([(0, 80)]))
+    assert decode_untrusted(Sums, sums.body).sums == [crc32c.crc32c(data)]
+    for code, ranges in (
+        (RequestCode.ROPEWALK_LOG_BYTES, [(0, 1 << 30)]),
+        (RequestCode.ROPEWALK_LOG_BYTES, [(5, 5)]),
+        (RequestCode.ROPEWALK_LOG_BYTES, [(10_000, 10_001)]),
+        (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1 << 30)]),
+        (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1)] * 300),
+    ):
+        assert ask(client, code, RangesAsk(ranges)).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_what_is_no_message_is_refused_in_words(process: InProcess) -> None:
+    answer = process.connect().call(RequestCode.ROPEWALK_SLAVE_HELLO, {}, b"\xc1junk")
+    assert answer.code == ResponseCode.INVALID_PARAMETER and "this is no Hello" in (answer.remark or "")
+
+
+# -- the secret -------------------------------------------------------------------------------------------
+
+
+def test_with_a_secret_nothing_is_answered_without_a_proof_for_this_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, ropewalkSecret="shhh")) as process:
+        client, other = process.connect(), process.connect()
+        look = RequestCode.ROPEWALK_LOOK
+        drawn = decode_untrusted(Challenge, client.call(RequestCode.ROPEWALK_CHALLENGE).body).challenge
+        other.call(RequestCode.ROPEWALK_CHALLENGE)
+        body = encode(RangesAsk([]))
+        proof = proof_of("shhh", drawn, look, body)
+        assert client.call(look, {}, body).code == ResponseCode.NO_PERMISSION
+        assert (
+            client.call(look, {"proof": proof_of("guess", drawn, look, body)}, body).code
+            == ResponseCode.NO_PERMISSION
+        )
+        assert client.call(look, {"proof": proof}, body).code == ResponseCode.SUCCESS
+        assert other.call(look, {"proof": proof}, body).code == ResponseCode.NO_PERMISSION
+        assert "shhh" not in str(process.broker.config.describe(every_key=True))
+
+
+# -- roles ------------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_accepts_takes_no_messages_until_it_is_released(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+    assert (accepted.epoch, accepted.reign) == (4, 0)
+    assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 4
+    refused = client.send("T")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "epoch 4" in (refused.remark or "")
+    assert ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4, "other")).code != 0
+    standing(ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4)))
+    assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "it takes messages again"
+
+
+def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    with InProcess(config) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+    with InProcess(config) as process:
+        assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert process.broker.member.core.is_fenced
+
+
+def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path)
+    with InProcess(config) as process:
+        client = process.connect()
+        assert client.send("T", b"one").code == 0
+        follow = epoch_ask(process, 3, broker_id=2, master="10.0.0.9:10911")
+        assert standing(ask(client, RequestCode.ROPEWALK_FOLLOW, follow)).role == "SLAVE"
+        assert client.send("T").code == ResponseCode.SYSTEM_BUSY
+        assert process.broker.topics.data_version.state_version == 3
+    with InProcess(config) as process:
+        client = process.connect()
+        look = standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+        assert (look.role, look.broker_id, look.epoch) == ("SLAVE", 2, 3), (
+            "role.json goes before the configuration"
+        )
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+        led = standing(
+            ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4, master="10.0.0.9:10911"))
+        )
+        assert (led.role, led.broker_id, led.reign) == ("ASYNC_MASTER", 0, 4)
+        assert led.terms.slaves == {"2": "10.0.0.9:10911"}
+        assert client.send("T", b"two").code == 0
+        assert [record.body for record in process.stored("T")] == [b"one", b"two"]
+        epochs = json.loads((tmp_path / "ropewalk" / "epochs.json").read_text())["epochs"]
+        assert epochs == [[4, process.stored("T")[1].offset]]
+
+
+def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(process: InProcess) -> None:
+    client, admin = process.connect(), process.connect()
+    link = FakeHaLink(("10.0.0.2", 1))
+    connection = process.broker.replication.new_session(cast(Connection, link))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    sync(admin, terms_version=process.broker.member.record.terms.version)
+    process.broker.begin_turn()
+    connection.receive((0).to_bytes(8, "big"))
+    process.broker.end_turn()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    assert client.answers() == []
+    ask(admin, RequestCode.ROPEWALK_FOLLOW, epoch_ask(process, 1, broker_id=1, master="10.0.0.2:10911"))
+    assert client.answer().code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert link.closed
+
+
+# -- metadata ---------------------------------------------------------------------------------------------
+
+
+def test_a_slave_is_told_what_moved_and_nothing_else(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    first = sync(client)
+    assert first.topics is not None and first.groups is not None
+    again = sync(client, first.seen)
+    assert (again.topics, again.groups, again.delays, again.commits) == (None, None, None, [])
+    client.heartbeat(group="cg")
+    process.broker.offsets.commit("cg", "T", 0, 7)
+    moved = sync(client, again.seen)
+    assert moved.topics is not None and "%RETRY%cg" in moved.topics["topicConfigTable"]
+    assert moved.groups is not None and "cg" in moved.groups["subscriptionGroupTable"]
+    assert [commit[:4] for commit in moved.commits] == [("T", "cg", 0, 7)]
+    foreign = Seen("another run", *(1 << 40,) * 4)
+    assert sync(client, foreign).topics is not None, "generations of another process mean nothing"
+
+
+def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:
+    answer = ask(process.connect(), RequestCode.ROPEWALK_SYNC, SyncAsk(5, "10.0.0.5:10911", 0, Seen()))
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION and "has not said hello" in (answer.remark or "")
+
+
+def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    client.answers()
+    client.heartbeat(group="cg")
+    process.broker.offsets.commit("cg", "T", 0, 1)
+    answer = msgspec.structs.replace(sync(client), delays={"3": 9})
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as slave:
+        member = slave.broker.member
+        member.take_answer(answer)
+        assert slave.broker.topics.get("T") == process.broker.topics.get("T")
+        assert slave.broker.topics.data_version == process.broker.topics.data_version
+        assert "cg" in slave.broker.groups
+        assert slave.broker.offsets.query("cg", "T", 0) == 1
+        assert slave.broker.delays.offsets().get(3) is None, "the copies are not here yet"
+        follower = slave.broker.store.follower
+        assert follower is not None
+        segment = process.broker.store.log.segments[0]
+        slave.until(lambda: bool(follower.take(0, segment.map[: segment.write_position])))
+        member.take_delays()
+        assert slave.broker.delays.offsets()[3] == 9
+        process.broker.topics.delete("T", process.clock())
+        member.take_answer(sync(client, answer.seen))
+        assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
+
+
+def test_commits_that_a_slave_took_reach_the_master(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    process.broker.offsets.commit("cg", "T", 0, 50)
+    later = process.clock() + 1
+    sync(client, commits=[("T", "cg", 0, 90, later), ("T", "cg", 1, 5, 0), ("T", "cg", -1, 5, later)])
+    assert process.broker.offsets.query("cg", "T", 0) == 90
+    assert process.broker.offsets.query("cg", "T", 1) == 5
