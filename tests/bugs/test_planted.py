@@ -15,6 +15,7 @@ from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
 from tests.crash.tracing import traced_load
 from tests.processes import checkout_environment
 from tests.sim.test_planted_in_sim import BUGS as SIMULATION_BUGS
+from tests.tools.drill.planted import DRILL_BUGS
 
 FLUSH_BUGS = ["ack-before-flush", "flush-overclaims", "flush-skipped"]
 
@@ -53,7 +54,7 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 
 
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
-    assert plant.names() == sorted({*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS})
+    assert plant.names() == sorted({*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *DRILL_BUGS})
 
 
 @pytest.mark.parametrize("name", plant.names())

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.tools.conftest import command_environment, command_line
+from tests.tools.drill.planted import DRILL_BUGS
+from tools.drill.drills import DRILLS
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -197,9 +199,51 @@ def test_what_cannot_be_run_gives_no_verdict_and_says_why(
     assert_nothing_left(tmp_path)
 
 
-def test_kept_files_are_told_and_there(tmp_path: Path) -> None:
-    done = drill("kill-restart", "--seconds", "2", "--keep", home=tmp_path)
+def test_a_master_and_its_slave_change_places_and_nothing_is_lost(tmp_path: Path) -> None:
+    done = drill("switch", "--seconds", "4", "--json", "--keep", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    result = document(done)
+    assert result["audit"]["acknowledged"] > 0
+    assert result["replicas"]["equal"] is True
+    assert result["faults_hit"] == ["node-2 took over from node-1", "node-1 took over from node-2"]
+    assert set(result["series"]["lag"]) == {"node-1", "node-2"}
+    links = {(link["source"], link["target"]) for link in result["links"]}
+    wanted = {"node-1", "node-2", "clients", "namesrv"}
+    # Everything that anybody said to anybody went through the proxy, and was told apart.
+    assert {("clients", "node-1"), ("node-1", "node-2"), ("node-2", "namesrv")} <= links
+    assert {end for link in links for end in link} <= wanted
     (folder,) = tmp_path.glob("ropewalk-drill-*")
-    assert str(folder) in done.stderr
-    assert os.listdir(folder / "node-1" / "commitlog")
+    assert result["folder"] == str(folder)
+    assert all(os.listdir(folder / name / "commitlog") for name in ("node-1", "node-2"))
+
+
+def test_a_master_that_is_lost_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = drill("kill-master", "--seconds", "4", "--report", str(page), home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict: clean" in done.stdout
+    check_page(page, "node-1 is lost", "bytes behind the furthest log", "replicas byte-equal")
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("bug", DRILL_BUGS)
+def test_a_planted_bug_ends_with_a_bad_verdict(bug: str, tmp_path: Path) -> None:
+    name, said = DRILL_BUGS[bug]
+    done = drill(name, "--seconds", "4", "--ropewalk", with_bug(bug), home=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"broken: {said}" in done.stdout
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("name", [drill.name for drill in DRILLS])
+def test_every_drill_ends_with_a_clean_verdict(name: str, tmp_path: Path, long_run: bool) -> None:
+    if not long_run:
+        pytest.skip("all drills take minutes: `make test-long`")
+    done = drill(name, "--json", home=tmp_path)
+    if name == "full-disk" and done.returncode == 2 and "mount a tmpfs" in done.stderr:
+        pytest.skip("a small disk can be mounted by root only")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = document(done)
+    assert (result["verdict"], result["audit"]["lost"], result["overlapping"]) == ("clean", 0, 0)
+    assert result["faults_hit"]
+    assert_nothing_left(tmp_path)

@@ -1,0 +1,7 @@
+"""Planted bugs that drills are there to find: which drill, and what it must say."""
+
+from __future__ import annotations
+
+DRILL_BUGS = {
+    "ack-before-slave": ("kill-master", "acknowledged but lost"),
+}
