@@ -329,6 +329,11 @@ class AsyncPushConsumer:
 
     # Sharing queues
 
+    @property
+    def _shares_without_locks(self) -> bool:
+        """Whether somebody else may begin with a queue while we are still at work on it."""
+        return not self.options.orderly and not self.options.broadcasting
+
     async def _rebalance_forever(self) -> None:
         with self._sharing:
             while True:
@@ -393,10 +398,14 @@ class AsyncPushConsumer:
         self._tasks.start_soon(self._finish_giving_up, reader)
 
     async def _finish_giving_up(self, reader: QueueReader) -> None:
-        if not self.options.orderly:
-            await self._record(reader)  # the next owner begins there, and will not wait
-        await reader.settled()
-        await self._record(reader)
+        if self._shares_without_locks:
+            # The next owner begins there and does not wait. What is finished from here on is no longer ours to
+            # record: it would take back what the next owner has recorded since.
+            await self._record(reader)
+            await reader.settled()
+        else:
+            await reader.settled()
+            await self._record(reader)
         if self._locks:
             await self._unlock([reader.queue])
         del self._leaving[reader.queue]
@@ -421,7 +430,8 @@ class AsyncPushConsumer:
         while True:
             await anyio.sleep(self.options.commit_interval)
             for reader in list(self._readers.values()):
-                await self._record(reader)
+                if not reader.released:  # given up while we recorded others
+                    await self._record(reader)
 
     async def _record(self, reader: QueueReader) -> None:
         """Record the progress of a queue, if there is any. Failing is weather: there will be another time."""
