@@ -41,7 +41,6 @@ from ropewalk.format.headers import (
     ConsumerGroupHeader,
     ConsumeStatsHeader,
     DeleteGroupHeader,
-    GroupHeader,
     OffsetResponseHeader,
     ProducerGroupHeader,
     QueryConsumerOffsetHeader,
@@ -57,7 +56,6 @@ RELAY_TIMEOUT_S = 12.0
 """Seconds for an answer that a broker gets from a client first; it waits ten."""
 LATEST = -1
 EARLIEST = 0
-_NOT_THERE = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)
 _NOT_ONLINE = (ResponseCode.CONSUMER_NOT_ONLINE,)
 
 
@@ -72,18 +70,9 @@ class GroupSteps(TopicSteps):
         """Every group that a broker knows, with its configuration there."""
         found: dict[str, dict[BrokerMember, GroupConfig]] = {}
         masters = yield from self.masters(cluster=cluster, broker=broker)
-        away: list[RopewalkError] = []
-        for member in masters:
-            try:
-                table = yield from self._group_table(member)
-            except (Unreachable, OutcomeUnknown) as exc:
-                self.note_away(member, exc)
-                away.append(exc)
-                continue
+        for member, table in (yield from self._group_tables(masters)).items():
             for config in table:
                 found.setdefault(config.name, {})[member] = config
-        if len(away) == len(masters):
-            raise away[0]
         return dict(sorted(found.items()))
 
     def group_config(self, group: str) -> Steps[dict[BrokerMember, GroupConfig]]:
@@ -339,10 +328,27 @@ class GroupSteps(TopicSteps):
     def _group_configs(
         self, group: str, masters: tuple[BrokerMember, ...]
     ) -> Steps[dict[BrokerMember, GroupConfig]]:
-        answers = yield from self.look_at_all(
-            masters, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group), none_for=_NOT_THERE
-        )
-        return {member: read_group_config(document_in(answer)) for member, answer in answers}
+        # Not 352, which asks for one group: to RocketMQ, a group that is asked about is a group that shall exist.
+        tables = yield from self._group_tables(masters)
+        return {
+            member: config for member, table in tables.items() for config in table if config.name == group
+        }
+
+    def _group_tables(
+        self, masters: tuple[BrokerMember, ...]
+    ) -> Steps[dict[BrokerMember, list[GroupConfig]]]:
+        """All groups of several brokers. Who is away is left out, unless that is everybody."""
+        tables: dict[BrokerMember, list[GroupConfig]] = {}
+        away: list[RopewalkError] = []
+        for member in masters:
+            try:
+                tables[member] = yield from self._group_table(member)
+            except (Unreachable, OutcomeUnknown) as exc:
+                self.note_away(member, exc)
+                away.append(exc)
+        if away and not tables:
+            raise away[0]
+        return tables
 
     def _put_group(self, masters: Iterable[BrokerMember], config: GroupConfig) -> Steps[None]:
         body = fastjson.dumps(write_group_config(config))

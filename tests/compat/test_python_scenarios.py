@@ -1,0 +1,301 @@
+"""The everyday scenarios by our own client, against Ropewalk and against Apache RocketMQ: beside `test_python_client`.
+
+Broadcasting, retry to the dead letters, two groups of one topic, tags filtered at the broker, reading at one's own pace
+with assign, seek and commit, order within a message group, delay levels, and messages by key, id and time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from ropewalk import (
+    Admin,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Rejected,
+    RetryLater,
+    SendStatus,
+    TopicQueue,
+)
+from ropewalk.client.admin_groups import EARLIEST, LATEST
+from ropewalk.client.routes import Queue
+from ropewalk.codes import ResponseCode
+from tests.compat.conftest import Server
+from tests.compat.test_python_client import until
+
+pytestmark = [pytest.mark.compat, pytest.mark.slow]
+
+TURNS = itertools.count(1)
+SETTLED_S = 1.0
+
+
+@pytest.fixture(scope="module", params=["ropewalk_server", "original_server"])
+def server(request: pytest.FixtureRequest) -> Server:
+    chosen: Server = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Admin]:
+    with Admin(server.namesrv, timeout=20.0) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    """A topic of four queues, seen by everybody."""
+    name = f"scenario-{next(TURNS)}"
+    admin.create_topic(name, 4)
+    until(lambda: name in admin.topics(), "the topic at the name server")
+    return name
+
+
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
+    return sorted(message.body for message in messages)
+
+
+# Consuming
+
+
+def test_every_member_of_a_broadcasting_group_gets_every_message(server: Server, topic: str) -> None:
+    one: list[ReceivedMessage] = []
+    two: list[ReceivedMessage] = []
+    group = f"{topic}-g"
+    with (
+        PushConsumer(group, {topic: "*"}, one.append, server.namesrv, broadcasting=True) as first,
+        PushConsumer(group, {topic: "*"}, two.append, server.namesrv, broadcasting=True) as second,
+        Producer(server.namesrv) as producer,
+    ):
+        until(lambda: len(first.queues) == len(second.queues) == 4, "both read all queues")
+        time.sleep(SETTLED_S)
+        for number in range(12):
+            producer.send(topic, b"%d" % number)
+        until(lambda: len(one) >= 12 and len(two) >= 12, "both have all of them")
+    assert bodies(one) == bodies(two) == sorted(b"%d" % number for number in range(12))
+
+
+def test_what_fails_too_often_is_a_dead_letter(server: Server, topic: str, admin: Admin) -> None:
+    tries: list[int] = []
+    group = f"{topic}-g"
+
+    def handle(message: ReceivedMessage) -> None:
+        tries.append(message.reconsume_times)
+        raise RetryLater(delay_level=1)
+
+    admin.create_group(group, retry_max_times=1)
+    with Producer(server.namesrv) as producer:
+        producer.send(topic, Message(b"hopeless", keys="hopeless-key"))
+    with PushConsumer(group, {topic: "*"}, handle, server.namesrv, consume_from="first", max_retries=1):
+        dead = f"%DLQ%{group}"
+        until(lambda: dead in admin.topics() and admin.topic_status(dead).count == 1, "the dead letter")
+        time.sleep(SETTLED_S)
+    assert tries == [0, 1]
+    # The dead letters of a group can be read by nobody unless an administrator says so.
+    admin.update_topic(dead, permission=6)
+    with PullConsumer(f"{group}-undertaker", {dead: "*"}, server.namesrv, consume_from="first") as reader:
+        until(lambda: bool(reader.assign_topics()), "the queue of dead letters")
+        (letter,) = reader.poll(timeout=5)
+    assert (letter.body, letter.keys, letter.topic) == (b"hopeless", "hopeless-key", topic)
+
+
+def test_two_groups_each_get_every_message(server: Server, topic: str) -> None:
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    with Producer(server.namesrv) as producer:
+        for number in range(20):
+            producer.send(topic, b"%d" % number)
+    with (
+        PushConsumer(f"{topic}-a", {topic: "*"}, first.append, server.namesrv, consume_from="first"),
+        PushConsumer(f"{topic}-b", {topic: "*"}, second.append, server.namesrv, consume_from="first"),
+    ):
+        until(lambda: len(first) >= 20 and len(second) >= 20, "both groups have them")
+    assert bodies(first) == bodies(second) and len(first) == 20
+
+
+def test_tags_are_filtered(server: Server, topic: str, admin: Admin) -> None:
+    wanted: list[ReceivedMessage] = []
+    with Producer(server.namesrv) as producer:
+        for number in range(30):
+            producer.send(topic, Message(b"%d" % number, tags=("red", "green", "blue")[number % 3]))
+    group = f"{topic}-g"
+    with PushConsumer(group, {topic: "red || blue"}, wanted.append, server.namesrv, consume_from="first"):
+        until(lambda: len(wanted) >= 20, "the wanted ones")
+        until(lambda: admin.progress(group, topic).lag == 0, "the others are passed")
+    assert bodies(wanted) == sorted(b"%d" % number for number in range(30) if number % 3 != 1)
+    assert {message.tags for message in wanted} == {"red", "blue"}
+
+
+def test_a_reader_goes_where_it_likes_and_goes_on_where_it_committed(server: Server, topic: str) -> None:
+    queue = TopicQueue(topic, Queue("broker-a", 2))
+    with Producer(server.namesrv) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, queue=queue.queue)
+    group = f"{topic}-g"
+    with PullConsumer(group, {topic: "*"}, server.namesrv, consume_from="first") as reader:
+        reader.assign([queue])
+        assert [message.body for message in reader.poll(4, timeout=5)] == [b"0", b"1", b"2", b"3"]
+        reader.seek(queue, 7)
+        assert reader.poll(1, timeout=5)[0].body == b"7"
+        reader.commit()
+        reader.seek_to_end()
+        assert reader.position(queue) == 10 and reader.poll(timeout=0.3) == []
+        reader.seek_to_begin()
+        assert reader.position(queue) == 0
+    with PullConsumer(group, {topic: "*"}, server.namesrv) as again:
+        again.assign([queue])
+        assert [message.body for message in again.poll(timeout=5)] == [b"8", b"9"]
+
+
+def test_messages_of_a_group_stay_in_order(server: Server, topic: str) -> None:
+    seen: dict[str, list[tuple[int, int]]] = defaultdict(list)
+
+    def handle(message: ReceivedMessage) -> None:
+        assert message.group is not None
+        seen[message.group].append((message.source.queue.queue_id, int(message.body)))
+
+    with Producer(server.namesrv) as producer:
+        for number in range(40):
+            for group in ("order-1", "order-2", "order-3"):
+                producer.send(topic, Message(b"%d" % number, group=group))
+    with PushConsumer(f"{topic}-g", {topic: "*"}, handle, server.namesrv, consume_from="first", orderly=True):
+        until(lambda: sum(map(len, seen.values())) >= 120, "all of them")
+    for group, places in seen.items():
+        assert [number for _, number in places] == list(range(40)), group
+        assert len({queue_id for queue_id, _ in places}) == 1
+
+
+def test_levels_delay_as_long_as_they_say(server: Server, topic: str) -> None:
+    arrived: dict[bytes, float] = {}
+
+    def handle(message: ReceivedMessage) -> None:
+        arrived[message.body] = time.monotonic()
+
+    with (
+        PushConsumer(f"{topic}-g", {topic: "*"}, handle, server.namesrv) as consumer,
+        Producer(server.namesrv) as producer,
+    ):
+        until(lambda: len(consumer.queues) == 4, "all queues")
+        time.sleep(SETTLED_S)
+        began = time.monotonic()
+        for level, body in ((2, b"5 s"), (1, b"1 s"), (0, b"now")):
+            assert producer.send(topic, Message(body, delay_level=level)).status is SendStatus.SEND_OK
+        until(lambda: len(arrived) == 3, "all of them")
+    waited = {body: moment - began for body, moment in arrived.items()}
+    assert waited[b"now"] < waited[b"1 s"] < waited[b"5 s"]
+    assert waited[b"1 s"] >= 0.9 and waited[b"5 s"] >= 4.9
+
+
+# Administration
+
+
+def test_topics_and_groups_are_administered(server: Server, admin: Admin) -> None:
+    topic, group = f"scenario-{next(TURNS)}", f"scenario-{next(TURNS)}-g"
+    (where,) = admin.create_topic(topic, 3)
+    assert where.address == server.broker and where in admin.members()
+    with pytest.raises(Rejected) as exists:
+        admin.create_topic(topic, 3)
+    assert exists.value.code == ResponseCode.TOPIC_EXIST_ALREADY
+    config = admin.update_topic(topic, write_queues=2, permission=4)[where]
+    assert (config.read_queues, config.write_queues, config.permission) == (3, 2, 4)
+    until(lambda: admin.topic_route(topic).write_queues() == (), "the route without writing")
+    assert admin.topic_clusters(topic) == ("DefaultCluster",)
+    assert {"DefaultCluster", "broker-a"} <= set(admin.system_names())
+
+    assert admin.group_config(group) == {}, "asking does not make a group"
+    admin.create_group(group, retry_max_times=3)
+    changed = admin.update_group(group, consume_enable=False)[where]
+    assert (changed.retry_max_times, changed.consume_enable) == (3, False)
+    assert admin.groups()[group][where] == changed
+    assert admin.delete_group(group) == (where,) and group not in admin.groups()
+    assert admin.delete_topic(topic) == (where,) and topic not in admin.topics()
+    with pytest.raises(Rejected) as gone:
+        admin.topic_status(topic)
+    assert gone.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_groups_progress_is_seen_and_moved(server: Server, topic: str, admin: Admin) -> None:
+    group, other = f"{topic}-g", f"{topic}-h"
+    with Producer(server.namesrv, group=f"{topic}-p") as producer:
+        for number in range(16):
+            producer.send(
+                topic, Message(b"%d" % number, keys=f"{topic}-{number}"), queue=Queue("broker-a", number % 4)
+            )
+        until(lambda: len(admin.producers(f"{topic}-p")) == 1, "the producer")
+    assert admin.topic_status(topic).count == 16
+    seen: list[ReceivedMessage] = []
+    with PushConsumer(
+        group, {topic: "*"}, seen.append, server.namesrv, consume_from="first", commit_interval=0.2
+    ) as consumer:
+        until(lambda: admin.progress(group, topic).lag == 0 and len(seen) == 16, "all are consumed")
+        online = admin.consumers(group)
+        assert online is not None and online.clients[0].client_id == consumer.client_id
+        assert online.message_model == "CLUSTERING" and online.subscriptions[topic] == "*"
+        info = admin.running_info(group, consumer.client_id)
+        assert {entry["topic"] for entry in info["subscriptionSet"]} >= {topic}
+        again = admin.consume_directly(
+            group, consumer.client_id, admin.message_by_id(seen[0].offset_message_id)
+        )
+        assert again.result == "CR_SUCCESS" and len(seen) == 17
+    until(lambda: admin.consumers(group) is None, "the goodbye")
+    assert group in admin.topic_groups(topic)
+    assert set(admin.reset_offsets(group, topic, EARLIEST).values()) == {0}
+    assert admin.progress(group, topic).lag == 16
+    assert set(admin.reset_offsets(group, topic, LATEST).values()) == {4}
+    source = TopicQueue(topic, Queue("broker-a", 1))
+    assert admin.reset_offset(group, topic, source.queue, 1) == {source: 1}
+    assert admin.committed_offset(group, source) == 1
+    admin.create_group(other)
+    cloned = admin.clone_offsets(group, other, topic)
+    assert cloned[source] == 1 and sorted(cloned.values()) == [1, 4, 4, 4]
+    until(lambda: any(one.group == other and one.lag == 3 for one in admin.all_progress()), "the clone's lag")
+
+
+def test_messages_are_found(server: Server, topic: str, admin: Admin) -> None:
+    with Producer(server.namesrv) as producer:
+        before = time.time_ns() // 1_000_000
+        sent = [
+            producer.send(
+                topic, Message(b"%d" % number, keys=f"{topic}-key{number % 2}"), queue=Queue("broker-a", 0)
+            )
+            for number in range(6)
+        ]
+    until(lambda: len(admin.messages_by_key(topic, f"{topic}-key1")) == 3, "the index")
+    assert bodies(admin.messages_by_key(topic, f"{topic}-key1")) == [b"1", b"3", b"5"]
+    (found,) = admin.messages_by_unique_key(topic, sent[4].unique_keys[0])
+    assert found.body == b"4"
+    assert admin.message_by_id(sent[4].message_ids[0]).message_id == found.message_id
+    assert admin.message_at(topic, Queue("broker-a", 0), 4) == found
+    by_time = admin.messages_by_time(topic, before, before + 60_000)
+    assert [message.body for message in by_time] == [b"%d" % number for number in range(6)]
+    assert admin.messages_by_key(topic, "no such key") == []
+    assert admin.message_at(topic, Queue("broker-a", 0), 99) is None
+
+
+def test_brokers_are_looked_after(server: Server, topic: str, admin: Admin) -> None:
+    (status,) = admin.broker_status()
+    assert status.runtime["brokerActive"] == "true" and (status.number("commitLogDiskRatio") or 0) > 0
+    (config,) = admin.broker_config().values()
+    assert config["brokerName"] == "broker-a"
+    before = config["maxMessageSize"]
+    (where,) = admin.set_broker_config({"maxMessageSize": "4000000"})
+    assert admin.broker_config()[where]["maxMessageSize"] == "4000000"
+    admin.set_broker_config({"maxMessageSize": before})
+    with pytest.raises(Rejected) as refused:
+        admin.set_broker_config({"brokerConfigPath": "x"})
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+    try:
+        assert admin.wipe_write_permission("broker-a")[server.namesrv] > 0
+        assert admin.topic_route(topic).write_queues() == ()
+    finally:
+        admin.restore_write_permission("broker-a")
+    assert len(admin.topic_route(topic).write_queues()) == 4
+    assert admin.name_server_config()[server.namesrv]["enableTopicList"] == "true"
+    assert admin.broker_statistics(where, "TOPIC_PUT_NUMS", f"{topic}-never") is None
