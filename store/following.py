@@ -23,6 +23,7 @@ from store.recovery import Plain, Sighted, look, note_plain, take_plain
 from store.segment import Segment
 
 if TYPE_CHECKING:
+    from store.consume_queue import ConsumeQueue
     from store.message_store import MessageStore
 
 _FRAME = struct.Struct(">iI")
@@ -99,12 +100,20 @@ class Follower:
 
     def _scan(self, segment: Segment) -> None:
         """Look at what has become whole, and move the boundary behind it."""
+        grown: dict[ConsumeQueue, None] = {}
+        try:
+            self.boundary = segment.base_offset + self._take_in(segment, grown)
+        finally:
+            if grown:
+                self._store.dispatched(grown, self.boundary)
+
+    def _take_in(self, segment: Segment, grown: dict[ConsumeQueue, None]) -> int:
         base, end, size_max = segment.base_offset, segment.write_position, segment.size
         position = self.boundary - base
         data, store = segment.map, self._store
         delay_of = store.config.delay_levels.delay_of
         while end - position >= 8:
-            position, records, stored_ms = take_plain(segment, position, end, self._plain, store.dispatched)
+            position, records, stored_ms = take_plain(segment, position, end, self._plain, grown)
             if records:
                 store.stored_until(stored_ms)
                 continue
@@ -127,9 +136,10 @@ class Follower:
                 raise self._rejected(base + position, "its fields or its checksum do not hold")
             queue = store.dispatch(seen)
             if queue is not None:
+                grown[queue] = None
                 note_plain(seen, queue, self._plain)
             position += size
-        self.boundary = base + position
+        return position
 
     def _rejected(self, offset: int, why: str) -> StreamRejected:
         self.boundary = max(self.boundary, offset)  # what comes before it was whole, and has its entries

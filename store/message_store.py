@@ -21,7 +21,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -125,6 +125,8 @@ class MessageStore:
         self._lock_fd = -1
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
         self._unreadable: deque[tuple[int, ConsumeQueue]] = deque()
+        self._grown: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
+        """Of a slave: queues that became longer, and how long, by the log offset that has to be readable for that."""
         self._last_store_ms = 0
         self._next_flush_ms = self._ticked_ms = 0
         boot = boot_id(disk)
@@ -300,6 +302,8 @@ class MessageStore:
             queue.forget()
         if gone:
             self._unreadable = deque(entry for entry in self._unreadable if entry[1] not in gone)
+            for _end, grown in self._grown:
+                grown[:] = [entry for entry in grown if entry[0] not in gone]
         text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
         self._write_back.give_up(entries)
 
@@ -577,6 +581,11 @@ class MessageStore:
         if offset <= self.readable_offset:
             return
         self.readable_offset = offset
+        while self._grown and self._grown[0][0] <= offset:
+            for queue, number in self._grown.popleft()[1]:
+                queue.readable = max(queue.readable, number)
+                if queue.held is not None:
+                    self.woken.append(queue)
         unreadable = self._unreadable
         while unreadable and unreadable[0][0] <= offset:
             queue = unreadable.popleft()[1]
@@ -622,13 +631,13 @@ class MessageStore:
                 return None  # the number was taken before: a deleted topic's, as in recovery
             queue.restart_at(number)
         queue.add(record.offset, record.size, record.tags_code)
-        self.dispatched(queue, record.offset + record.size)
         return queue
 
-    def dispatched(self, queue: ConsumeQueue, end: int) -> None:
-        """A record of the master's, which ends at log offset `end`, has got its entry. HOT."""
-        self._unreadable.append((end, queue))
-        if not queue.dirty:
+    def dispatched(self, queues: Iterable[ConsumeQueue], end: int) -> None:
+        """These queues have got the entries of all their records before log offset `end`."""
+        grown = [(queue, queue.next_offset) for queue in queues]
+        self._grown.append((end, grown))
+        for queue, _number in grown:
             self._write_back.mark_dirty(queue)
 
     def stored_until(self, time_ms: int) -> None:

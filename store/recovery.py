@@ -139,13 +139,13 @@ def take_plain(
     position: int,
     limit: int,
     plain: Plain,
-    added: Callable[[ConsumeQueue, int], None] | None = None,
+    grown: dict[ConsumeQueue, None] | None = None,
 ) -> tuple[int, int, int]:
     """Take in the run of records in [position, limit) that leave nothing to ask; its end, records, store time.
 
     They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
-    added, and shown to readers; or `added` is told, with where the record ends. What is anything else ends the run and
-    is for `look`. The store time is the latest, in ms. HOT.
+    added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else ends the
+    run and is for `look`. The store time is the latest, in ms. HOT.
     """
     data, base, unpack, crc32 = segment.map, segment.base_offset, _PLAIN.unpack_from, zlib.crc32
     records = latest = 0
@@ -191,10 +191,10 @@ def take_plain(
             # The first of the properties, or one without a value: not worth a way of its own.
             code = _code_of(tags) if at >= 0 and tags else _tags_code_of(tail[properties_at:])
         queue.add(offset, size, code)
-        if added is None:
+        if grown is None:
             queue.readable = queue_offset + 1
         else:
-            added(queue, base + end)
+            grown[queue] = None
     return position, records, latest
 
 
