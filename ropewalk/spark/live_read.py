@@ -25,7 +25,7 @@ from ropewalk.client.blocking import Connection
 from ropewalk.client.bulk import Chunk, RangeLost, RangeReader, read_range
 from ropewalk.client.core import Unreachable
 from ropewalk.client.messages import route_request
-from ropewalk.client.routes import MASTER_ID, Queue, parse_route
+from ropewalk.client.routes import Queue, parse_route
 from ropewalk.client.steps import require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import CorruptRecord, OutcomeUnknown, Rejected, RemoteProtocolError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Task", "read_task"]
 
 IDLE_S = 300.0
-SLAVE_ID = 1
 _PLACE = Struct(">i8xi4xq")  # of a record: its size, at 12 its queue, at 20 its queue offset
 
 log = structlog.get_logger("ropewalk.spark")
@@ -239,7 +238,7 @@ class _Finder:
         self._task = task
         self._options = options
         self._monotonic = monotonic
-        self._address: str | None = task.address
+        self._tries = 0
         self._connection: Connection | None = None
 
     @property
@@ -249,10 +248,9 @@ class _Finder:
 
     def connect(self) -> Connection:
         """Called first, and again whenever a connection broke. Raises Unreachable."""
-        if self._connection is not None:
-            self._address = None  # it broke: look whether somebody else has the queue now
-            self._connection = None
-        address = self._address or self._look()
+        self._connection = None
+        self._tries += 1
+        address = self._task.address if self._tries == 1 else self._look()
         self._connection = _pool().take(address, self._monotonic())
         return self._connection
 
@@ -271,6 +269,7 @@ class _Finder:
             self._connection.close()
 
     def _look(self) -> str:
+        """Who has the queue now. A name server can take minutes to notice a death, so all members get their turn."""
         options, key = self._options, self._task.key
         if options.name_server is None:
             return self._task.address
@@ -282,16 +281,21 @@ class _Finder:
         for name_server in ring.one_round():
             try:
                 with Connection(name_server) as connection:
-                    route = parse_route(require_success(connection.call(route_request(key.topic))).body)
+                    answer = connection.call(route_request(key.topic))
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    # Perhaps it is gone, perhaps its broker has just come back and not registered yet.
+                    raise Unreachable(f"no broker serves topic {key.topic} at the moment")
+                route = parse_route(require_success(answer).body)
             except (Unreachable, OutcomeUnknown) as exc:
                 failures.append(str(exc))
                 continue
             data = route.brokers.get(key.broker)
-            preferred = SLAVE_ID if options.read_from == "slave" else MASTER_ID
-            address = data.address(preferred) if data is not None else None
-            if address is None:
+            if data is None or not data.addresses:
                 raise Unreachable(f"the name server knows no address of broker {key.broker}")
-            return address
+            members = [data.addresses[number] for number in sorted(data.addresses)]
+            if options.read_from == "slave":
+                members = members[1:] + members[:1]
+            return members[self._tries // 2 % len(members)]
         raise Unreachable(f"no name server at {ring}: {'; '.join(failures)}")
 
 

@@ -357,6 +357,8 @@ class Sender:
         route = self._routes.get(topic)
         if route is None:
             answer = self._ask_name_server(route_request(topic))
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic in self._queues:
+                raise Unreachable(f"no broker serves topic {topic} at the moment")
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 template = self._ask_name_server(route_request(DEFAULT_TOPIC))
                 if template.code == ResponseCode.TOPIC_NOT_EXIST:
