@@ -7,35 +7,35 @@ failed, 4 data is lost.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ropewalk import __version__
-from ropewalk.errors import RopewalkError
-from tools.output import (
-    INTERRUPTED,
-    ProgressLine,
-    UsageError,
-    fail,
-    note,
-    parse_pairs,
-    print_json,
-    print_table,
+from tools.output import UsageError, note
+from tools.pipeline_base import (
+    BrokerName,
+    Conf,
+    Html,
+    Json,
+    Master,
+    MaybeStore,
+    Memory,
+    NameServer,
+    OnCorrupt,
+    Since,
+    Store,
+    Topics,
+    Until,
+    expected,
+    finish,
+    make_source,
+    near_or_spark,
+    spark_tasks,
+    what_of,
 )
-
-if TYPE_CHECKING:
-    from ropewalk.spark.jobs.report import Report
-    from ropewalk.spark.jobs.tasks import SparkTasks
-
-FAILED = 3
-USAGE = 2
-DATA_LOSS = 4
-_EXTRA = ("pyspark", "pyarrow", "numpy", "py4j")
 
 app = typer.Typer(
     name="pipeline",
@@ -44,26 +44,12 @@ app = typer.Typer(
     help="Jobs over stores and topics, on Spark: from this machine (`local[*]`) to a cluster.",
 )
 
-Master = Annotated[
-    str,
+NearMaster = Annotated[
+    str | None,
     typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: `local[4]`, `spark://host:7077`, `yarn` …"
+        "--master", metavar="URL", help="Look from a worker of this cluster; without it, from here."
     ),
 ]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
-]
-Memory = Annotated[
-    str,
-    typer.Option("--driver-memory", metavar="SIZE", help="Heap of the JVM that runs beside this command."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the report as a page with plots, in one file."),
-]
-Stores = Annotated[str, typer.Option("--store", metavar="DIR", help="A store's directory, on every worker.")]
 
 
 @app.callback()
@@ -73,7 +59,7 @@ def pipeline() -> None:
 
 @app.command()
 def audit(
-    store: Stores,
+    store: Store,
     replica: Annotated[
         list[str] | None,
         typer.Option("--replica", metavar="DIR", help="Another copy of the same log; may be repeated."),
@@ -103,7 +89,7 @@ def audit(
     Every fault is named with its file and place, with the copy that is damaged and the one that is right. Exit
     code 1 says that there are some.
     """
-    with _expected(as_json):
+    with expected(as_json):
         if crc not in ("body", "none"):
             raise UsageError(f"--crc {crc}: it is body or none")
         from ropewalk.spark.jobs.audit_job import AuditOptions
@@ -119,92 +105,318 @@ def audit(
             stop or 1 << 62,
             delays=delay_levels or DEFAULT_DELAYS,
         )
-        with _tasks("audit", master, conf, driver_memory) as tasks:
+        with spark_tasks("audit", master, conf, driver_memory) as tasks:
             found = run(tasks, options)
             report = audit_report(found)
             if repair is not None:
                 report.tables.append(repair_table(found, mend(tasks, found, str(repair.absolute()))))
-        _finish(report, as_json, html)
+        finish(report, as_json, html)
 
 
-# -- around every job --------------------------------------------------------------------------------
+@app.command()
+def rebuild(
+    store: Store,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new directory for what is rebuilt.")],
+    what: Annotated[
+        str, typer.Option("--what", help="consumequeue, index, or both with a comma.")
+    ] = "consumequeue,index",
+    topics: Topics = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with the store's own files.")] = False,
+    index_slots: Annotated[
+        int | None,
+        typer.Option("--index-slots", min=1, help="maxHashSlotNum, if the store has no index to ask."),
+    ] = None,
+    index_items: Annotated[
+        int | None, typer.Option("--index-items", min=2, help="maxIndexNum, likewise.")
+    ] = None,
+    delay_levels: Annotated[
+        str | None, typer.Option("--delay-levels", help="The broker's messageDelayLevel, if it was changed.")
+    ] = None,
+    html: Html = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Write consume queues and key index anew from the log, byte by byte as the broker would.
+
+    The store is only read. Exit code 1: the log has damage or holes, or (with `--verify`) the store's own files differ.
+    """
+    with expected(as_json):
+        from ropewalk.format.index import Geometry
+        from ropewalk.spark.jobs.columns import DEFAULT_DELAYS
+        from ropewalk.spark.jobs.rebuild import RebuildOptions, rebuild_report
+        from ropewalk.spark.jobs.rebuild import rebuild as run
+
+        if (index_slots is None) != (index_items is None):
+            raise UsageError("--index-slots and --index-items go together")
+        geometry = Geometry(index_slots, index_items) if index_slots and index_items else None
+        options = RebuildOptions(
+            os.path.abspath(store), os.path.abspath(out), tuple(what.split(",")), tuple(topics or ()), verify,
+            delay_levels or DEFAULT_DELAYS, geometry,
+        )  # fmt: skip
+        with spark_tasks("rebuild", master, conf, driver_memory) as tasks:
+            done = run(tasks, options)
+        finish(rebuild_report(options, done), as_json, html)
 
 
-@contextmanager
-def _tasks(job: str, master: str, conf: Sequence[str] | None, driver_memory: str) -> Iterator[SparkTasks]:
-    """A session and who does the pieces, with a progress line; the session is stopped if it was ours."""
-    from pyspark.sql import SparkSession
+@app.command()
+def export(
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="DIR", help="The lake's directory, on every worker.")
+    ],
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    topics: Topics = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="`catchup`: what there is now; `stream`: go on until Ctrl-C; `range`: a fixed part.",
+        ),
+    ] = "catchup",
+    since: Since = None,
+    until: Until = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Columns, with commas between them.")
+    ] = None,
+    preset: Annotated[str, typer.Option("--preset", help="Or a set of them: default, full, kafka.")] = "full",
+    partition_by: Annotated[
+        str, typer.Option("--partition-by", help="Directories by `dt`, or by `dt,hour`.")
+    ] = "dt",
+    codec: Annotated[str, typer.Option("--codec", help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
+    max_per_trigger: Annotated[
+        int | None, typer.Option("--max-per-trigger", min=1, help="Messages in one batch, about.")
+    ] = None,
+    target_file_bytes: Annotated[
+        str,
+        typer.Option(
+            "--target-file-bytes", help="How much of the log goes into one task, and so into a file."
+        ),
+    ] = "128m",
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="With stream: seconds between two looks.")
+    ] = 5.0,
+    broker_name: BrokerName = None,
+    on_corrupt: OnCorrupt = "fail",
+    html: Html = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Write a store, or live topics, into a lake of Parquet files: every row once, whatever dies in between.
 
-    from ropewalk.spark.jobs.tasks import SparkTasks
-    from ropewalk.spark.session import session
+    Run it again to add what has come since; after a crash it first completes the batch that was begun. The manifest
+    under DIR/_ropewalk says which files count. `--mode range` needs --since or --until.
 
-    settings = {
-        "spark.app.name": f"ropewalk {job}",
-        "spark.driver.memory": driver_memory,
-        "spark.log.level": "ERROR",
-    }
-    settings |= parse_pairs(conf or (), "--conf")
-    running = SparkSession.getActiveSession()
-    with warnings.catch_warnings(), ProgressLine(job, None) as line:
-        warnings.simplefilter("ignore")  # of Spark's own, about interpreters to come
+    Examples:
 
-        def progress(label: str, done: int, of: int) -> None:
-            line.set_total(of)
-            line.update(done, f"{label} {done}/{of}")
+        ropewalk pipeline export --store /var/lib/broker/store --lake /data/lake
 
-        line.update(0, "starting Spark")
-        spark = running or session(master, **settings)
-        try:
-            yield SparkTasks(spark, progress)
-        finally:
-            if running is None:
-                spark.stop()
+        ropewalk pipeline export -n localhost:9876 -t orders --lake /data/lake --mode stream
+    """
+    with expected(as_json):
+        from ropewalk.spark.jobs.export import ExportOptions, export_report
+        from ropewalk.spark.jobs.export import export as run
 
-
-@contextmanager
-def _expected(as_json: bool) -> Iterator[None]:
-    """Turn the errors a user can meet into sentences and exit codes."""
-    try:
-        yield
-    except UsageError as exc:
-        fail(str(exc), exit_code=USAGE, as_json=as_json)
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").split(".")[0] not in _EXTRA:
-            raise
-        fail(
-            f"`ropewalk pipeline` needs {exc.name}, which is not installed",
-            "from a checkout: pip install '.[spark]'",
-            exit_code=FAILED,
-            as_json=as_json,
-        )
-    except RopewalkError as exc:
-        fail(str(exc), exit_code=FAILED, as_json=as_json)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _finish(report: Report, as_json: bool, html: Path | None) -> None:
-    """Print a report and leave with its exit code."""
-    if html is not None:
-        from ropewalk.spark.jobs.page import render
-
-        try:
-            html.write_text(
-                render(report, made_by=f"ropewalk {__version__}, ropewalk pipeline {report.job}"), "utf-8"
+        if mode not in ("catchup", "stream", "range"):
+            raise UsageError(f"--mode {mode}: it is catchup, stream or range")
+        if mode == "range" and not (since or until):
+            raise UsageError("--mode range needs --since, --until, or both")
+        if until and mode != "range":
+            raise UsageError(
+                f"--until goes with --mode range: with {mode}, there is no telling when it is reached"
             )
-        except OSError as exc:
-            fail(f"cannot write {html}: {exc.strerror or exc}", exit_code=FAILED, as_json=as_json)
-    if as_json:
-        print_json(report.document())
-    else:
-        print(report.title)
-        for table in report.tables:
-            if table.rows:
-                print(f"\n{table.title}")
-                print_table(
-                    table.columns, [tuple("" if cell is None else cell for cell in row) for row in table.rows]
-                )
-        if html is not None:
-            note(f"wrote {html}")
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+        names = [name.strip() for name in columns.split(",")] if columns else []
+        source = make_source(
+            store, name_server, topics, names, preset=preset, since=since, until=until, broker_name=broker_name,
+            on_corrupt=on_corrupt, range_bytes=target_file_bytes, fixed=mode == "range",
+        )  # fmt: skip
+        options = ExportOptions(os.path.abspath(lake), codec, tuple(partition_by.split(",")), max_per_trigger)
+
+        def wait() -> bool:
+            if mode == "stream":
+                time.sleep(interval)
+            return mode == "stream"
+
+        def told(batch: int, rows: int) -> None:
+            if mode == "stream":
+                note(f"batch {batch}: {rows} rows")
+
+        with spark_tasks("export", master, conf, driver_memory) as tasks:
+            done = run(tasks, source, options, wait=wait, told=told)
+        finish(export_report(options, done), as_json, html)
+
+
+@app.command()
+def stats(
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    topics: Topics = None,
+    by: Annotated[str, typer.Option("--by", help="Any of topic, queue, minute, hour, day.")] = "topic",
+    top_keys: Annotated[int, typer.Option("--top-keys", min=0, help="Also the commonest keys.")] = 0,
+    since: Since = None,
+    until: Until = None,
+    broker_name: BrokerName = None,
+    on_corrupt: OnCorrupt = "fail",
+    html: Html = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Count messages, bytes, sizes, tags and keys; find missing numbers and unique keys that come twice.
+
+    Quantiles are at most 3 % too low. Exit code 1: numbers are missing, or unique keys come twice.
+    """
+    with expected(as_json):
+        from ropewalk.spark.jobs.stats import COLUMNS, stats_report
+        from ropewalk.spark.jobs.stats import stats as run
+
+        source = make_source(
+            store, name_server, topics, COLUMNS, since=since, until=until, broker_name=broker_name,
+            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+        )  # fmt: skip
+        groups = tuple(name for name in by.split(",") if name)
+        with spark_tasks("stats", master, conf, driver_memory) as tasks:
+            done = run(tasks, source, by=groups, top_keys=top_keys)
+        finish(stats_report(what_of(source), done, groups), as_json, html)
+
+
+@app.command()
+def latency(
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    topics: Topics = None,
+    window: Annotated[str, typer.Option("--window", help="How long a window is: 10s, 1m, 1h …")] = "1m",
+    quantiles: Annotated[
+        str, typer.Option("--quantiles", help="Shares, with commas between them.")
+    ] = ".5,.99,.999",
+    limit_ms: Annotated[
+        int | None,
+        typer.Option("--limit-ms", min=0, help="A finding if the highest quantile of a topic is above this."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    broker_name: BrokerName = None,
+    on_corrupt: OnCorrupt = "fail",
+    html: Html = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Measure how long messages took from their producer into the store, by topic and window.
+
+    Messages that were stored before they were made show that two clocks disagree: they are counted apart. Exit code
+    1: a topic is above `--limit-ms`.
+    """
+    with expected(as_json):
+        from ropewalk.spark.jobs.latency import COLUMNS, latency_report
+        from ropewalk.spark.jobs.latency import latency as run
+
+        shares = _shares(quantiles)
+        source = make_source(
+            store, name_server, topics, COLUMNS, since=since, until=until, broker_name=broker_name,
+            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+        )  # fmt: skip
+        with spark_tasks("latency", master, conf, driver_memory) as tasks:
+            found = run(tasks, source, window_ms=_duration_ms(window))
+        finish(latency_report(what_of(source), found, shares, limit_ms), as_json, html)
+
+
+@app.command()
+def tail(
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    topics: Topics = None,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, help="How many.")] = 20,
+    on_corrupt: OnCorrupt = "fail",
+    master: NearMaster = None,
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Print the newest messages of a store or of live topics."""
+    with expected(as_json):
+        from ropewalk.spark.jobs.look import TAIL_COLUMNS, newest, tail_report
+
+        source = make_source(
+            store, name_server, topics, TAIL_COLUMNS, on_corrupt=on_corrupt, range_bytes="16m"
+        )
+        near = near_or_spark(master)
+        if near is not None:
+            rows = newest(near, source, count)
+        else:
+            with spark_tasks("tail", master or "", conf, driver_memory) as tasks:
+                rows = newest(tasks, source, count)
+        finish(tail_report(what_of(source), rows), as_json, None)
+
+
+@app.command()
+def offsets(
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    topics: Topics = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Also the offset at which each queue has this time."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Where a Spark query over live topics stands."),
+    ] = None,
+    lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Where an export stands.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print where queues begin and end, which offset a time has, or where a checkpoint or a lake stands."""
+    with expected(as_json):
+        from ropewalk.spark.jobs import look
+        from ropewalk.spark.options import parse_options
+
+        if sum(each is not None for each in (store, name_server, checkpoint, lake)) != 1:
+            raise UsageError("say what to look at: one of --store, --name-server, --checkpoint and --lake")
+        at_ms = None
+        if at is not None:
+            option = {"mode": "store", "path": "-", "startingTimestamp": at}
+            at_ms = parse_options(option, "read").starting_timestamp
+        rows: list[tuple[Any, ...]]
+        if checkpoint is not None:
+            rows, what = look.checkpoint_offsets(checkpoint), checkpoint
+        elif lake is not None:
+            rows, what = look.lake_offsets(lake), lake
+        elif store is not None:
+            rows, what = look.store_offsets((store, tuple(topics or ()), at_ms)), store
+        else:
+            source = make_source(None, name_server, topics, look.TAIL_COLUMNS)
+            rows, what = look.live_offsets(source, at_ms), what_of(source)  # type: ignore[arg-type] # no store was named
+        finish(look.offsets_report(what, rows, at), as_json, None)
+
+
+@app.command()
+def schema(as_json: Json = False) -> None:
+    """Print the columns that a read can have, their types, and the presets they are in."""
+    with expected(as_json):
+        from ropewalk.spark.jobs.look import schema_report
+
+        finish(schema_report(), as_json, None)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(sorted(float(word) for word in text.split(",")))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise UsageError(f"--quantiles {text}: shares between 0 and 1, as in .5,.99")
+    return shares
+
+
+def _duration_ms(text: str) -> int:
+    units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    number = text.rstrip("smhd")
+    unit = text[len(number) :]
+    if not number.isdigit() or unit not in units or int(number) == 0:
+        raise UsageError(f"--window {text}: a number and ms, s, m, h or d, as in 1m")
+    return int(number) * units[unit]

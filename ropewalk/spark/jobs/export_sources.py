@@ -39,6 +39,7 @@ from ropewalk.spark.schema import Selection, chosen_columns
 from ropewalk.spark.store_files import open_stores
 
 _OVERREAD: Final = 1 << 20
+_WINDOW: Final = 16 << 20
 
 
 class DamagedLog(RopewalkError):
@@ -98,6 +99,7 @@ class StoreSource:
     since_ms: int | None = None
     until_ms: int | None = None
     range_bytes: int = PIECE_SIZE
+    check_crc: bool = True
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -151,7 +153,9 @@ class StoreSource:
             since_ms=self.since_ms,
             until_ms=self.until_ms,
         )
-        plan = Plan(self.selection, self.broker_name, wanted, on_corrupt=self.on_corrupt, check_crc=True)
+        plan = Plan(
+            self.selection, self.broker_name, wanted, on_corrupt=self.on_corrupt, check_crc=self.check_crc
+        )
         yield from _decoded(store, segment, start, stop, plan)
 
 
@@ -163,7 +167,8 @@ def _open_for_export(path: str) -> tuple[StoreFiles, int | None]:
 
 def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, plan: Plan) -> Iterator[Any]:
     """The rows of the records that begin in [start, stop)."""
-    position, size = start - segment.base, stop - start + _OVERREAD
+    position = start - segment.base
+    size = min(_WINDOW, stop - start + _OVERREAD)
     while True:
         data = read_at(segment.path, position, min(size, segment.size - position))
         decoder = SegmentDecoder(
@@ -184,7 +189,8 @@ def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, pla
         if decoder.ended is not Ended.SHORT:
             return
         position += decoder.position
-        size = max(stop - segment.base - position, decoder.needed()) + _OVERREAD
+        # The record that did not fit may be larger than any window.
+        size = max(min(_WINDOW, stop - segment.base - position + _OVERREAD), decoder.needed())
 
 
 # -- live topics -------------------------------------------------------------------------------------
