@@ -169,7 +169,8 @@ def test_every_command_the_readme_names_exists() -> None:
     groups = {command.split()[0] for command in commands if " " in command}
     for words in named:
         first = words.split()[0]
-        assert (words if first in groups else first) in commands, f"the README names `ropewalk {words}`"
+        known = any(f"{command} ".startswith(f"{words} ") for command in commands)
+        assert known if first in groups else first in commands, f"the README names `ropewalk {words}`"
 
 
 def test_the_map_names_every_module_and_only_what_exists() -> None:
