@@ -17,12 +17,16 @@ carries the same Ropewalk as the driver (`versions`). Nothing heavy is imported 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from datetime import datetime
 
-__all__ = ["register"]
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -30,3 +34,43 @@ def register(spark: SparkSession) -> None:
     from ropewalk.spark.source import RopewalkSource
 
     spark.dataSource.register(RopewalkSource)
+
+
+def read(
+    spark: SparkSession,
+    topic: str | Iterable[str] | None = None,
+    *,
+    name_server: str | None = None,
+    store: str | None = None,
+    since: datetime | str | int | None = None,
+    until: datetime | str | int | None = None,
+    queues: Mapping[str, Iterable[int]] | None = None,
+    tags: Iterable[str] | None = None,
+    **options: str,
+) -> DataFrame:
+    """A batch read of topics, live by `name_server` or from the directory `store`, as a DataFrame.
+
+    What would be `where` conditions elsewhere are arguments here, because Spark hands no conditions down that could be
+    relied on: `since` and `until` bound the store time (until is exclusive), `queues` names queue ids for each broker
+    of one topic, `tags` the tags. Everything else is an option of the format under its own name.
+    """
+    topics = [topic] if isinstance(topic, str) else list(topic or ())
+    given = dict(options)
+    if store is not None:
+        given |= {"mode": "store", "path": store}
+    if name_server is not None:
+        given["nameServer"] = name_server
+    if queues is not None:
+        if len(topics) != 1:
+            raise ValueError("queues are of one topic: name exactly one")
+        given["assign"] = json.dumps({topics[0]: {name: list(ids) for name, ids in queues.items()}})
+    elif topics:
+        given["topic"] = ",".join(topics)
+    if since is not None:
+        given["startingTimestamp"] = str(since)
+    if until is not None:
+        given["endingTimestamp"] = str(until)
+    if tags is not None:
+        given["filterTags"] = " || ".join(tags)
+    register(spark)
+    return spark.read.format("ropewalk").options(**given).load()

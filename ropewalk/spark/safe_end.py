@@ -54,6 +54,9 @@ def safe_end(store: Store) -> int:
         return 0
     committed = _committed_end(store)
     if committed is None and not store.has_queues():
+        # A broker makes the queues with its first message.
+        if store.is_locked() or scan_end(store) == store.min_offset:
+            return store.min_offset
         raise UnreadableStore(
             f"{store.roots[0]} has no consume queues, so nothing says where its log safely ends: use endAt=scan for a "
             f"log that nobody writes, or endAt=OFFSET"

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import RopewalkError
@@ -22,8 +23,10 @@ from ropewalk.spark.jvm import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["SparkMissing", "builder", "local_session", "prepare", "session"]
+__all__ = ["SparkMissing", "builder", "local_session", "prepare", "session", "start_all"]
 
 PYSPARK_MIN: Final = (4, 2)
 
@@ -100,3 +103,27 @@ def session(master: str | None = None, **conf: str) -> SparkSession:
 def local_session(cores: int = 2, *, heap: str = "1g", **conf: str) -> SparkSession:
     """A session on this machine alone. Failed tasks are tried again, as a cluster would."""
     return session(f"local[{cores},4]", **{"spark.driver.memory": heap, **conf})
+
+
+def start_all(writers: Iterable[DataStreamWriter], *, patience_s: float = 60.0) -> list[StreamingQuery]:
+    """Start several streaming queries, each when the one before has made its first progress.
+
+    Queries over Python sources that start in the same moment can fail each other: Spark changes an environment that
+    they share while another of them is being serialised. If one of them fails to start, the others are stopped.
+    """
+    started: list[StreamingQuery] = []
+    try:
+        for writer in writers:
+            query = writer.start()
+            started.append(query)
+            deadline = time.monotonic() + patience_s
+            while query.isActive and query.lastProgress is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+    except BaseException:
+        for query in started:
+            query.stop()
+        raise
+    return started

@@ -139,7 +139,8 @@ class _OpenSegment:
             self._file = open(self.segment.path, "rb")
         except FileNotFoundError:
             raise DataLoss(
-                f"{self.segment.path} has vanished since the read was planned: retention, perhaps"
+                f"{self.segment.path} has vanished since the read was planned: retention, perhaps, or a worker on a "
+                f"machine where the store is not"
             ) from None
         return self
 

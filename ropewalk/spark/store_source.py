@@ -132,6 +132,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._plan = decode_plan(options, selection)
         self._target: _Ends | None = None
+        self._seen: _Ends | None = None
+        """The ends as this trigger found them, so that they need not be looked for twice."""
         self._held_since: float | None = None
         self._back_since: float | None = None
 
@@ -177,7 +179,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = _ends_of(start)
-        ends = self._ends()
+        ends = self._seen = self._ends()
         self._check_backwards(begin, ends)
         if self._target is not None:
             ends = {key: min(end, self._target.get(key, begin.get(key, 0))) for key, end in ends.items()}
@@ -238,7 +240,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return _offset(self._ends())
+        return _offset(self._seen if self._seen is not None else self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin = _ends_of({"store": end["init"], "v": 1} if start.get("fresh") and "init" in end else start)

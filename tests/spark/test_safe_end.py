@@ -104,6 +104,12 @@ def test_the_confirm_offset_counts_beside_an_epoch_file_only(made: MadeStore) ->
     assert safe_end(store) == confirmed
 
 
+def test_a_new_store_has_no_queues_and_no_messages(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(4096))
+    assert safe_end(store_at(tmp_path)) == 0
+
+
 def test_without_queues_nothing_vouches_for_a_log(tmp_path: Path) -> None:
     made = MadeStore(tmp_path)
     made.append(dispatch=False)
