@@ -28,12 +28,12 @@ _TICKS_MAX = 12
 _STYLE = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1c2330; --soft: #667085; --line: #d9dee7;
-  --ack: #2f9e6e; --unknown: #e0a100; --refused: #d1495b; --gap: #d1495b22; --gap-edge: #d1495b;
+  --ack: #2f9e6e; --unknown: #e0a100; --refused: #d1495b; --gap: #d1495b22;
   --fault: #c0324a; --repair: #2463c9; --seen: #667085; --phase: #98a2b3; --trouble: #8b1e9b;
   --lag-0: #2463c9; --lag-1: #c26a1b; --lag-2: #7a52c7; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #12151b; --card: #1b2029; --ink: #e8ebf1; --soft: #9aa4b5; --line: #333b49;
-  --ack: #43c08a; --unknown: #f0bd38; --refused: #ef6f80; --gap: #ef6f8026; --gap-edge: #ef6f80;
+  --ack: #43c08a; --unknown: #f0bd38; --refused: #ef6f80; --gap: #ef6f8026;
   --fault: #f2798b; --repair: #74a7ff; --seen: #9aa4b5; --phase: #667085; --trouble: #d48be0;
   --lag-0: #74a7ff; --lag-1: #f0a35e; --lag-2: #b79af0; } }
 * { box-sizing: border-box; }
@@ -50,23 +50,25 @@ header.drill { display: flex; gap: 14px; align-items: baseline; flex-wrap: wrap;
 .badge { border-radius: 999px; padding: 2px 12px; font-weight: 600; font-size: 13px; color: #fff; }
 .badge.clean { background: #23855b; } .badge.broken { background: #b3283f; }
 .reasons { border-left: 4px solid var(--refused); padding: 4px 12px; margin: 12px 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 16px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 10px; margin: 16px 0; }
 .card { border: 1px solid var(--line); border-radius: 10px; padding: 10px 12px; }
-.card b { display: block; font-size: 22px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.card b { display: block; font-size: 20px; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .card span { color: var(--soft); font-size: 13px; } .card.bad b { color: var(--refused); }
 svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg .title { fill: var(--ink); font-weight: 600; }
 .axis { stroke: var(--line); stroke-width: 1; }
 .legend { display: flex; gap: 18px; flex-wrap: wrap; color: var(--soft); font-size: 13px; margin: 6px 0 0; }
-.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px; }
+.legend i { display: inline-block; width: 11px; height: 11px; margin-right: 6px;
+  border: 1px solid var(--line); border-radius: 3px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
 td, th { padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.kind { font-weight: 600; white-space: nowrap; }
+.events td:last-child { width: 100%; }
 .scroll { overflow-x: auto; }
-pre { white-space: pre-wrap; margin: 0; font: 13px ui-monospace, monospace; }
+pre { white-space: pre-wrap; margin: 0; font: inherit; }
 """
 
 
@@ -235,7 +237,7 @@ def _rate_panel(result: Result, plane: _Plane, top: float) -> list[str]:
 
 def _lag_panel(lag: dict[str, list[tuple[float, int]]], plane: _Plane, top: float) -> list[str]:
     """How many bytes each member was behind, as steps."""
-    peak = nice_ceiling(max(behind for points in lag.values() for _, behind in points))
+    peak = nice_bytes(max(behind for points in lag.values() for _, behind in points))
     bottom = top + _LAG_HEIGHT
     parts = [
         f'<text class="title" x="{_LEFT}" y="{top - 10}">bytes behind the furthest log</text>',
@@ -308,12 +310,20 @@ def nice_ceiling(value: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= value * (1 - 1e-9))
 
 
+def nice_bytes(value: float) -> float:
+    """The same in units of 1024."""
+    unit = 1.0
+    while value > 512 * unit:
+        unit *= 1024
+    return max(nice_ceiling(value / unit), 0.5) * unit
+
+
 def _bytes(value: float) -> str:
     for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}"
+        if value < 512:
+            return f"{value:g} {unit}"
         value /= 1024
-    return f"{value:,.1f} GiB"
+    return f"{value:g} GiB"
 
 
 # -- the tables --------------------------------------------------------------------------------------
@@ -324,7 +334,7 @@ def _legend(result: Result) -> str:
         ("--ack", "acknowledged (status 0)"),
         ("--unknown", "unknown (10, 11, 12, or no answer)"),
         ("--refused", "refused"),
-        ("--gap-edge", "shaded: no acknowledgement"),
+        ("--gap", "shaded: no acknowledgement"),
         *((f"--lag-{n % 3}", f"{node} behind") for n, node in enumerate(sorted(result.series.lag))),
     ]
     return (
@@ -343,7 +353,7 @@ def _events(result: Result) -> str:
         f"<td><pre>{escape(event.text)}</pre></td></tr>"
         for number, event in enumerate(result.events, 1)
     )
-    return f'<div class="scroll"><table>{rows}</table></div>'
+    return f'<div class="scroll"><table class="events">{rows}</table></div>'
 
 
 def _links(result: Result) -> str:

@@ -281,10 +281,10 @@ class _Run:
         first, *others = nodes
         for node in others:
             compared = reading.compare_logs(first.store, node.store)
-            text = f"{first.name} and {node.name}: {compared.text}"
             if not compared.equal:
-                return Replicas(False, text)
-        return Replicas(True, text)
+                return Replicas(False, f"{first.name} and {node.name}: {compared.text}")
+        names = " and ".join(node.name for node in nodes)
+        return Replicas(True, f"{names} have the same log, which ends at {replicas[first.name].end:,}")
 
     def _judge(self, pulled: list[Found], replicas: Replicas) -> Result:
         stage, load = self.stage, self.load

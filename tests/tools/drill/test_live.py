@@ -1,0 +1,100 @@
+"""A live group is drilled by an administrator's commands, and goes on working afterwards."""
+
+import json
+import random
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from ropewalk.client.anyio_shell import open_connection
+from ropewalk.client.messages import route_request
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown
+from ropewalk.format.remoting import Command
+from tests.tools.conftest import command_environment, command_line
+from tools.drill.cluster import Cluster
+from tools.drill.group import CannotRun, find_live_group
+from tools.drill.load import Load, LoadSpec, Router
+from tools.drill.timeline import Timeline
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.trio]
+
+
+@asynccontextmanager
+async def group(root: Path, members: int) -> AsyncIterator[Cluster]:
+    async with Cluster(root, members, settings={}, chance=random.Random()) as cluster:
+        await cluster.start()
+        yield cluster
+
+
+async def drill(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return await trio.run_process(
+        command_line("drill", "run", *words),
+        env=command_environment(),
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+
+
+async def until_followed(cluster: Cluster) -> None:
+    """Until a message is acknowledged, which takes the slave."""
+    timeline = Timeline(trio.current_time)
+    spec = LoadSpec(run="before", topic="before", broker_name=cluster.broker_name)
+    load = Load(spec, Router(cluster.name_server, "before", "drill"), timeline, cluster.name_of)
+    with trio.fail_after(60):
+        while await load.probe(cluster.nodes[0].address) != ResponseCode.SUCCESS:  # noqa: ASYNC110 - it has no event
+            await trio.sleep(0.1)
+
+
+async def test_a_live_group_is_switched_and_keeps_its_other_topics(tmp_path: Path) -> None:
+    async with group(tmp_path, 2) as cluster:
+        await until_followed(cluster)
+        done = await drill("switch", "-n", cluster.name_server, "--seconds", "4", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads(done.stdout)
+        assert result["verdict"] == "clean"
+        assert result["mode"] == "SYNC_MASTER + ASYNC_FLUSH"
+        assert result["audit"]["acknowledged"] > 0
+        assert result["replicas"]["equal"] is None
+        assert all(node.running for node in cluster.nodes)
+        async with open_connection(cluster.name_server) as connection:
+            answer = await connection.call(route_request("before"))
+            assert answer.code == ResponseCode.SUCCESS
+            answer = await connection.call(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+            assert b"ropewalk-drill" not in answer.body
+
+
+async def test_a_group_without_a_slave_cannot_be_drilled(tmp_path: Path) -> None:
+    async with group(tmp_path, 1) as cluster:
+        with trio.fail_after(20):
+            while True:
+                try:
+                    await find_live_group(cluster.name_server, "drill")
+                except CannotRun as exc:
+                    if "nobody to hand over to" in str(exc):
+                        break
+                except OutcomeUnknown:
+                    pass
+                await trio.sleep(0.05)
+        done = await drill("switch", "-n", cluster.name_server, "--yes")
+        assert done.returncode == 2
+        assert b"there is nobody to hand over to" in done.stderr
+        done = await drill("switch", "-n", cluster.name_server, "--broker", "other", "--yes")
+        assert done.returncode == 2
+        assert b"knows no group other; it knows drill" in done.stderr
+
+
+async def test_only_orders_are_given_to_a_live_group_and_only_after_a_yes() -> None:
+    done = await drill("kill-master", "-n", "127.0.0.1:1", "--yes")
+    assert done.returncode == 2
+    assert b"on a live group there are only switch, failover; not kill-master" in done.stderr
+    done = await drill("switch", "-n", "127.0.0.1:1", "--set", "a=b", "--yes")
+    assert done.returncode == 2
+    done = await drill("switch", "-n", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert b"--yes" in done.stderr
