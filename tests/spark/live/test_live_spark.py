@@ -136,3 +136,32 @@ def test_a_batch_that_fails_is_repeated_as_it_was_and_a_query_begins_where_it_be
     query.stop()
     assert seen[:2] == [(0, []), (0, [])]
     assert sorted(n for _, rows in seen for n in rows) == list(range(10, 30))
+
+
+def test_a_stream_becomes_messages_of_another_topic(
+    spark: SparkSession, ropewalk_broker: RopewalkBroker, tmp_path: Path
+) -> None:
+    source, target = ropewalk_broker.topic("source", queues=2), ropewalk_broker.topic("target", queues=2)
+    frame = stream(spark, ropewalk_broker, topic=source).load()
+    louder = frame.selectExpr(
+        "concat('copy of ', cast(body as string)) as value", "cast(keys as binary) as key"
+    )
+    writer = (
+        louder.writeStream.format("ropewalk")
+        .option("nameServer", ropewalk_broker.namesrv)
+        .option("topic", target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    for turn in range(2):
+        fill(ropewalk_broker, source, 100, start=100 * turn)
+        query = writer.start()
+        query.awaitTermination(60)
+        assert query.exception() is None
+    records = ropewalk_broker.messages(target, 200)
+    assert sorted(record.body for record in records) == [b"copy of %06d" % n for n in range(200)]
+    assert {record.properties["KEYS"] for record in records} == {f"k{n}" for n in range(200)}
+    with pytest.raises(Exception, match="a log cannot be overwritten"):
+        batch(spark, ropewalk_broker, topic=source, columns="body").load().write.format("ropewalk").option(
+            "nameServer", ropewalk_broker.namesrv
+        ).option("topic", target).mode("overwrite").save()
