@@ -12,9 +12,9 @@ from tests.spark.test_store_read import offsets, plan, read_splits
 
 
 def test_a_store_that_is_being_written_reads_as_far_as_it_is_safe(tmp_path: Path) -> None:
-    data = ("--set", f"storePathRootDir={tmp_path / 'data'}")
+    settings = ("--set", f"storePathRootDir={tmp_path / 'data'}", "--set", "flushIntervalConsumeQueue=50")
     with running_broker(
-        checkout_command(), *data, cwd=tmp_path, environment=checkout_environment()
+        checkout_command(), *settings, cwd=tmp_path, environment=checkout_environment()
     ) as broker:
         store = Path(str(broker.ready["dataDir"]))
         sent: list[str] = []
@@ -31,7 +31,8 @@ def test_a_store_that_is_being_written_reads_as_far_as_it_is_safe(tmp_path: Path
         thread.start()
         try:
             seen = 0
-            while len(sent) < 150 and thread.is_alive():
+            # Entries reach the queue files some time behind their records: what is safe lags by that.
+            while seen < 100 and thread.is_alive():
                 rows = read_splits(plan(store, topic="live-store"))
                 keys = [row["keys"] for row in rows]
                 assert keys == [f"key-{number}" for number in range(len(keys))]
