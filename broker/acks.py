@@ -10,14 +10,19 @@ come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the s
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from dataclasses import dataclass
+from struct import Struct
 
 from broker.session import Session
 from ropewalk.codes import ResponseCode
-from ropewalk.format.remoting import decode_frame, encode_frame
+from ropewalk.format.remoting import JSON, decode_frame, encode_frame
 
 NEVER = 1 << 62
+_SIZES = Struct(">II")  # of the frame, and of the header with the serialize type on top, which is 0 here
+_SUCCESS = b'{"code":0,'  # how our own answers to sends begin, after the sizes
+_NO_REMARK = b'"remark":'
 
 
 @dataclass(slots=True)
@@ -85,7 +90,14 @@ def _answer(entry: _Entry, code: int, remark: str) -> None:
 
 
 def with_code(answer: bytes, code: int, remark: str) -> bytes:
-    """The frame of an answer, with another code and a remark."""
+    """The frame of an answer, with another code and a remark. HOT where a master has lost its slaves."""
+    if answer[4] == JSON and answer.startswith(_SUCCESS, 8) and _NO_REMARK not in answer:
+        header = (
+            b'{"code":%d,"remark":%b,' % (code, json.dumps(remark).encode()) + answer[8 + len(_SUCCESS) :]
+        )
+        grown = len(header) + 8 - len(answer)
+        size, header_size = _SIZES.unpack_from(answer)
+        return _SIZES.pack(size + grown, header_size + grown) + header
     command = decode_frame(answer[4:])
     command.code = code
     command.remark = remark

@@ -78,7 +78,7 @@ class FakeLink:
         self.congested = False
         self.closed = False
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         self.sent += data
 
     def push(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.acks import AckQueue
+from broker.acks import AckQueue, with_code
 from broker.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, FrameBuffer, decode_frame, encode_frame
@@ -72,6 +72,38 @@ def test_a_closed_connections_answers_are_dropped_and_its_neighbours_leave() -> 
     acks.expire(20)
     assert commands(gone_link) == []
     assert [c.opaque for c in commands(here_link)] == [2]
+    assert len(acks) == 0
+
+
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("body", [b"", b'a body with "remark": in it'])
+@pytest.mark.parametrize("remark", [None, 'said "before"'])
+def test_another_code_changes_the_code_and_the_remark_and_nothing_else(
+    kind: int, body: bytes, remark: str | None
+) -> None:
+    asked = decode_frame(request(V2, opaque=77, serialize_type=kind)[4:])
+    answer = asked.reply(0, remark, {"msgId": "M", "queueOffset": "7"})
+    answer.body = body
+    changed = with_code(encode_frame(answer), 11, 'stored, "but"')
+    (payload,) = FrameBuffer().feed(changed)
+    answer.code, answer.remark = 11, 'stored, "but"'
+    assert decode_frame(payload) == answer
+
+
+def test_slaves_that_are_late_cost_12_whether_the_flush_is_done_or_not() -> None:
+    acks = AckQueue()
+    one, link = session()
+    acks.add(one, [success(1)], 100, 5000, 3000)
+    acks.add(one, [success(2)], 200, 5000, 3000)
+    acks.add(one, [success(3)], 300, 5001, 3001)
+    acks.expire(2999, flushed=300, confirmed=0)
+    assert commands(link) == []
+    acks.expire(3000, flushed=0, confirmed=150)
+    assert [(c.opaque, c.code) for c in commands(link)] == [(2, 12)], "the first one is confirmed"
+    acks.expire(4999, flushed=0, confirmed=150)
+    assert [(c.opaque, c.code) for c in commands(link)] == [(3, 12)]
+    acks.expire(5000, flushed=0, confirmed=150)
+    assert [(c.opaque, c.code) for c in commands(link)] == [(1, 10)]
     assert len(acks) == 0
 
 
