@@ -79,12 +79,12 @@ def export(
                 continue
             return done
         files = _write(tasks, source, options, plan)
-        (rows,) = tasks.run(commit, [(options.lake, plan, tuple(files))], "committing")
+        (state,) = tasks.run(commit, [(options.lake, plan, tuple(files))], "committing")
+        rows = sum(file.rows for file in files)
         done.batches.append((plan.batch, len(plan.ranges), len(files), rows))
         done.files += files
         done.lost += plan.lost
         told(plan.batch, rows)
-        (state,) = tasks.run(open_lake, [(options.lake, identity)], "opening the lake")
 
 
 def _next_plan(tasks: Tasks, source: Source, options: ExportOptions, state: LakeState) -> BatchPlan | None:

@@ -40,6 +40,7 @@ from ropewalk.spark.store_files import open_stores
 
 _OVERREAD: Final = 1 << 20
 _WINDOW: Final = 16 << 20
+_PIECES_AT_ONCE: Final = 16
 
 
 class DamagedLog(RopewalkError):
@@ -117,7 +118,14 @@ class StoreSource:
             )
         if end is not None and end <= start:
             return None
-        found = walk(tasks, replace(store, min_offset=start), piece_size=self.range_bytes)
+        rest = replace(store, min_offset=start)
+        pieces_max = _PIECES_AT_ONCE if limit is not None else None
+        while True:
+            found = walk(tasks, rest, piece_size=self.range_bytes, pieces_max=pieces_max)
+            # A small batch out of a large log: its next few pieces are enough, unless they hold too little.
+            if pieces_max is None or found.records > (limit or 0) or pieces_max > self._pieces(rest):
+                break
+            pieces_max *= 4
         stop = found.end if end is None else min(found.end, end)
         lost = [stretch for stretch in found.lost if stretch[0] < stop]
         if lost and self.on_corrupt == "fail":
@@ -137,6 +145,9 @@ class StoreSource:
         # A range ends where the next begins, which is known exactly; the last ends where the walk did.
         after = [s.start for s in found.stretches if s.start > ranges[-1][0]]
         return Planned({"log": start}, {"log": min(after[0] if after else stop, stop)}, ranges)
+
+    def _pieces(self, store: StoreFiles) -> int:
+        return (store.end_offset - store.min_offset) // self.range_bytes + len(store.segments) + 1
 
     def name(self, range_: Any) -> tuple[str, str]:
         return self.broker_name, f"s={range_[0]:020d}-{range_[1]:020d}"

@@ -114,12 +114,12 @@ def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
                     f"{directory} is a lake with {key} {found.get(key)!r}, and this export has {identity.get(key)!r}: "
                     f"give this export a directory of its own"
                 )
-    state = read_lake(str(directory))
+    state = read_lake(str(directory), with_files=False)
     _sweep(directory, state.batches)
     return state
 
 
-def read_lake(lake: str) -> LakeState:
+def read_lake(lake: str, *, with_files: bool = True) -> LakeState:
     """What the manifest says, checked from commit to commit. Raises `LakeDamaged`. Blocks."""
     meta = Path(lake, _META)
     state = LakeState()
@@ -131,7 +131,8 @@ def read_lake(lake: str) -> LakeState:
                 raise LakeDamaged(
                     f"{path} does not follow the commit before it: somebody changed the manifest"
                 )
-            state.files += [LakeFile(**each) for each in commit["files"]]
+            if with_files:
+                state.files += [LakeFile(**each) for each in commit["files"]]
         except (ValueError, KeyError, TypeError) as exc:
             raise LakeDamaged(f"{path} cannot be read: {exc}") from exc
         state.rows += commit["rows"]
@@ -157,8 +158,8 @@ def staging(lake: str, batch: int) -> Path:
     return Path(lake, _STAGING, f"{batch:08d}")
 
 
-def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> int:
-    """Make the files of a batch count; how many rows. Blocks; doing it again is harmless."""
+def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> LakeState:
+    """Make the files of a batch count; where the lake stands then. Blocks; doing it again is harmless."""
     lake, plan, files = work
     directory = Path(lake)
     path = directory / _META / "commits" / _name(plan.batch)
@@ -186,7 +187,7 @@ def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> int:
         }  # fmt: skip
         _publish(path, _encode(document))
     _sweep(directory, plan.batch + 1)
-    return rows
+    return read_lake(lake, with_files=False)
 
 
 def _sweep(directory: Path, committed: int) -> None:

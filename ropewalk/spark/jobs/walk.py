@@ -51,12 +51,14 @@ class _Work:
     piece: Piece
 
 
-def walk(tasks: Tasks, store: StoreFiles, *, piece_size: int = PIECE_SIZE) -> Walk:
-    """Find every record of a log, from its `min_offset` on. Raises `TaskFailed`."""
+def walk(
+    tasks: Tasks, store: StoreFiles, *, piece_size: int = PIECE_SIZE, pieces_max: int | None = None
+) -> Walk:
+    """Find every record of a log, from its `min_offset` on, or of its next few pieces. Raises `TaskFailed`."""
     pieces = [
         _from(store.min_offset, each) for each in cut_pieces([store], min(piece_size, store.segment_size))
     ]
-    pieces = [piece for piece in pieces if piece.start < piece.stop]
+    pieces = [piece for piece in pieces if piece.start < piece.stop][:pieces_max]
     results = tasks.run(
         _walk_piece, [_Work(store.narrowed(piece.start), piece) for piece in pieces], "walking"
     )
