@@ -70,6 +70,7 @@ class HaMember:
         self.on_role: Callable[[], None] = lambda: None
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
+        self._has_file = False
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
@@ -81,6 +82,7 @@ class HaMember:
         config = self._broker.config
         record = _read(self._directory / "role.json", RoleRecord, self._broker)
         pairs = _read(self._directory / "epochs.json", _EpochFile, self._broker)
+        self._has_file = record is not None
         try:
             self.epochs = Epochs.of(pairs.epochs) if pairs is not None else Epochs()
         except ValueError as exc:
@@ -157,8 +159,14 @@ class HaMember:
         def saved() -> None:
             if act is Act.LEAD:
                 self.epochs = epochs
-            if self.core.record is record:  # nothing newer was decided meanwhile
-                self._begin(act, record)
+            now = self.core.record
+            if (now.role, now.epoch, now.reign, now.by) == (
+                record.role,
+                record.epoch,
+                record.reign,
+                record.by,
+            ):
+                self._begin(act, now)  # no newer role was decided meanwhile; the terms may well be newer
             self._publish()
             done()
 
@@ -241,10 +249,10 @@ class HaMember:
     def _save(self, record: RoleRecord | None, epochs: Epochs | None, done: Callable[[], None]) -> None:
         assert self._worker is not None
         disk, directory = self._broker.disk, self._directory
-        if record is not None and record == RoleRecord(
-            self._broker.config.broker_role, self._broker.config.broker_id
-        ):
+        config = self._broker.config
+        if not self._has_file and record == RoleRecord(config.broker_role, config.broker_id):
             record = None  # nothing but what the configuration says
+        self._has_file |= record is not None
 
         def write() -> None:
             if epochs is not None:

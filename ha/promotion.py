@@ -293,6 +293,12 @@ class Handover:
                 self.phase = Phase.FAILED
         return []
 
+    def abandon(self, reason: str) -> list[Send]:
+        """Whoever carries this out has to stop: set everybody free, unless somebody may have been promoted."""
+        if self.phase in (Phase.FENCE, Phase.CATCH_UP, Phase.ACCEPT):
+            return self._give_up(reason)
+        return []
+
     # -- switch ----------------------------------------------------------------------------------------
 
     def _fenced(self, answer: Answer) -> list[Send]:

@@ -269,28 +269,34 @@ def hand_over(
     event(f"{kind.value}: epoch {epoch}" + (f", the master is {old}" if old else ""))
     phase, until = handover.phase, time.monotonic() + PHASE_S[handover.phase]
     fenced = time.monotonic()
-    post(handover.start())
-    while not handover.is_over:
-        if handover.phase is not phase:
-            phase = handover.phase
-            until = time.monotonic() + (catch_up_s if phase is Phase.CATCH_UP else PHASE_S[phase])
-        try:
-            send, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            event(f"{phase.value}: time is up")
-            post(handover.time_is_up())
-            continue
-        if send.ask is not Ask.LOOK:
-            event(_told(send, answer))
-        before = handover.phase
-        post(handover.heard(send.address, send.ask, answer))
-        if before is Phase.PROMOTE and handover.phase in (Phase.FOLLOW, Phase.DONE):
-            assert handover.winner is not None
-            report.new_master = handover.winner.address
-            report.at_risk = handover.reason
-            report.took_ms = round((time.monotonic() - began) * 1000, 1)
-            if kind is Kind.SWITCH:
-                report.gap_ms = round((time.monotonic() - fenced) * 1000, 1)
+    try:
+        post(handover.start())
+        while not handover.is_over:
+            if handover.phase is not phase:
+                phase = handover.phase
+                until = time.monotonic() + (catch_up_s if phase is Phase.CATCH_UP else PHASE_S[phase])
+            try:
+                send, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                event(f"{phase.value}: time is up")
+                post(handover.time_is_up())
+                continue
+            if send.ask is not Ask.LOOK:
+                event(_told(send, answer))
+            before = handover.phase
+            post(handover.heard(send.address, send.ask, answer))
+            if before is Phase.PROMOTE and handover.phase in (Phase.FOLLOW, Phase.DONE):
+                assert handover.winner is not None
+                report.new_master = handover.winner.address
+                report.at_risk = handover.reason
+                report.took_ms = round((time.monotonic() - began) * 1000, 1)
+                if kind is Kind.SWITCH:
+                    report.gap_ms = round((time.monotonic() - fenced) * 1000, 1)
+    except BaseException:
+        # At a Ctrl-C nobody may be left waiting for this program's next word.
+        for send in handover.abandon("interrupted"):
+            _answer(members, group, send)
+        raise
     if handover.phase is Phase.FAILED:
         raise HandoverFailed(handover.reason)
     event(f"{report.new_master} is the master of epoch {epoch}")

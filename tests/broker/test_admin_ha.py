@@ -171,6 +171,19 @@ def test_a_master_that_accepts_takes_no_messages_until_it_is_released(
     assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "it takes messages again"
 
 
+def test_who_was_released_is_free_in_its_next_life_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path)
+    with InProcess(config) as process:
+        client = process.connect()
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+        ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4))
+    with InProcess(config) as process:
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
 def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_fsync(monkeypatch)
     config = config_of(tmp_path, brokerRole="SYNC_MASTER")
@@ -209,6 +222,26 @@ def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
         assert [record.body for record in process.stored("T")] == [b"one", b"two"]
         epochs = json.loads((tmp_path / "ropewalk" / "epochs.json").read_text())["epochs"]
         assert epochs == [[4, process.stored("T")[1].offset]]
+
+
+def test_a_role_begins_although_the_terms_change_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        told: list[str] = []
+        member.on_role = lambda: told.append(member.record.role)
+        process.broker.begin_turn()
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        member.enrol(2, "10.0.0.3:10911", lambda: None)  # a slave is quicker than the disk
+        process.broker.end_turn()
+        process.until(lambda: told == ["ASYNC_MASTER"])
+        assert process.broker.replication.role == "ASYNC_MASTER"
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+        assert member.roll.terms.slaves == {"2": "10.0.0.3:10911"}
 
 
 def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(process: InProcess) -> None:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ropewalk.client.blocking_admin import Admin
 from ropewalk.client.messages import Message, SendStatus
 from ropewalk.client.simple import Client
 from ropewalk.errors import RopewalkError
 from tests.processes import READY_TIMEOUT_S, checkout_command, checkout_environment, first_line
+from tools.admin_ha import COLUMNS, status_rows
+from tools.ha_operator import Members, find_group
 
 SEGMENT_SIZE = 1 << 20
 PATIENCE_S = 30.0
@@ -109,8 +112,14 @@ class Group:
         return json.loads(ended.stdout or ended.stderr.splitlines()[-1])
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """What `ropewalk admin ha status` says, by address."""
-        return {row["address"]: row for row in self.admin("status", BROKER)}
+        """What `ropewalk admin ha status` shows, by address; nothing before anybody is registered."""
+        try:
+            with Admin(self.namesrv, timeout=2.0) as admin, Members(timeout=2.0) as members:
+                rows = status_rows(find_group(admin, members, BROKER))
+        except (RopewalkError, OSError):
+            return {}
+        keys = [key for _, key in COLUMNS]
+        return {str(row[3]): dict(zip(keys, row, strict=True)) for row in rows}
 
     def told(self) -> str:
         """The end of what every process wrote to standard error."""

@@ -110,3 +110,31 @@ def test_a_failover_with_too_few_answers_is_refused_and_force_says_what_it_may_c
         group.start("c")
         group.until_followed("b", 2)
         group.until(lambda: equal_logs(group, "a", "b", "c"), "the logs are the same")
+
+
+@pytest.mark.slow
+def test_a_watcher_fails_over_by_itself_and_says_so(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b") as group:
+        assert group.admin("status", BROKER)[0]["link"] == "1 slaves, 1 counted"
+        with Load(group, "demo") as load:
+            load.until(20)
+        watching = subprocess.Popen(
+            [*checkout_command(), "admin", "ha", "watch", "--after", "0.5", "-n", group.namesrv, "--json"],
+            cwd=tmp_path, env=checkout_environment(), stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert watching.stdout is not None
+            assert "the master is" in json.loads(watching.stdout.readline())["event"]
+            group.kill("a")
+            address = group.replicas["b"].address
+            group.until(lambda: group.status()[address]["role"] == "SYNC_MASTER", "b is the master")
+            events = [json.loads(watching.stdout.readline())["event"] for _ in range(2)]
+            assert events[0] == "the master is gone: failing over" and events[1].startswith(
+                f"{address} is the master"
+            )
+        finally:
+            watching.terminate()
+            watching.wait(20)
+            if watching.stdout is not None:
+                watching.stdout.close()
+        assert set(load.acknowledged) <= set(group.consume("demo"))

@@ -252,6 +252,32 @@ def test_a_lost_answer_to_the_promotion_is_asked_for_again_and_nobody_is_release
     assert brokers["s1"].led == [(1, "op")]
 
 
+def test_who_is_interrupted_sets_everybody_free_unless_somebody_may_be_master() -> None:
+    brokers = group([500, 300])
+    before = {address: each.core.record for address, each in brokers.items()}
+    handover = Handover(Kind.SWITCH, members(brokers), 1, "op", master="m", target="s1")
+    (fence,) = handover.start()
+    handover.heard("m", Ask.ACCEPT, brokers["m"].answer(fence))
+    for send in handover.abandon("interrupted"):
+        brokers[send.address].answer(send)
+    assert {address: each.core.record for address, each in brokers.items()} == before
+    promoting = Handover(Kind.FAILOVER, members(brokers), 2, "op", master="m")
+    (accept,) = promoting.start()
+    (promote,) = promoting.heard("s1", Ask.ACCEPT, brokers["s1"].answer(accept))
+    assert promote.ask is Ask.PROMOTE and promoting.abandon("interrupted") == []
+
+
+def test_an_answer_that_comes_when_its_phase_is_over_changes_nothing() -> None:
+    brokers = group([500, 400, 450])
+    handover = Handover(Kind.FAILOVER, members(brokers), 1, "op", master="m")
+    first, second = handover.start()
+    handover.heard(first.address, first.ask, brokers[first.address].answer(first))
+    released = handover.time_is_up()
+    assert handover.phase is Phase.RELEASE and {send.ask for send in released} == {Ask.RELEASE}
+    assert handover.heard(second.address, second.ask, brokers[second.address].answer(second)) == []
+    assert handover.phase is Phase.RELEASE
+
+
 @given(st.integers(0, 1 << 30), st.integers(1, 4), st.data())
 def test_however_messages_get_lost_an_epoch_has_one_master_and_nothing_acknowledged_is_lost(
     seed: int, slaves: int, data: st.DataObject
