@@ -83,7 +83,8 @@ def test_what_came_before_a_bad_header_is_not_lost() -> None:
 def test_reports_cut_anywhere_are_the_same_reports(values: list[int], data: st.DataObject) -> None:
     stream = b"".join(encode_report(value) for value in values)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
-    reports, got = Reports(), []
+    reports = Reports()
+    got: list[int] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += reports.feed(stream[start:end])
     assert got == values
