@@ -18,7 +18,17 @@ from ropewalk.client.sending import BODY_SIZE_MAX
 from ropewalk.errors import RopewalkError
 from tools.bench import prepare, report, runner, server
 from tools.bench.link import LoadFailed
-from tools.bench.spec import Outcome, ProduceSpec, PullSpec, Serialization, Spec
+from tools.bench.spec import (
+    CONSUMING,
+    PRODUCING,
+    ClientMode,
+    ClientSpec,
+    Outcome,
+    ProduceSpec,
+    PullSpec,
+    Serialization,
+    Spec,
+)
 from tools.interrupts import Interrupts
 from tools.output import INTERRUPTED, UsageError, counted, expected_errors, note, telling
 
@@ -26,7 +36,8 @@ DEFAULT_TOPIC = "ropewalk-bench"
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure a broker, Ropewalk or Apache RocketMQ, with a raw sender in a process of its own.",
+    help="Measure a broker, Ropewalk or Apache RocketMQ, with a raw sender in a process of its own; or what a Python "
+    "program gets from it, with `--client`.",
 )
 
 NameServer = Annotated[
@@ -56,6 +67,7 @@ ServerPid = Annotated[
 ]
 Label = Annotated[str, typer.Option(help="Printed with the result: the class of promise (A0 to A3), a name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+CONNECTIONS = 4
 
 
 @app.command()
@@ -64,7 +76,7 @@ def produce(
     broker: Broker = None,
     topic: Topic = DEFAULT_TOPIC,
     queues: Queues = 4,
-    connections: Connections = 4,
+    connections: Connections = CONNECTIONS,
     in_flight: Annotated[
         int, typer.Option("--in-flight", "-f", min=1, help="Unanswered requests per connection.")
     ] = 32,
@@ -73,6 +85,14 @@ def produce(
     rate: Annotated[
         float | None,
         typer.Option(min=0.001, help="Fixed messages per second; latency counts from when each was due."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sync|async|batched",
+            help="Send with the client library instead of the raw sender: one message after the other, "
+            "--in-flight at a time under trio, or gathered into batches.",
+        ),
     ] = None,
     binary: Binary = False,
     warm_up: WarmUp = 2.0,
@@ -89,8 +109,23 @@ def produce(
     """
 
     def prepared() -> Spec:
+        mode = _client_mode(
+            client, PRODUCING, broker=broker, connections=connections, binary=binary, rate=rate, batch=batch
+        )
         address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
         prepare.create_topic(address, topic, queues)
+        if mode is not None:
+            return ClientSpec(
+                name_servers=name_server,
+                topic=topic,
+                mode=mode,
+                body_size=body_size,
+                in_flight=in_flight,
+                warm_up_s=warm_up,
+                duration_s=duration,
+                reply_timeout_s=reply_timeout,
+                server_pid=_server_pid(address, server_pid),
+            )
         return ProduceSpec(
             host=address.host,
             port=address.port,
@@ -117,12 +152,20 @@ def pull(
     broker: Broker = None,
     topic: Topic = DEFAULT_TOPIC,
     queues: Queues = 4,
-    connections: Connections = 4,
+    connections: Connections = CONNECTIONS,
     max_messages: Annotated[int, typer.Option(min=1, help="Messages to ask for in one pull.")] = 32,
     backlog: Annotated[
         int, typer.Option(min=1, help="Messages the topic must hold; what is missing is stored first.")
     ] = 200_000,
     body_size: BodySize = 1024,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            metavar="pull|push",
+            help="Read with the client library instead of the raw reader: a pull consumer, or a push consumer "
+            "with a coroutine function as its handler.",
+        ),
+    ] = None,
     binary: Binary = False,
     warm_up: WarmUp = 2.0,
     duration: Duration = 10.0,
@@ -137,8 +180,22 @@ def pull(
     """
 
     def prepared() -> Spec:
+        mode = _client_mode(client, CONSUMING, broker=broker, connections=connections, binary=binary)
         address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
         begin, end = prepare.ensure_backlog(address, topic, queues, backlog, body_size)
+        if mode is not None:
+            return ClientSpec(
+                name_servers=name_server,
+                topic=topic,
+                mode=mode,
+                body_size=body_size,
+                max_messages=max_messages,
+                backlog=sum(end) - sum(begin),
+                warm_up_s=warm_up,
+                duration_s=duration,
+                reply_timeout_s=reply_timeout,
+                server_pid=_server_pid(address, server_pid),
+            )
         return PullSpec(
             host=address.host,
             port=address.port,
@@ -155,6 +212,29 @@ def pull(
         )
 
     _run(prepared, body_size, label, as_json=as_json)
+
+
+def _client_mode(
+    text: str | None,
+    modes: tuple[ClientMode, ...],
+    *,
+    broker: str | None,
+    connections: int,
+    binary: bool,
+    rate: float | None = None,
+    batch: int = 1,
+) -> ClientMode | None:
+    """What `--client` asks for. Raises `UsageError` when it is something else, or beside options of the raw sender."""
+    if text is None:
+        return None
+    mode = next((mode for mode in modes if mode == text), None)
+    if mode is None:
+        raise UsageError(f"--client {text!r} is none of: {', '.join(modes)}")
+    if broker or binary or rate is not None or batch != 1 or connections != CONNECTIONS:
+        raise UsageError(
+            "--broker, --binary, --rate, --batch and --connections are the raw sender's: --client does as clients do"
+        )
+    return mode
 
 
 def _run(prepared: Callable[[], Spec], request_size: int, label: str, *, as_json: bool) -> None:
@@ -174,6 +254,8 @@ def _run(prepared: Callable[[], Spec], request_size: int, label: str, *, as_json
             raise typer.Exit(INTERRUPTED) from None
         except BadAddress as exc:
             raise UsageError(str(exc)) from exc
+        except UsageError:
+            raise
         except (RopewalkError, LoadFailed, ValueError) as exc:
             raise _failed(exc, as_json=as_json) from exc
     _show(spec, outcome, label, as_json=as_json, stopped=interrupts.requested)
@@ -197,7 +279,7 @@ def _failed(exc: Exception, *, as_json: bool) -> typer.Exit:
 
 def _show(spec: Spec, outcome: Outcome, label: str, *, as_json: bool, stopped: bool) -> None:
     handled = counted(outcome.messages + outcome.messages_in_warm_up)
-    handled += " pulled" if isinstance(spec, PullSpec) else " acknowledged"
+    handled += " pulled" if report.is_pull(spec) else " acknowledged"
     with telling(lambda: f"{handled}, the warm-up's included"):
         if as_json:
             typer.echo(json.dumps(report.as_document(spec, outcome, label)))

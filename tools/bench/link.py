@@ -21,7 +21,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_frame
 from tools.bench import server
 from tools.bench.report import summarize
-from tools.bench.spec import Outcome, Spec
+from tools.bench.spec import Outcome, RawSpec
 
 CONNECT_TIMEOUT_S = 3.0
 READ_SIZE = 128 * 1024
@@ -178,7 +178,7 @@ class Link:
 class Links:
     """All connections of a load, under one epoll."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: RawSpec) -> None:
         self._epoll = select.epoll()
         self.all: list[Link] = []
         self._by_fd: dict[int, Link] = {}

@@ -23,7 +23,7 @@ import msgspec
 from tools.bench.frames import OPAQUE_END, OPAQUE_FIRST, SendPattern
 from tools.bench.link import POLL_S, Link, Links, LoadFailed, Stopped, Tally, now_us, parse_replies
 from tools.bench.pull import run_pulls
-from tools.bench.spec import Outcome, ProduceSpec, Spec
+from tools.bench.spec import ClientSpec, Outcome, ProduceSpec, Spec
 
 STAMP_US = 50_000
 PACED_SEND_MAX = 64
@@ -220,6 +220,10 @@ class SendLoad:
 def run(spec: Spec) -> Outcome:
     """Carry out one load in this process."""
     try:
+        if isinstance(spec, ClientSpec):
+            from tools.bench.client import run_client
+
+            return run_client(spec)
         return SendLoad(spec).run() if isinstance(spec, ProduceSpec) else run_pulls(spec)
     except LoadFailed as exc:
         return Outcome(error=str(exc))
@@ -233,8 +237,10 @@ def _stop(number: int, frame: object) -> NoReturn:
 def main() -> None:
     spec: Spec = msgspec.json.decode(sys.stdin.buffer.read(), type=Spec)
     signal.signal(signal.SIGTERM, _stop)
-    # A collection in the middle would be measured as the server's latency, and there are no cycles here.
-    gc.disable()
+    # A collection in the middle would be measured as the server's latency, and the raw sender makes no cycles. The
+    # client library does, and its users' programs collect them.
+    if not isinstance(spec, ClientSpec):
+        gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(run(spec)) + b"\n")
     sys.stdout.flush()
 

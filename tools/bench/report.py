@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from tools.bench.spec import Latency, Outcome, ProduceSpec, PullSpec, Spec
+from tools.bench.spec import ClientSpec, Latency, Outcome, ProduceSpec, PullSpec, Spec
 
 
 def percentile(histogram: Mapping[int, int], fraction: float) -> int:
@@ -45,6 +45,14 @@ def summarize(histogram: Mapping[int, int]) -> Latency | None:
 
 def shape(spec: Spec) -> str:
     """How many connections with how many requests in flight, as in "4 x 32"."""
+    if isinstance(spec, ClientSpec):
+        return {
+            "sync": "1 process x 1",
+            "async": f"1 process x {spec.in_flight}",
+            "batched": "1 process, auto-batched",
+            "pull": f"1 process, up to {spec.max_messages} a poll",
+            "push": "1 process, read ahead",
+        }[spec.mode]
     if isinstance(spec, PullSpec):
         return f"{spec.connections} x 1, {spec.max_messages} a time"
     if spec.rate is not None:
@@ -52,11 +60,22 @@ def shape(spec: Spec) -> str:
     return f"{spec.connections} x {spec.in_flight}"
 
 
+def is_pull(spec: Spec) -> bool:
+    """Whether messages are fetched, and not sent."""
+    return isinstance(spec, PullSpec) or (isinstance(spec, ClientSpec) and not spec.produces)
+
+
+def sender(spec: Spec) -> str:
+    """What makes the load: two rows compare two servers only if this is the same in both."""
+    return f"client library, {spec.mode}" if isinstance(spec, ClientSpec) else "raw sender"
+
+
 def as_document(spec: Spec, outcome: Outcome, label: str) -> dict[str, Any]:
     """The outcome for programs: what was asked, what was measured, whether it counts, and why not."""
     latency = outcome.latency
     return {
-        "command": "pull" if isinstance(spec, PullSpec) else "produce",
+        "command": "pull" if is_pull(spec) else "produce",
+        "sender": sender(spec),
         "label": label,
         "valid": outcome.is_valid,
         "void": outcome.why_void(),
@@ -81,7 +100,7 @@ def as_document(spec: Spec, outcome: Outcome, label: str) -> dict[str, Any]:
 
 def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
     """The outcome for people, one figure a line, so that it reads the same in any terminal."""
-    title = "bench pull" if isinstance(spec, PullSpec) else "bench produce"
+    title = "bench pull" if is_pull(spec) else "bench produce"
     table = Table(title=f"{title} {label}".rstrip(), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -89,13 +108,17 @@ def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
     if isinstance(spec, ProduceSpec):
         batch = f", batches of {spec.batch}" if spec.batch > 1 else ""
         table.add_row("message", f"{spec.body_size} B{batch}")
-    table.add_row("header", f"{spec.serialization}, raw sender")
+    if isinstance(spec, ClientSpec):
+        table.add_row("message", f"{spec.body_size} B")
+        table.add_row("header", f"json, {sender(spec)}")
+    else:
+        table.add_row("header", f"{spec.serialization}, {sender(spec)}")
     void = outcome.why_void()
     if void is not None:
         table.add_row("[red]VOID[/red]", f"[red]{_plain(void)}[/red]")
     table.add_row("messages / s", f"{outcome.rate:,.0f}")
     # Of a pull one cannot tell bodies from records without decoding them, so it counts whole records.
-    measured = "records" if isinstance(spec, PullSpec) else "bodies"
+    measured = "records" if isinstance(spec, PullSpec) else "bodies"  # a client has decoded them
     table.add_row(f"MB / s of {measured}", f"{outcome.megabytes_per_s:,.1f}")
     if outcome.latency is not None:
         for name, value in zip(

@@ -71,7 +71,49 @@ class PullSpec(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
             raise ValueError("a queue without messages cannot be pulled")
 
 
-Spec = ProduceSpec | PullSpec
+ClientMode = Literal["sync", "async", "batched", "pull", "push"]
+PRODUCING: tuple[ClientMode, ...] = ("sync", "async", "batched")
+CONSUMING: tuple[ClientMode, ...] = ("pull", "push")
+
+
+class ClientSpec(msgspec.Struct, frozen=True, kw_only=True, tag="client"):
+    """A load by the client library, in one process, as programs use it; of one of these kinds:
+
+    sync       `Producer.send`, one message after the other
+    async      `AsyncProducer.send` under trio, `in_flight` tasks at a time
+    batched    `Producer.send_async`: gathered into batches, as many pending as it allows
+    pull       `PullConsumer.poll` over a backlog that is already there, over and over
+    push       `AsyncPushConsumer` with a coroutine function as its handler, over the same backlog
+    """
+
+    name_servers: str
+    topic: str
+    mode: ClientMode
+    body_size: int = 1024
+    in_flight: int = 32
+    max_messages: int = 32
+    backlog: int = 0
+    """Messages the topic holds, of those that are consumed."""
+    warm_up_s: float = 2.0
+    duration_s: float = 10.0
+    reply_timeout_s: float = 10.0
+    server_pid: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 1 or self.max_messages < 1 or self.body_size < 1:
+            raise ValueError("in_flight, max_messages and body_size must be at least 1")
+        if self.duration_s <= 0 or self.warm_up_s < 0:
+            raise ValueError("duration_s must be above 0, and warm_up_s not below it")
+        if self.mode in CONSUMING and self.backlog < 1:
+            raise ValueError("a topic without messages cannot be consumed")
+
+    @property
+    def produces(self) -> bool:
+        return self.mode in PRODUCING
+
+
+RawSpec = ProduceSpec | PullSpec
+Spec = RawSpec | ClientSpec
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
