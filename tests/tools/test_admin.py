@@ -404,6 +404,8 @@ def test_direct_consumption_needs_a_member_that_is_online(
         ropewalk_broker.wait_until(lambda: len(seen) == 1)
         asked = shell("message", "consume-directly", sent.message_ids[0], group)
         assert asked.status == 2 and "Have " in asked.errors and len(seen) == 1
+        done = shell.json("message", "consume-directly", sent.message_ids[0], group, "--yes")
+        assert done["result"] == "CR_SUCCESS" and len(seen) == 2
         wrong = shell("message", "consume-directly", sent.message_ids[0], group, "--client", "x", "--yes")
         assert wrong.status == 2 and "has no member x" in wrong.errors
 
