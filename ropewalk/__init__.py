@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.client.admin import AsyncAdmin
+    from ropewalk.client.asking import NoReply, ReplyMessage
     from ropewalk.client.blocking_admin import Admin
     from ropewalk.client.blocking_producer import Producer
     from ropewalk.client.blocking_pull_consumer import PullConsumer
@@ -45,6 +46,8 @@ __all__ = [
     "AsyncProducer",
     "SendResult",
     "SendStatus",
+    "ReplyMessage",
+    "NoReply",
     "PullConsumer",
     "AsyncPullConsumer",
     "PushConsumer",
@@ -67,6 +70,7 @@ __all__ = [
 
 _HOMES = {
     "ropewalk.client.admin": ("AsyncAdmin",),
+    "ropewalk.client.asking": ("NoReply", "ReplyMessage"),
     "ropewalk.client.blocking_admin": ("Admin",),
     "ropewalk.client.blocking_producer": ("Producer",),
     "ropewalk.client.blocking_pull_consumer": ("PullConsumer",),

@@ -20,7 +20,10 @@ LAST_LINE = {
     "order_processing.py": "order-7 created paid packed shipped",
     "retry.py": "3 messages settled",
     "delay.py": "s  in a while",
+    "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
+ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
+"""Run by tests of their own."""
 
 pytestmark = pytest.mark.slow
 
@@ -60,5 +63,17 @@ def test_the_testing_example_passes(tmp_path: Path) -> None:
     assert "2 passed" in run(*words, cwd=tmp_path)
 
 
+def test_the_web_application_sends_and_consumes(namesrv: str, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="fastapi is not installed (pip install '.[dev]' brings it)")
+    pytest.importorskip("hypercorn")
+    output = run(SERVED, EXAMPLES, namesrv, cwd=tmp_path)
+    assert output.splitlines() == ["202 SEND_OK", "chair is on its way"], output
+
+
+SERVED = Path(__file__).with_name("serve_example.py")
+
+
 def test_every_example_is_run_by_a_test() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*LAST_LINE, "test_orders.py"}
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == {*LAST_LINE, *ELSEWHERE}
+    assert len(names) == 10

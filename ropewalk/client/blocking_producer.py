@@ -19,15 +19,19 @@ import math
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.asking import ReplyMessage, reply_message
 from ropewalk.client.blocking_links import BlockingLinks
 from ropewalk.client.core import Unreachable
 from ropewalk.client.ids import default_unique_keys
 from ropewalk.client.machine import clock, new_client_id, now_ms
 from ropewalk.client.messages import Message, SendResult
+from ropewalk.client.received import ReceivedMessage
 from ropewalk.client.routes import Queue
 from ropewalk.client.sending import (
     MESSAGE_OVERHEAD,
@@ -36,11 +40,17 @@ from ropewalk.client.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    at_broker,
     batch_key,
     check_sendable,
     share_of,
 )
 from ropewalk.errors import RopewalkError
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from ropewalk.client.producer import AsyncProducer
 
 _Pending = tuple[Message, "Future[SendResult]"]
 
@@ -68,6 +78,11 @@ class Producer:
         self._changed = threading.Condition()
         self._closing = False
         self._sender: threading.Thread | None = None
+        self._name_servers = name_servers
+        self._options = options
+        self._asking = threading.Lock()
+        self._asker: tuple[BlockingPortal, AsyncProducer] | None = None
+        self._stack = ExitStack()
         self._own = threading.local()
         self._all_links: list[BlockingLinks] = []
 
@@ -150,6 +165,48 @@ class Producer:
             self._changed.notify_all()
         return future
 
+    def request(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        timeout: float | None = None,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> ReplyMessage:
+        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+
+        Raises `NoReply` when nobody did, and what `send` raises when the request was not stored. An answer can come
+        at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
+        are not among `counts`.
+        """
+        from anyio.from_thread import start_blocking_portal  # an event loop, for programs that ask
+
+        from ropewalk.client.producer import AsyncProducer
+
+        with self._asking:
+            self._require_open()
+            if self._asker is None:
+                portal = self._stack.enter_context(start_blocking_portal("trio"))
+                asker = AsyncProducer(self._name_servers, **self._options)
+                self._stack.enter_context(portal.wrap_async_context_manager(asker))
+                self._asker = portal, asker
+            portal, asker = self._asker
+        ask = partial(asker.request, topic, message, timeout=timeout, queue=queue, selector=selector)
+        return portal.call(ask)
+
+    def reply(
+        self, request: ReceivedMessage, message: Message | bytes, *, timeout: float | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`, by any client. Raises as `send`.
+
+        A requester that is gone, or waits no more, is an answer of the broker with code 1: `Refused`.
+        """
+        topic, answer = reply_message(request, as_message(message))
+        # The requester is known for certain where its request was stored; and a reply is tried once.
+        selector = at_broker(request.source.queue.broker_name)
+        return self.send(topic, answer, selector=selector, timeout=timeout)
+
     def flush(self, timeout: float | None = None) -> bool:
         """Send what waits for company and wait until every message has its outcome. False if time was up first."""
         with self._changed:
@@ -216,6 +273,7 @@ class Producer:
             links.drive(self._core.goodbye(), self._changed)
         for links in self._all_links:
             links.close()
+        self._stack.close()
 
     def _send_what_gathers(self) -> None:
         links = BlockingLinks(timeout=self._core.options.timeout)

@@ -119,7 +119,7 @@ def send_request(
     sys_flag: int = 0,
     body: bytes | None = None,
 ) -> Command:
-    """One message in the short form (310), as the Java client sends it.
+    """One message in the short form (310, or 325 for an answer to a request), as the Java client sends it.
 
     `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
     """
@@ -127,7 +127,9 @@ def send_request(
     header.flag = message.flag
     header.sys_flag = sys_flag
     header.properties = _properties(message, unique_key).decode()
-    return command_of(RequestCode.SEND_MESSAGE_V2, header, message.body if body is None else body)
+    is_reply = message.properties.get(P.MSG_TYPE) == "reply"
+    code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
+    return command_of(code, header, message.body if body is None else body)
 
 
 def batch_request(

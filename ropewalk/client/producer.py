@@ -16,6 +16,7 @@ The rules of a single send are in `sending.py`, those of gathering in `batcher.p
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,12 +29,14 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.anyio_links import AsyncLinks
+from ropewalk.client.asking import NoReply, ReplyMessage, pushed_reply, reply_message, request_message
 from ropewalk.client.batcher import Batcher
-from ropewalk.client.core import Unreachable
+from ropewalk.client.core import Unreachable, refuse_peer_request
 from ropewalk.client.ids import default_unique_keys
 from ropewalk.client.machine import clock, new_client_id, now_ms
 from ropewalk.client.membership import HEARTBEAT_S
 from ropewalk.client.messages import Message, SendResult
+from ropewalk.client.received import ReceivedMessage
 from ropewalk.client.routes import Queue
 from ropewalk.client.sending import (
     MESSAGE_OVERHEAD,
@@ -42,11 +45,14 @@ from ropewalk.client.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    at_broker,
     batch_key,
     check_sendable,
     share_of,
 )
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.remoting import Command
 
 GOODBYE_S = 1.0
 """How long leaving may take once nothing is pending."""
@@ -77,6 +83,14 @@ class PendingResult:
         self._settled.set()
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request whose answer is awaited."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    reply: ReplyMessage | None = None
+
+
 class AsyncProducer:
     """Sends messages from a trio or asyncio program. Use it as `async with`."""
 
@@ -97,6 +111,7 @@ class AsyncProducer:
         )
         self._batcher: Batcher[PendingResult] = self._core.new_batcher()
         self._under_way: set[PendingResult] = set()
+        self._asked: dict[str, _Waiting] = {}
         self._running: AbstractAsyncContextManager[None] | None = None
         self._links: AsyncLinks | None = None
 
@@ -195,6 +210,46 @@ class AsyncProducer:
             self._wake.set()
             await self._moved.wait()
 
+    async def request(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        timeout: float | None = None,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> ReplyMessage:
+        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+
+        Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
+        """
+        seconds = self._core.options.timeout if timeout is None else timeout
+        correlation_id = uuid.uuid4().hex
+        asked = request_message(as_message(message), self.client_id, correlation_id, seconds)
+        waiting = self._asked[correlation_id] = _Waiting()
+        try:
+            with anyio.move_on_after(seconds):
+                await self._open_links.drive(self._core.announce_for_replies(topic))
+                await self.send(topic, asked, queue=queue, selector=selector, timeout=seconds)
+                await waiting.answered.wait()
+        finally:
+            del self._asked[correlation_id]
+        if waiting.reply is None:
+            raise NoReply(f"nobody answered the request to {topic} within {seconds:g} s")
+        return waiting.reply
+
+    async def reply(
+        self, request: ReceivedMessage, message: Message | bytes, *, timeout: float | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`, by any client. Raises as `send`.
+
+        A requester that is gone, or waits no more, is an answer of the broker with code 1: `Refused`.
+        """
+        topic, answer = reply_message(request, as_message(message))
+        # The requester is known for certain where its request was stored; and a reply is tried once.
+        selector = at_broker(request.source.queue.broker_name)
+        return await self.send(topic, answer, selector=selector, timeout=timeout)
+
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues a message to this topic can go to."""
         return await self._open_links.drive(self._core.queues(topic))
@@ -215,7 +270,9 @@ class AsyncProducer:
         self._wake = anyio.Event()
         self._moved = anyio.Event()
         failure: Exception | None = None
-        async with AsyncLinks.open(timeout=self._core.options.timeout) as self._links:
+        async with AsyncLinks.open(
+            timeout=self._core.options.timeout, on_request=self._on_request
+        ) as self._links:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._send_what_gathers, tasks)
@@ -281,6 +338,20 @@ class AsyncProducer:
     def _notify_moved(self) -> None:
         self._moved.set()
         self._moved = anyio.Event()
+
+    def _on_request(self, request: Command) -> Command | None:
+        if request.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return refuse_peer_request(request)
+        try:
+            correlation_id, reply = pushed_reply(request)
+        except RopewalkError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        waiting = self._asked.get(correlation_id)
+        if waiting is not None and waiting.reply is None:
+            waiting.reply = reply
+            waiting.answered.set()
+        # Also to an answer that came too late, as the official clients do.
+        return request.reply(ResponseCode.SUCCESS)
 
     async def _stay_known(self) -> None:
         while True:

@@ -141,6 +141,8 @@ class AsyncPushConsumer:
         self._kept: dict[TopicQueue, int] = {}
         self._asked: set[TopicQueue] = set()
         """Queues whose lock may be ours: asked for, perhaps without hearing the answer, and not given back."""
+        self._missing: set[str] = set()
+        """Topics that do not exist yet."""
         self._tallies: dict[str, Tally] = {}
         self._name_servers = name_servers
         self._started_ms = now_ms()
@@ -335,6 +337,7 @@ class AsyncPushConsumer:
         return not self.options.orderly and not self.options.broadcasting
 
     async def _rebalance_forever(self) -> None:
+        patience = UNBALANCED_PAUSE_S
         with self._sharing:
             while True:
                 self._rebalance_now = anyio.Event()
@@ -344,13 +347,20 @@ class AsyncPushConsumer:
                     await self._links.drive(self._core.heartbeats())  # a broker that has not heard of us yet
                     balanced = False
                 pause = self.options.rebalance_interval
-                with anyio.move_on_after(pause if balanced else min(pause, UNBALANCED_PAUSE_S)):
+                if not balanced:
+                    pause = min(pause, UNBALANCED_PAUSE_S)
+                elif self._missing:
+                    pause = min(pause, patience)
+                # A topic may be made any moment, by its first message: nobody tells, so we look, ever more rarely.
+                patience = patience * 2 if self._missing else UNBALANCED_PAUSE_S
+                with anyio.move_on_after(pause):
                     await self._rebalance_now.wait()
 
     async def _rebalance(self, topic: str) -> bool:
         """Take what is ours of a topic and give up what is not. False if something is left to do."""
         try:
             queues = await self._links.drive(self._core.queues(topic))
+            self._missing.discard(topic)
             mine = queues
             if not self.options.broadcasting:
                 members = await self._links.drive(self._core.members(topic))
@@ -359,7 +369,10 @@ class AsyncPushConsumer:
                     return False  # until it knows us again, nobody else can be given what is ours
                 mine = share(queues, members, self.client_id)
         except RopewalkError as exc:
-            return is_missing_topic(exc)
+            if not is_missing_topic(exc):
+                return False
+            self._missing.add(topic)
+            return True
         for queue in [queue for queue in self._readers if queue.topic == topic and queue not in mine]:
             self._give_up(self._readers[queue])
         wanted = [queue for queue in mine if queue not in self._readers]

@@ -18,13 +18,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ropewalk.client.addresses import AddressRing, parse_address_list
+from ropewalk.client.asking import reply_topic
 from ropewalk.client.batcher import Batcher
 from ropewalk.client.bodies import COMPRESS_OVER, packed_body
 from ropewalk.client.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core import Unreachable
 from ropewalk.client.directory import Directory
 from ropewalk.client.ids import UniqueKeys
-from ropewalk.client.membership import HEARTBEAT_S, goodbye_request, heartbeat_request
+from ropewalk.client.membership import (
+    HEARTBEAT_S,
+    HEARTBEAT_TIMEOUT_S,
+    goodbye_request,
+    heartbeat_request,
+)
 from ropewalk.client.messages import (
     PRODUCER_GROUP,
     SEND_STATUSES,
@@ -35,7 +41,7 @@ from ropewalk.client.messages import (
     send_request,
 )
 from ropewalk.client.routes import Queue, TopicRoute
-from ropewalk.client.steps import Steps, Tell, answer_header, ask
+from ropewalk.client.steps import Steps, Tell, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
 from ropewalk.format.headers import SendResponseHeader
@@ -195,6 +201,17 @@ class ProducerCore:
             raise
         self.counts.oneway += 1
 
+    def announce_for_replies(self, topic: str) -> Steps[None]:
+        """Be known at every broker at which somebody may answer what we ask over this topic."""
+        route = yield from self.directory.write_route(topic)
+        topics = {reply_topic(broker.cluster) for broker in route.brokers.values()}
+        for name in sorted(topics):
+            yield from self.directory.route(name)
+        for address in self.directory.addresses(topics, masters_only=True):
+            now = self._clock()
+            if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
+                yield from self._announce(address, wait=True)
+
     def heartbeats(self) -> Steps[None]:
         """Tell every broker this producer uses that it is still there. Who does not listen is left alone."""
         for address in sorted(self._announced):
@@ -320,14 +337,27 @@ class ProducerCore:
         group = messages[0].group
         return queue_of_group(group, _writable(topic, route)) if group else None
 
-    def _announce(self, address: str) -> Steps[None]:
-        # Nobody waits for its answer: the send that follows on the same connection is handled after it.
-        yield Tell(address, heartbeat_request(self.client_id, producers=[self.options.group]))
+    def _announce(self, address: str, *, wait: bool = False) -> Steps[None]:
+        command = heartbeat_request(self.client_id, producers=[self.options.group])
+        if wait:
+            require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+        else:
+            # Nobody waits for its answer: the send that follows on the same connection is handled after it.
+            yield Tell(address, command)
         self._announced[address] = self._clock()
 
 
 MESSAGE_OVERHEAD = 128
 """Bytes a message costs in a batch beside its body, roughly: lengths and properties."""
+
+
+def at_broker(broker_name: str) -> QueueSelector:
+    """A selector that prefers the queues of one broker."""
+
+    def select(queues: Sequence[Queue]) -> Queue:
+        return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
+
+    return select
 
 
 def as_message(message: Message | bytes) -> Message:

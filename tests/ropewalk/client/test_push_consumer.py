@@ -117,6 +117,22 @@ def test_a_message_sent_while_nothing_is_there_is_handled_at_once(
     run(story)
 
 
+def test_a_topic_that_is_made_later_is_found_soon(ropewalk_broker: RopewalkBroker, run: Run) -> None:
+    topic, seen = f"made-later-{next(TURNS)}-{time.monotonic_ns()}", Seen()
+
+    async def story() -> None:
+        async with AsyncPushConsumer(
+            ropewalk_broker.group(), {topic: "*"}, seen, ropewalk_broker.namesrv, consume_from="first"
+        ):
+            await anyio.sleep(0.5)
+            began = time.monotonic()
+            await anyio.to_thread.run_sync(ropewalk_broker.client.send, topic, Message(b"first"))
+            await until(lambda: seen.bodies == {b"first"}, "the message that made the topic is handled")
+            assert time.monotonic() - began < 10, "sooner than the next division of queues"
+
+    run(story)
+
+
 def test_only_the_tags_that_were_asked_for_arrive(ropewalk_broker: RopewalkBroker, run: Run) -> None:
     topic, seen = ropewalk_broker.topic(), Seen()
     for number in range(12):
