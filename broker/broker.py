@@ -244,6 +244,10 @@ class Broker:
 
     def _role_changed(self) -> None:
         self._sends.wait(self.store.config.sync_flush or self.replication.waits)
+        if not self.replication.is_slave:
+            # A topic made moments before its master died: its messages came here, its configuration did not.
+            self._adopt_orphans(self.now_ms())
+            self.topics_changed()
 
     def _load_delays(self, path: Path) -> None:
         value, findings = json_file.load(path)

@@ -102,6 +102,7 @@ class HaClient:
         """There is a connection; nothing is said yet."""
         assert self.link is None
         self.link = link
+        self.why = ""
         self.state = ClientState.HANDSHAKE
         self.read_ms = self.written_ms = self._clock()
         self._frames = Frames()
@@ -214,7 +215,12 @@ class HaClient:
         if isinstance(exc, StreamRejected):
             self.state = ClientState.ERROR
             self._next_try_ms = self._clock() + _ERROR_RETRY_MS
-            log.error("the master's bytes are refused", reason=str(exc))
+            log.error(
+                "the master's bytes are refused",
+                reason=str(exc),
+                remedy="compare the two logs with `ropewalk store verify`; to copy the master's anew, stop this slave "
+                "and empty its store",
+            )
 
     # -- no room -------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from ropewalk.errors import RemoteProtocolError
 log = structlog.get_logger("ha.service")
 
 _ADDRESSES_MAX = 1024
+_CONNECTIONS_MAX = 256
+_HELLO_KEPT_MS = 10_000
 
 
 class MasterSource(Source, Protocol):
@@ -66,8 +68,10 @@ class HaService:
         self._now_ms = now_ms
         self._on_report = on_report
         self._open = False
-        self._replicas: dict[tuple[str, int], Replica] = {}
-        """By the address of the slave's end of the socket, from hellos; they may come before the socket does."""
+        self._replicas: dict[tuple[str, int], tuple[Replica, int]] = {}
+        """By the address of the slave's end of the socket, from hellos, with the time; they may overtake the socket."""
+        self._counted: list[HaConnection] | None = None
+        """What `counted` found; None when it has to look again."""
         self._registered: Mapping[str, int] = {}
         self._sent_to: dict[str, int] = {}
 
@@ -83,6 +87,7 @@ class HaService:
         """Be none any more: every slave is hung up on."""
         self._open = False
         self._replicas.clear()
+        self._counted = None
         for connection in list(self.connections):
             self._hang_up(connection)
 
@@ -92,6 +97,9 @@ class HaService:
         self.connections.append(connection)
         if not self._open:
             log.info("refused on the HA port: this broker is no master", peer=_name(link))
+            self._hang_up(connection)
+        elif len(self.connections) > _CONNECTIONS_MAX:
+            log.warning("refused on the HA port: there are too many connections", peer=_name(link))
             self._hang_up(connection)
         return connection
 
@@ -106,6 +114,7 @@ class HaService:
                 self.connections.remove(connection)
                 self._replicas.pop(connection.link.peer, None)
                 self._note_sent(connection)
+                self._counted = None
         self._on_report()
 
     def _note_sent(self, connection: HaConnection) -> None:
@@ -124,6 +133,7 @@ class HaService:
             raise RemoteProtocolError(
                 "this group has a ropewalkSecret, and the peer has not proven that it knows it"
             )
+        self._counted = None
         if reported == 0:
             start = source.last_segment if self.rules.from_last_file else source.begin
             log.info("an empty slave begins", peer=_name(connection.link), at=start)
@@ -159,33 +169,46 @@ class HaService:
         """How many slaves of this group the name servers know, by IP."""
         if slaves != self._registered:
             self._registered = dict(slaves)
+            self._counted = None
             self._on_report()
 
     def identify(self, peer: tuple[str, int], replica: Replica) -> None:
         """A hello has told whose connection it is that comes, or came, from this address."""
-        if len(self._replicas) >= _ADDRESSES_MAX:
-            here = {connection.link.peer for connection in self.connections}
-            self._replicas = {at: who for at, who in self._replicas.items() if at in here}
-        self._replicas[peer] = replica
+        self._forget_hellos(0 if len(self._replicas) >= _ADDRESSES_MAX else _HELLO_KEPT_MS)
+        self._replicas[peer] = replica, self._now_ms()
+        self._counted = None
         for connection in list(self.connections):
-            at = connection.link.peer
-            if at != peer and (other := self._replicas.get(at)) and other.broker_id == replica.broker_id:
+            other = self.replica_of(connection)
+            if connection.link.peer != peer and other is not None and other.broker_id == replica.broker_id:
                 log.info("a slave came back: its older connection goes", peer=_name(connection.link))
                 self._hang_up(connection)
         self._on_report()
 
     def replica_of(self, connection: HaConnection) -> Replica | None:
-        return self._replicas.get(connection.link.peer)
+        found = self._replicas.get(connection.link.peer)
+        return found[0] if found is not None else None
+
+    def _forget_hellos(self, kept_ms: int) -> None:
+        """A port that no slave of ours has any more may be anybody's next."""
+        now, here = self._now_ms(), {connection.link.peer for connection in self.connections}
+        for at, (_replica, since_ms) in list(self._replicas.items()):
+            if at not in here and now - since_ms >= kept_ms:
+                del self._replicas[at]
 
     def counted(self) -> list[HaConnection]:
         """The connections whose reports count, newest first: each a slave of its own."""
+        if self._counted is None:
+            self._counted = self._count()
+        return self._counted
+
+    def _count(self) -> list[HaConnection]:
         found: list[HaConnection] = []
         ids: set[int] = set()
         left = dict(self._registered)
         for connection in reversed(self.connections):
             if connection.state is not State.TRANSFER:
                 continue
-            replica = self._replicas.get(connection.link.peer)
+            replica = self.replica_of(connection)
             if replica is not None:
                 if replica.broker_id in ids:
                     continue
@@ -217,6 +240,8 @@ class HaService:
 
     def tick(self) -> None:
         """The work of time, several times a second."""
+        if self._replicas:
+            self._forget_hellos(_HELLO_KEPT_MS)
         for connection in list(self.connections):
             try:
                 connection.tick()

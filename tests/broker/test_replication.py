@@ -13,7 +13,7 @@ from broker.serve import Connection
 from ha.connection import HaConnection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.ha import Frames, encode_report
+from ropewalk.format.ha import Frames, encode_header, encode_report
 from store.disk import MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, pull_ext, send_ext, without_fsync
 
@@ -476,3 +476,30 @@ def test_a_slaves_status_says_whom_it_follows(slave_process: InProcess) -> None:
 )
 def test_the_promise_is_told_in_words(role: str, flush: str, slaves: int, words: str) -> None:
     assert words in promise_of(role, flush, slaves)
+
+
+def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path / "master")) as master:
+        assert master.connect().send("young", b"m", queueId=3).code == 0
+        log = master.broker.store.log
+        data = bytes(log.segments[0].map[: log.end_offset])
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1")
+    with InProcess(config) as process:
+        client = process.broker.replication.client
+        assert client is not None
+        client.opened(FakeHaLink(("h", 1)))
+        client.begin()
+
+        def come() -> bool:
+            process.broker.begin_turn()
+            if not client.follower.end:
+                client.receive(encode_header(0, len(data)) + data)
+            process.broker.tick()
+            return client.follower.boundary == len(data)
+
+        process.until(come)
+        assert "young" not in process.broker.topics
+        process.broker.replication.lead("ASYNC_MASTER")
+        process.tick(100)
+        answer = process.connect().pull("young", queueId=3)
+        assert answer.code == 0 and b"m" in answer.body

@@ -108,6 +108,27 @@ def test_a_slave_far_behind_counts_and_is_not_in_sync() -> None:
     assert list(world.service.in_sync()) == [near]
 
 
+def test_a_hello_whose_connection_does_not_come_vouches_for_nobody_later() -> None:
+    world = World()
+    world.service.identify(("10.0.0.2", 1), Replica(1, "10.0.0.2:10911"))
+    world.clock.ms += 9_000
+    world.service.tick()
+    on_time = world.slave(500, port=1)
+    assert world.service.counted() == [on_time]
+    on_time.closed()
+    world.service.identify(("10.0.0.2", 2), Replica(1, "10.0.0.2:10911"))
+    world.clock.ms += 10_000
+    world.service.tick()
+    world.slave(500, port=2)
+    assert world.service.counted() == []
+
+
+def test_more_connections_than_any_group_has_are_refused() -> None:
+    world = World()
+    links = [world.connect()[1] for _ in range(300)]
+    assert [link.closed for link in links] == [False] * 256 + [True] * 44
+
+
 # -- where a slave begins -----------------------------------------------------------------------------------
 
 
