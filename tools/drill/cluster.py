@@ -156,8 +156,8 @@ class Process:
         return self.status
 
     def has_said(self, words: str) -> bool:
-        """Whether the last incarnation wrote this to standard error."""
-        return words in self._file("err").read_text(errors="replace")
+        """Whether the last incarnation wrote this, to standard output or error."""
+        return any(words in self._file(kind).read_text(errors="replace") for kind in ("out", "err"))
 
     def last_words(self) -> str:
         """The end of what the last incarnation wrote to standard error."""
@@ -225,6 +225,10 @@ class Cluster(Group):
             Node(number, root, words, self._settings(number, members, settings), environment)
             for number in range(1, members + 1)
         ]
+        self.helpers: list[Process] = []
+        """Other programs that a drill has started beside the brokers."""
+        self._words = words
+        self._environment = environment
         self.members = list(self.nodes)
         self.broker_name = GROUP
         self.proxy: Proxy
@@ -280,7 +284,7 @@ class Cluster(Group):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in (*self.nodes, self._name_server):
+        for process in (*self.helpers, *self.nodes, self._name_server):
             process.kill()
         self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
@@ -307,8 +311,17 @@ class Cluster(Group):
         self.mode = str(self.nodes[0].ready.get("mode", ""))
         self.promise = str(self.nodes[0].ready.get("sendOk", ""))
 
+    def launch(self, name: str, *arguments: str) -> Process:
+        """Start a `ropewalk` command beside the brokers; it ends with the cluster."""
+        helper = Process(name, [*self._words, *arguments], self.root, self._environment)
+        self.helpers.append(helper)
+        helper.launch()
+        return helper
+
     async def stop(self) -> None:
         """Have every member end in good order, and keep the files."""
+        for helper in self.helpers:
+            await helper.stop()
         for node in self.nodes:
             await node.stop()
 

@@ -21,6 +21,8 @@ acknowledged is with the slave a fraction of a millisecond later, and a broken p
 SLOW_DELAY_S = 0.1
 SLOW_BYTES_PER_S = 256 * 1024
 RESETS = 6
+SECONDS_A_KILL = 3.0
+WATCH_S = 15.0
 SMALL_SEGMENT = 256 * 1024
 LARGE_BODY = 2048
 MEND_S = 10.0
@@ -97,6 +99,52 @@ async def old_master_returns(stage: Stage) -> None:
             stage.broken(
                 "tail not kept", f"{master.name} has dropped {extra:,} bytes and kept no copy of them"
             )
+
+
+async def watched_master(stage: Stage) -> None:
+    """Nobody is at the keyboard: `admin ha watch` has to notice, and to act."""
+    master, slave = stage.pair()
+    group = stage.cluster
+    watch = group.launch(
+        "watch", "admin", "ha", "watch", group.broker_name, "-n", group.name_server, "--json"
+    )
+    if not await stage.wait_for(lambda: watch.has_said("the master is"), WATCH_S):
+        stage.cannot(f"`admin ha watch` does not watch: {watch.last_words()}")
+    stage.saw("`admin ha watch` watches")
+    await stage.calm(0.15)
+    await _keep_distance(stage, master, slave)
+    await stage.calm(0.1)
+    await _lose_machine(stage, master)
+    stage.masters.append((stage.timeline.now(), slave.name))
+    if not await stage.wait_for(lambda: stage.router.master == slave.address, WATCH_S):
+        stage.broken(
+            "not failed over", f"`admin ha watch` has not made {slave.name} the master: {watch.last_words()}"
+        )
+    elif await stage.until_stored():
+        stage.saw(
+            f"`admin ha watch` has made {slave.name} the master, {stage.since_fault():.1f} s after the loss"
+        )
+    await stage.calm(0.2)
+    if await stage.restart(master):
+        await stage.until_caught_up(master)
+
+
+async def kill_any(stage: Stage) -> None:
+    """One side after the other, as chance has it, as soon as all is well again."""
+    kills = max(3, int(stage.options.seconds / SECONDS_A_KILL))
+    await stage.calm(0.5 / kills)
+    for _ in range(kills):
+        master, slave = stage.pair()
+        victim = stage.chance.choice((master, slave))
+        await trio.sleep(stage.chance.uniform(0.05, 0.5))
+        await _kill(stage, victim)
+        if victim is master and not await stage.failover():
+            return
+        if not await stage.restart(victim):
+            return
+        if not await stage.until_caught_up(victim) or not await stage.until_acknowledged():
+            stage.broken("no way back", f"{victim.name} is back, and nothing is acknowledged")
+            return
 
 
 # -- the slave is lost -------------------------------------------------------------------------------
@@ -355,6 +403,20 @@ DRILLS = (
         expects=SAME_BYTES + " The extra tail is kept under diverged/.",
         members=2,
         script=old_master_returns,
+    ),
+    Drill(
+        name="watched-master",
+        title="lose the master while `admin ha watch` is looking; it fails over by itself",
+        expects=SAME_BYTES + " Nobody had to give an order.",
+        members=2,
+        script=watched_master,
+    ),
+    Drill(
+        name="kill-any",
+        title=f"kill -9 either side again and again, once in {SECONDS_A_KILL:g} of --seconds",
+        expects=SAME_BYTES,
+        members=2,
+        script=kill_any,
     ),
     Drill(
         name="kill-slave",

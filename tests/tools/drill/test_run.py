@@ -15,7 +15,7 @@ import pytest
 
 from tests.tools.conftest import command_environment, command_line
 from tests.tools.drill.planted import DRILL_BUGS
-from tools.drill.drills import DRILLS
+from tools.drill.drills import DRILLS, SECONDS_A_KILL
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -23,14 +23,14 @@ ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 180
 
 
-def drill(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+def drill(*words: str, home: Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run `ropewalk drill run` with its temporary files under `home`."""
     return subprocess.run(
         command_line("drill", "run", *words),
         env=command_environment() | {"TMPDIR": str(home)},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -246,4 +246,18 @@ def test_every_drill_ends_with_a_clean_verdict(name: str, tmp_path: Path, long_r
     result = document(done)
     assert (result["verdict"], result["audit"]["lost"], result["overlapping"]) == ("clean", 0, 0)
     assert result["faults_hit"]
+    assert_nothing_left(tmp_path)
+
+
+def test_a_hundred_kills_of_either_side_lose_nothing(tmp_path: Path, long_run: bool) -> None:
+    if not long_run:
+        pytest.skip("a hundred kills take minutes: `make test-long`")
+    kills = 100
+    done = drill(
+        "kill-any", "--seconds", str(kills * SECONDS_A_KILL), "--json", home=tmp_path, timeout_s=3600
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    result = document(done)
+    assert len(result["faults_hit"]) == kills
+    assert (result["audit"]["lost"], result["replicas"]["equal"]) == (0, True)
     assert_nothing_left(tmp_path)
