@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +25,7 @@ ROW_GROUP_BYTES: Final = 128 << 20
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 PARTITIONS: Final = {"dt": "%Y-%m-%d", "hour": "%H"}
 _WITHOUT_DICTIONARY: Final = frozenset({"body", "properties", "value", "headers", "uniqKey", "msgId"})
+_SPECIAL: Final = frozenset("\"#%'*/:=?\\\x7f{[]^")
 TIME: Final = "storeTimestamp"
 
 
@@ -120,11 +120,16 @@ def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[s
         )  # fmt: skip
 
 
+def escaped(text: str) -> str:
+    """A value as part of a path, the way Hive and Spark write it: they take no other character for an escaped one."""
+    return "".join(f"%{ord(char):02X}" if char in _SPECIAL or ord(char) < 32 else char for char in text)
+
+
 def _open(target: Target, directory: Path, key: tuple[str, ...], schema: Any) -> _Open:
     topic, *parts = key
-    folders = [f"topic={quote(topic, safe='')}"]
+    folders = [f"topic={escaped(topic)}"]
     folders += [f"{name}={value}" for name, value in zip(target.partition_by, parts, strict=True)]
-    folders.append(f"b={quote(target.broker, safe='')}")
+    folders.append(f"b={escaped(target.broker)}")
     path = "/".join([*folders, f"{target.name}.{target.codec}.parquet"])
     staged = directory / f"{uuid.uuid4().hex}.parquet"
     writer = pq.ParquetWriter(

@@ -1,0 +1,150 @@
+"""The commands: what the README shows, one whole of each job on Spark, exit codes, and what is said about wrong use."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tests.processes import ROOT
+from tests.spark.jobs.faults import Pair, in_body, in_field
+from tests.spark.jobs.stores import fill, replica_of
+from tools.pipeline import app
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("commands") / "store"
+    fill(root, 400)
+    return root
+
+
+def run(*words: object, code: int = 0) -> str:
+    """The standard output of a command, in this process and so in the session that is there."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result.stdout
+
+
+def run_json(*words: object, code: int = 0) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run(*words, "--json", code=code))
+    assert document["exit_code"] == code
+    return document
+
+
+def shown_in_readme(job: str) -> list[str]:
+    """The words of the command that the README shows for a job."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^\$ ropewalk pipeline ({job} .*)$", text, re.MULTILINE)
+    return shlex.split(line)
+
+
+def test_the_readmes_audit_finds_the_fault_and_draws_it(
+    spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = replica_of(store, tmp_path / "a"), replica_of(store, tmp_path / "b")
+    paths = {"/mnt/a/store": str(a), "/mnt/b/store": str(b)}
+    words = [paths.get(word, word) for word in shown_in_readme("audit")]
+    assert set(paths.values()) < set(words)
+    assert "no findings" in run(*words)
+    pair = Pair.of(a, b)
+    in_body(0.5, 1)(pair, 100)
+    in_field(45)(pair, 200)
+    found = run_json(*words, "--repair", tmp_path / "mended", code=1)
+    assert [(f["kind"], f["damaged"], f["repair from"]) for f in found["findings"]] == [
+        ("bit-rot", str(b), str(a))
+    ] * 2
+    assert [f["log offset"] for f in found["findings"]] == [
+        pair.records[100].offset,
+        pair.records[200].offset,
+    ]
+    assert "<svg" in (tmp_path / "audit.html").read_text()
+    (mended,) = found["repaired copies"]
+    assert "no findings" in run("audit", "--store", a, "--replica", mended["copy"])
+
+
+def test_the_readmes_export_makes_parquet_of_a_store_and_goes_on(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    copy, lake = replica_of(store, tmp_path / "store"), tmp_path / "lake"
+    paths = {"/mnt/a/store": str(copy), "/mnt/lake": str(lake)}
+    words = [paths.get(word, word) for word in shown_in_readme("export")]
+    assert set(paths.values()) < set(words)
+    assert run_json(*words)["rows"] == 400
+    assert run_json(*words)["rows"] == 0
+    fill(copy, 30, first=400)
+    assert run_json(*words)["rows_in_lake"] == 430
+    rows = sum(pq.ParquetFile(path).metadata.num_rows for path in lake.glob("topic=*/**/*.parquet"))
+    assert rows == 430
+    # As Spark reads it, with the directories as columns.
+    frame = spark.read.parquet(str(lake))
+    assert frame.count() == 430
+    assert {row[0] for row in frame.select("topic").distinct().collect()} == {"orders", "payments", "trüb"}
+
+
+def test_stats_latency_and_rebuild_run_on_spark(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    stats = run_json(
+        "stats", "--store", store, "--by", "topic,minute", "--top-keys", 2, "--html", tmp_path / "s.html"
+    )
+    assert (stats["messages"], stats["missing"], stats["doubles"]) == (400, 0, 0)
+    assert len(stats["top keys"]) == 2 and "<svg" in (tmp_path / "s.html").read_text()
+    latency = run_json("latency", "--store", store, "--limit-ms", 10_000)
+    assert latency["messages"] == 400
+    rebuilt = run_json("rebuild", "--store", store, "--out", tmp_path / "out", "--verify")
+    assert (rebuilt["entries"], rebuilt["different"]) == (400, [])
+
+
+def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
+    assert len(run_json("tail", "--store", store, "-c", 3)["messages"]) == 3
+    queues = run_json("offsets", "--store", store, "--at", "2023-11-14T22:13:25Z")["queues"]
+    assert len(queues) == 6 and all(0 < q["at 2023-11-14T22:13:25Z"] < q["next"] for q in queues)
+    assert run_json("schema")["columns"][0]["column"] == "topic"
+    assert "no lake" in CliRunner().invoke(app, ["offsets", "--lake", str(tmp_path / "none")]).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["stats"], 2, "--store DIR or --name-server"),
+        (["stats", "--store", "x", "-n", "localhost:1"], 2, "and not both"),
+        (["stats", "-n", "localhost:1"], 2, "--topic TOPIC"),
+        (["stats", "--store", "x", "--by", "week", "--master", "local[1]"], 2, "--by week"),
+        (["export", "--store", "x", "--lake", "y", "--mode", "sometimes"], 2, "catchup, stream or range"),
+        (["export", "--store", "x", "--lake", "y", "--mode", "range"], 2, "--since"),
+        (["export", "--store", "x", "--lake", "y", "--until", "2026-01-01"], 2, "--mode range"),
+        (["export", "--store", "x", "--lake", "y", "--columns", "bodi"], 2, "did you mean body"),
+        (["export", "--store", "x", "--lake", "y", "--target-file-bytes", "much"], 2, "splitBytes"),
+        (["latency", "--store", "x", "--quantiles", "1.5"], 2, "between 0 and 1"),
+        (["latency", "--store", "x", "--window", "soon"], 2, "as in 1m"),
+        (["audit", "--store", "x", "--crc", "all"], 2, "body or none"),
+        (["rebuild", "--store", "x", "--out", "y", "--index-slots", "5"], 2, "go together"),
+        (["tail", "--store", "/nowhere"], 3, "/nowhere"),
+        (["offsets"], 2, "one of --store"),
+        (["stats", "--store", "x", "--conf", "novalue"], 2, "name=value"),
+    ],
+)
+def test_wrong_use_is_named(words: list[str], code: int, text: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, text in result.stderr) == (code, True), (result.exit_code, result.stderr)
+
+
+def test_without_the_spark_extra_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['numpy'] = None; from tools.pipeline import app; app(['stats', '--store', 'x'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 3
+    assert "needs numpy" in done.stderr and "pip install '.[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
