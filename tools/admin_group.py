@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_groups import EARLIEST, LATEST
-from ropewalk.client.admin_results import BrokerMember, GroupConfig, GroupProgress, version_text
+from ropewalk.client.admin_results import BrokerMember, GroupConfig, GroupProgress, MemberStatus, version_text
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.client.received import TopicQueue
 from ropewalk.client.routes import Queue
+from ropewalk.codes import ResponseCode
 from ropewalk.errors import Rejected
 from ropewalk.format.names import RETRY_PREFIX, check_group, is_system_group
 from tools.admin_base import (
@@ -21,6 +23,7 @@ from tools.admin_base import (
     Cluster,
     Group,
     Json,
+    Moment,
     NameServers,
     Sheet,
     Timeout,
@@ -35,7 +38,7 @@ from tools.admin_base import (
 )
 from tools.admin_progress import Drawings, Interval, Watch, draw, queue_sheet
 from tools.consume import Start, parse_start
-from tools.output import UsageError, counted, note, print_json, print_table
+from tools.output import FAILED, UsageError, counted, note, print_json, print_table
 
 app = typer.Typer(
     name="group",
@@ -171,9 +174,103 @@ def show(
         tell_skipped(admin)
 
 
-def _no_such_group(group: str) -> Rejected:
-    from ropewalk.codes import ResponseCode
+_MEMBER_COLUMNS = (
+    ("client", "clientId"),
+    ("language", "language"),
+    ("queues", "queues"),
+    ("waiting", "cached"),
+    ("handled/s", "handledPerSecond"),
+    ("failed/s", "failedPerSecond"),
+    ("handling ms", "handlingMs"),
+    ("last handled", "lastConsumed"),
+    ("started", "started"),
+)
 
+
+@app.command("status")
+def status(
+    group: Group,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Ask every running member of a group what it is doing, and judge whether they agree.
+
+    They do when all subscribe to the same, and every queue is in the hands of one member (of each, in broadcasting
+    mode). Exit code 1 says that they do not; after a member came or went that may last some seconds.
+    """
+    with administrator(name_server, timeout, as_json=as_json) as admin:
+        online = admin.consumers(group)
+        if online is None:
+            if not admin.group_config(group):
+                raise _no_such_group(group)
+            raise Rejected(f"nobody of group {group} is online")
+        members = admin.members_status(group)
+        silent = admin.skipped
+        # Who pulls when it likes shares nothing out.
+        shared = online.consume_type != "CONSUME_ACTIVELY"
+        queues = {queue for topic in online.subscriptions for queue in _queues(admin, topic) if shared}
+        troubles = _disagreements(members, queues, broadcasting=online.message_model == "BROADCASTING")
+        troubles += [f"{client_id} does not answer: {why}" for client_id, why in silent.items()]
+        sheet = Sheet(_MEMBER_COLUMNS, [_member_row(member) for member in members])
+        if as_json:
+            print_json(
+                {"group": group, "members": sheet.as_json(), "agreed": not troubles, "troubles": troubles}
+            )
+        else:
+            sheet.show(as_json=False, nothing="no member answers")
+            for trouble in troubles:
+                note(trouble)
+    if troubles:
+        raise typer.Exit(FAILED)
+
+
+def _queues(admin: Admin, topic: str) -> list[TopicQueue]:
+    """A topic's queues; none while it does not exist, which a subscription may be ahead of."""
+    try:
+        return [TopicQueue(topic, queue) for queue in admin.topic_route(topic).read_queues()]
+    except Rejected as exc:
+        if exc.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return []
+
+
+def _member_row(member: MemberStatus) -> tuple[object, ...]:
+    return (
+        member.client.client_id,
+        member.client.language,
+        sum(not queue.source.topic.startswith(RETRY_PREFIX) for queue in member.queues),
+        sum(queue.cached_count for queue in member.queues),
+        round(member.handled_per_second, 1),
+        round(member.failed_per_second, 1),
+        round(member.handling_ms, 1),
+        Moment(max((queue.last_consume_ms for queue in member.queues), default=0)),
+        Moment(member.started_ms),
+    )
+
+
+def _disagreements(
+    members: tuple[MemberStatus, ...], queues: set[TopicQueue], *, broadcasting: bool
+) -> list[str]:
+    """Why a group does not work as one, in sentences; none when it does."""
+    troubles: list[str] = []
+    first = members[0] if members else None
+    for member in members:
+        if first is not None and member.subscriptions != first.subscriptions:
+            ours = ", ".join(f"{topic} ({what})" for topic, what in sorted(member.subscriptions.items()))
+            troubles.append(f"{member.client.client_id} subscribes to something else than the others: {ours}")
+    held = Counter(queue.source for member in members for queue in member.queues)
+    wanted = len(members) if broadcasting else 1
+    for queue in sorted(queues):
+        place = f"{queue.topic} at {queue.queue.broker_name}, queue {queue.queue.queue_id}"
+        if held[queue] < wanted:
+            troubles.append(f"{place} is read by {'nobody' if not held[queue] else 'too few'}")
+        elif held[queue] > wanted:
+            troubles.append(f"{place} is in the hands of {held[queue]} members at once")
+    return troubles
+
+
+def _no_such_group(group: str) -> Rejected:
     error = Rejected(f"no broker knows a group {group}")
     error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     return error

@@ -100,6 +100,7 @@ class AsyncAdmin:
     producers = _held(AdminCore.producers)
     all_producers = _held(AdminCore.all_producers)
     running_info = _held(AdminCore.running_info)
+    members_status = _held(AdminCore.members_status)
 
     # Progress
 

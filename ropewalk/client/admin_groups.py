@@ -18,10 +18,12 @@ from ropewalk.client.admin_results import (
     Document,
     GroupConfig,
     GroupProgress,
+    MemberStatus,
     ProducerClient,
     read_clients,
     read_consumers,
     read_group_config,
+    read_member,
     read_offsets,
     read_producers,
     read_progress,
@@ -34,7 +36,7 @@ from ropewalk.client.received import TopicQueue
 from ropewalk.client.routes import Queue
 from ropewalk.client.steps import Steps, answer_header, ask_twice, require_success
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, error_for
+from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     BrokerConsumeStatsHeader,
@@ -214,6 +216,19 @@ class GroupSteps(TopicSteps):
             raise Unreachable("no broker can be reached")
         require_success(last)
         raise AssertionError("a success was returned above")
+
+    def members_status(self, group: str) -> Steps[tuple[MemberStatus, ...]]:
+        """What each consumer of a group says it is doing. Who does not answer is noted in `skipped`."""
+        online = yield from self.consumers(group)
+        found: list[MemberStatus] = []
+        for client in online.clients if online is not None else ():
+            try:
+                document = yield from self.running_info(group, client.client_id)
+            except (Refused, OutcomeUnknown) as exc:
+                self._skipped[client.client_id] = str(exc)
+                continue
+            found.append(read_member(client, document))
+        return tuple(found)
 
     # Progress
 

@@ -421,6 +421,68 @@ def read_offsets(documents: Iterable[Document]) -> dict[TopicQueue, int]:
     }
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MemberQueue:
+    """One queue in the hands of a consumer, by its own account."""
+
+    source: TopicQueue
+    committed: int
+    cached_count: int
+    """Messages fetched and not finished."""
+    last_pull_ms: int
+    last_consume_ms: int
+    locked: bool
+    """Held alone, as consumers of ordered messages do."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What one consumer says it is doing."""
+
+    client: ClientConnection
+    queues: tuple[MemberQueue, ...]
+    subscriptions: Mapping[str, str]
+    handled_per_second: float
+    failed_per_second: float
+    handling_ms: float
+    """How long its handler takes for a message, of the topic where that is longest."""
+    started_ms: int
+
+
+@_reads_a_peer
+def read_member(client: ClientConnection, document: Document) -> MemberStatus:
+    """A consumer's answer to 307."""
+    queues = tuple(
+        sorted(
+            MemberQueue(
+                TopicQueue(key.topic, Queue(key.broker_name, key.queue_id)),
+                int(entry.get("commitOffset") or 0),
+                int(entry.get("cachedMsgCount") or 0),
+                int(entry.get("lastPullTimestamp") or 0),
+                int(entry.get("lastConsumeTimestamp") or 0),
+                bool(entry.get("locked", False)),
+            )
+            for key, entry in queue_keys(document.get("mqTable") or {}).items()
+        )
+    )
+    statuses = list((document.get("statusTable") or {}).values())
+    handling = [float(status.get("consumeRT") or 0) for status in statuses]
+    properties = document.get("properties") or {}
+    started = str(properties.get("PROP_CONSUMER_START_TIMESTAMP") or "0")
+    return MemberStatus(
+        client,
+        queues,
+        {
+            str(entry["topic"]): str(entry.get("subString") or "*")
+            for entry in document.get("subscriptionSet") or ()
+        },
+        sum(float(status.get("consumeOKTPS") or 0) for status in statuses),
+        sum(float(status.get("consumeFailedTPS") or 0) for status in statuses),
+        max(handling, default=0.0),
+        int(started) if started.isdigit() else 0,
+    )
+
+
 # Messages
 
 TrackState = Literal["consumed", "not consumed yet", "filtered", "broadcast", "unknown"]

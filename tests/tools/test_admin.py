@@ -330,6 +330,32 @@ def test_a_watched_lag_is_redrawn_in_its_place_on_a_terminal(
     assert b"\x1b[1A" in printed, "the cursor goes up to draw over what was there"
 
 
+# What members say themselves
+
+
+def test_members_of_a_group_are_asked_and_judged(
+    shell: Shell, ropewalk_broker: RopewalkBroker, admin: Admin
+) -> None:
+    topic, group = ropewalk_broker.topic(queues=2), ropewalk_broker.group()
+    assert shell("group", "status", group).status == 1
+    fill(ropewalk_broker, topic, 6)
+    seen: list[ReceivedMessage] = []
+    with PushConsumer(group, {topic: "*"}, seen.append, ropewalk_broker.namesrv, consume_from="first") as one:
+        ropewalk_broker.wait_until(lambda: len(seen) == 6 and len(one.queues) == 2)
+        document = shell.json("group", "status", group)
+        assert document["agreed"] and document["troubles"] == []
+        (member,) = document["members"]
+        assert (member["clientId"], member["queues"], member["cached"]) == (one.client_id, 2, 0)
+        assert member["lastConsumed"] > 0 and member["started"] > 0
+        (status,) = admin.members_status(group)
+        assert {queue.committed for queue in status.queues if queue.source.topic == topic} == {3}
+        with PushConsumer(group, {topic: "other"}, seen.append, ropewalk_broker.namesrv):
+            ended = shell("group", "status", group)
+            assert ended.status == 1 and "subscribes to something else" in ended.errors
+    gone = shell("group", "status", group)
+    assert gone.status == 1 and "nobody of group" in gone.errors
+
+
 # Messages
 
 
@@ -497,7 +523,10 @@ def test_every_command_has_help_and_json(shell: Shell) -> None:
             walk(child, (name,))
     for expected in (
         *(f"topic {name}" for name in ("list", "show", "create", "update", "delete", "route", "perm")),
-        *(f"group {name}" for name in ("list", "show", "create", "delete", "lag", "reset", "clone", "skip")),
+        *(
+            f"group {name}"
+            for name in ("list", "show", "status", "create", "delete", "lag", "reset", "clone", "skip")
+        ),
         *(f"message {name}" for name in ("show", "by-key", "by-id", "by-unique-key", "by-offset", "by-time")),
         *("message send", "message consume-directly", "cluster list", "lag", "connections"),
         *("broker list", "broker status", "broker config get", "broker config set", "broker stats"),
