@@ -64,6 +64,7 @@ class AdminHa:
             RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
             RequestCode.ROPEWALK_PROMOTE: self.promote,
             RequestCode.ROPEWALK_FOLLOW: self.follow,
+            RequestCode.ROPEWALK_FORGET_SLAVE: self.forget_slave,
         }
         table = {code: self._proven(handler) for code, handler in proven.items()}
         return {RequestCode.ROPEWALK_CHALLENGE: self.challenge, **table}
@@ -227,6 +228,31 @@ class AdminHa:
         if ask.master == member.address:
             raise Refused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
         self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master))
+
+    def forget_slave(self, request: Command, session: Session) -> None:
+        """A slave will not come back: it is not waited for, nor asked for its promise, any more.
+
+        Only while all the others have everything: else what was acknowledged might be on the lost one alone.
+        """
+        ask = self._ask(request)
+        broker, member = self._broker, self._broker.member
+        service, end = broker.replication.service, broker.store.log.end_offset
+        here = {
+            replica.broker_id: connection.acknowledged
+            for connection in service.counted()
+            if (replica := service.replica_of(connection)) is not None
+        }
+        if ask.broker_id in here:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected")
+        roll = member.record.terms.slaves
+        for name, address in roll.items() if str(ask.broker_id) in roll else ():
+            if int(name) != ask.broker_id and here.get(int(name), -1) < end:
+                raise Refused(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
+                    f"be on slave {ask.broker_id} alone",
+                )
+        member.forget(ask.broker_id, lambda: self._desk.send(request, session, self._standing(request)))
 
     def _ask(self, request: Command) -> EpochAsk:
         ask = decode_untrusted(EpochAsk, request.body)

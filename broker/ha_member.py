@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import structlog
 
+from broker.admin_base import Refused
 from broker.json_file import StoreConfigDamaged
 from ha.connection import HaConnection
 from ha.epochs import Epochs
 from ha.hello import SlaveView, StandingMessage
 from ha.metadata import Seen, SyncAnswer, SyncAsk
 from ha.roles import MASTER_ID, SLAVE, Act, Outcome, RoleCore, RoleRecord, Roll, Terms
+from ropewalk.codes import ResponseCode
 from store.diverged import About
 from store.workers import Worker
 
@@ -223,6 +225,14 @@ class HaMember:
             done()
             return
         self.roll.enrolled(outcome.record.terms, broker_id)
+        self.carry_out(outcome, done)
+
+    def forget(self, broker_id: int, done: Callable[[], None]) -> None:
+        """Strike a slave off the roll, durably. Raises `Refused`."""
+        outcome = self.core.forget(broker_id)
+        if outcome.refusal is not None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
+        self.roll.struck(outcome.record.terms, broker_id)
         self.carry_out(outcome, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:

@@ -78,6 +78,11 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
             raise ValueError(f"a group has at most {SLAVES_MAX} slaves")
         return msgspec.structs.replace(self, version=self.version + 1, slaves={**self.slaves, name: address})
 
+    def without_slave(self, broker_id: int) -> Terms:
+        """A slave that will not come back is not counted on any more."""
+        slaves = {name: address for name, address in self.slaves.items() if name != str(broker_id)}
+        return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves)
+
     def with_promise(self, role: str, in_sync_replicas: int) -> Terms:
         if (self.role, self.in_sync_replicas) == (role, in_sync_replicas):
             return self
@@ -228,6 +233,18 @@ class RoleCore:
             return Outcome(self.record)
         return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
 
+    def forget(self, broker_id: int) -> Outcome:
+        """A master strikes a slave off its roll: the caller has seen that the others have everything."""
+        record = self.record
+        if not self.is_master or self.is_fenced:
+            return self._refused("only a master that reigns changes the roll")
+        if str(broker_id) not in record.terms.slaves:
+            known = ", ".join(sorted(record.terms.slaves, key=int)) or "none"
+            return self._refused(f"no slave {broker_id} is on the roll; there are: {known}")
+        return self._change(
+            msgspec.structs.replace(record, terms=record.terms.without_slave(broker_id)), Act.NOTHING
+        )
+
     def _change(self, record: RoleRecord, act: Act) -> Outcome:
         assert record.epoch >= self.record.reign, "an accepted epoch is never forgotten below the reign"
         self.record = record
@@ -258,6 +275,12 @@ class Roll:
         if terms.version != self.terms.version:
             self.joined[str(broker_id)] = terms.version
         self.terms = terms
+
+    def struck(self, terms: Terms, broker_id: int) -> None:
+        """The terms are without this slave."""
+        self.terms = terms
+        self.taken.pop(str(broker_id), None)
+        self.joined.pop(str(broker_id), None)
 
     @property
     def required_acks(self) -> int:

@@ -292,6 +292,30 @@ def _group_of(admin: Admin, members: Members, address: str) -> Group:
     return ha_operator.find_group(admin, members, standing.broker_name)
 
 
+@app.command("forget")
+def forget(
+    broker: BrokerName,
+    slave_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The broker id of the slave.")],
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Strike a slave that will not come back off the roll, so that no failover waits for its promise.
+
+    Refused while another slave lacks something: acknowledged messages might be on the lost one alone. A replacement
+    that is started under the same id needs no such command.
+    """
+    with _operator(name_server, timeout, as_json=as_json) as (admin, members):
+        group = ha_operator.find_group(admin, members, broker)
+        standing = ha_operator.forget_slave(members, group, slave_id)
+        slaves = ", ".join(f"{name} at {address}" for name, address in sorted(standing.terms.slaves.items()))
+        if as_json:
+            print_json({"broker": broker, "forgotten": slave_id, "slaves": standing.terms.slaves})
+        else:
+            print(f"{broker}: slave {slave_id} is forgotten; on the roll: {slaves or 'none'}")
+
+
 # -- watch ----------------------------------------------------------------------------------------------
 
 

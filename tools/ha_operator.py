@@ -337,6 +337,16 @@ def _lost_master(group: Group) -> str:
     return next((address for address in known if address not in group.standings), "")
 
 
+def forget_slave(members: Members, group: Group, broker_id: int) -> StandingMessage:
+    """Have the master strike a slave off its roll. Raises `Refusal` in the master's words."""
+    master = master_of(group)
+    if master is None:
+        raise HandoverFailed(f"no master of {group.broker_name} answers, and only a master has a roll")
+    ask = EpochAsk(group.cluster, group.broker_name, master.epoch, "", broker_id)
+    body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask)
+    return decode_untrusted(StandingMessage, body)
+
+
 def waits_for_slaves(group: Group) -> bool:
     """Whether this group's acknowledgements are on a slave."""
     newest = max(group.standings.values(), key=lambda each: (each.reign, each.terms.version), default=None)

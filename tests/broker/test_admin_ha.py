@@ -260,6 +260,29 @@ def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(proc
     assert link.closed
 
 
+def test_a_slave_is_forgotten_only_while_the_others_have_everything(process: InProcess) -> None:
+    admin = process.connect()
+    connection = process.broker.replication.new_session(cast(Connection, FakeHaLink(("10.0.0.2", 1))))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    lost = hello_of(process, broker_id=2, address="10.0.0.3:10911", socket="10.0.0.3:1")
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, lost)
+    process.connect().ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    forget = RequestCode.ROPEWALK_FORGET_SLAVE
+    refused = ask(admin, forget, epoch_ask(process, 0, broker_id=2))
+    assert refused.code == ResponseCode.ILLEGAL_OPERATION and "might be on slave 2 alone" in (
+        refused.remark or ""
+    )
+    for offset in (0, process.broker.store.log.end_offset):
+        process.broker.begin_turn()
+        connection.receive(offset.to_bytes(8, "big"))
+        process.broker.end_turn()
+    assert "no slave 7" in (ask(admin, forget, epoch_ask(process, 0, broker_id=7)).remark or "")
+    assert "is connected" in (ask(admin, forget, epoch_ask(process, 0, broker_id=1)).remark or "")
+    assert standing(ask(admin, forget, epoch_ask(process, 0, broker_id=2))).terms.slaves == {
+        "1": "10.0.0.2:10911"
+    }
+
+
 # -- metadata ---------------------------------------------------------------------------------------------
 
 

@@ -192,6 +192,18 @@ def test_more_copies_are_asked_for_at_once() -> None:
     assert Roll.of(old.with_promise(SYNC_MASTER, 3), before=old.required_acks).required_acks == 2
 
 
+def test_a_forgotten_slave_is_waited_for_no_more() -> None:
+    core = master()
+    roll = Roll.of(core.record.terms)
+    roll.has(1, 3)
+    outcome = core.forget(2)
+    assert outcome.record.terms.slaves == {"1": "b:1"} and outcome.record.terms.version == 4
+    roll.struck(outcome.record.terms, 2)
+    assert roll.counts(1) and not roll.counts(2)
+    assert core.forget(2).refusal == "no slave 2 is on the roll; there are: 1"
+    assert slave().forget(1).refusal is not None
+
+
 def test_a_group_has_room_for_so_many_slaves() -> None:
     terms = Terms()
     for broker_id in range(1, 65):
