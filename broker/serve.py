@@ -31,6 +31,7 @@ from ropewalk.errors import RemoteProtocolError
 
 _READ_SIZE = 256 << 10
 _JOIN_MAX = 64 << 10  # below this one join and one send beat a vector of small pieces
+_SMALL_PIECE = 4 << 10  # larger ones, such as slices of the log for a slave, are not copied to be joined
 _LINGER_S = 0.001
 _HOLD_MAX_S = 0.005
 _SPIN_S = 0.00006
@@ -374,7 +375,7 @@ class Shell:
         if not out:
             return
         try:
-            if connection.out_size <= _JOIN_MAX:
+            if len(out) == 1 or connection.out_size <= min(_JOIN_MAX, _SMALL_PIECE * len(out)):
                 if len(out) > 1:
                     data: bytes | memoryview = b"".join(out)
                     out.clear()
