@@ -331,12 +331,12 @@ def _topic_rows(admin: Admin, topic: str) -> list[tuple[object, ...]]:
     groups = [group for group in admin.topic_groups(topic) if not is_system_group(group)]
     put = [admin.broker_statistics(member, "TOPIC_PUT_NUMS", topic) for member in masters]
     in_tps = round(sum(one.minute.per_second for one in put if one), 1)
-    in_day = sum(one.day.total for one in put if one)
+    in_day = sum(one.lately for one in put if one)
     rows: list[tuple[object, ...]] = []
     for group in groups:
         got = [admin.broker_statistics(member, "GROUP_GET_NUMS", f"{topic}@{group}") for member in masters]
         out_tps = round(sum(one.minute.per_second for one in got if one), 1)
-        out_day = sum(one.day.total for one in got if one)
+        out_day = sum(one.lately for one in got if one)
         rows.append((topic, group, admin.progress(group, topic).lag, in_tps, out_tps, in_day, out_day))
     return rows or [(topic, None, None, in_tps, None, in_day, None)]
 

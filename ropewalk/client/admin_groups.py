@@ -251,7 +251,8 @@ class GroupSteps(TopicSteps):
             for entry in document_in(answer).get("consumeStatsList") or ():
                 for group, parts in entry.items():
                     by_group.setdefault(str(group), []).extend(parts)
-        return tuple(read_progress(group, parts) for group, parts in sorted(by_group.items()))
+        everything = (read_progress(group, parts) for group, parts in sorted(by_group.items()))
+        return tuple(progress for progress in everything if progress.queues)
 
     def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True

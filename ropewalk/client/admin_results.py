@@ -105,6 +105,11 @@ class Statistics:
     hour: Counted
     day: Counted
 
+    @property
+    def lately(self) -> int:
+        """How much in the last 24 hours, or as much of them as the broker has added up yet."""
+        return self.day.total or self.hour.total or self.minute.total
+
 
 @_reads_a_peer
 def read_statistics(document: Document) -> Statistics:
@@ -119,6 +124,9 @@ def read_statistics(document: Document) -> Statistics:
 
 # Topics
 
+RESERVED_PREFIX = "RMQ_SYS_"
+"""How RocketMQ names the topics that each of its versions adds."""
+
 TopicKind = Literal["normal", "retry", "dead letters", "system"]
 
 
@@ -130,7 +138,8 @@ def topic_kind(name: str, system: Iterable[str] = ()) -> TopicKind:
         return "dead letters"
     # Each cluster has a topic for the replies to its requests.
     of_brokers = {*system, *(f"{cluster}_{REPLY_TOPIC_POSTFIX}" for cluster in system)}
-    return "system" if is_system_topic(name) or name in of_brokers else "normal"
+    mine = not (is_system_topic(name) or name in of_brokers or name.startswith(RESERVED_PREFIX))
+    return "normal" if mine else "system"
 
 
 def permission_text(permission: int) -> str:

@@ -14,6 +14,7 @@ from ropewalk.client.admin_results import (
     read_group_config,
     read_members,
     read_progress,
+    read_statistics,
     topic_kind,
     version_text,
     write_group_config,
@@ -160,6 +161,7 @@ def test_the_kinds_of_topics() -> None:
         "rmq_sys_wheel_timer": "system",
         "DefaultCluster_REPLY_TOPIC": "system",
         "Other_REPLY_TOPIC": "normal",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": "system",
     }
     assert {name: topic_kind(name, system) for name in kinds} == kinds
 
@@ -180,6 +182,13 @@ def test_the_kinds_of_topics() -> None:
 )
 def test_versions_have_the_names_that_rocketmq_gives_them(version: int, text: str) -> None:
     assert version_text(version) == text
+
+
+def test_a_day_that_is_not_added_up_yet_is_at_least_its_last_minute() -> None:
+    young = read_statistics({"statsMinute": {"sum": 3, "tps": 0.05, "avgpt": 1.0}, "statsDay": {"sum": 0}})
+    assert young.lately == 3 and young.minute.per_second == 0.05
+    assert read_statistics({"statsMinute": {"sum": 3}, "statsHour": {"sum": 7}}).lately == 7
+    assert read_statistics({"statsMinute": {"sum": 3}, "statsDay": {"sum": 9}}).lately == 9
 
 
 def test_a_go_client_tells_the_result_of_a_direct_consumption_by_its_number() -> None:
