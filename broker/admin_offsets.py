@@ -42,6 +42,7 @@ class _Row:
     queue: ConsumeQueue | None
     end: int
     committed: int
+    fetched: int
 
 
 class AdminOffsets:
@@ -100,7 +101,7 @@ class AdminOffsets:
                     "brokerAddr": f"{address}:{port}",
                     "consumeStatsList": [{group: stats} for group, stats in by_group.items()],
                     "totalDiff": sum(row.end - row.committed for row in rows),
-                    "totalInflightDiff": 0,
+                    "totalInflightDiff": sum(row.fetched - row.committed for row in rows),
                 },
             )
 
@@ -120,7 +121,11 @@ class AdminOffsets:
         committed = broker.offsets.queues(group, topic.name)
         for n in range(topic.read_queues):
             queue = broker.store.find_queue(topic.name, n)
-            yield _Row(topic.name, n, queue, queue.readable if queue else 0, max(committed.get(n, 0), 0))
+            end = queue.readable if queue else 0
+            at = max(committed.get(n, 0), 0)
+            # A client may ask for any offset; beyond the end there was nothing to fetch.
+            fetched = max(at, min(broker.offsets.fetched(group, topic.name, n), end))
+            yield _Row(topic.name, n, queue, end, at, fetched)
 
     def _times(self, rows: list[_Row]) -> Any:
         return self._desk.store_times((row.queue, row.committed - 1) for row in rows)
@@ -133,7 +138,7 @@ class AdminOffsets:
                 "brokerOffset": row.end,
                 "consumerOffset": row.committed,
                 "lastTimestamp": max(time, 0),
-                "pullOffset": row.committed,
+                "pullOffset": row.fetched,
             }
         now = broker.now_ms()
         topics = dict.fromkeys(row.topic for row in rows)

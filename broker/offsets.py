@@ -43,6 +43,10 @@ class OffsetTable:
         self.data_version = DataVersion()
         self.resets: dict[tuple[str, str], dict[int, int]] = {}
         """(topic, group) -> queue id -> where an administrator sent the group, until its next pull has been told."""
+        self.pulled: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> where the group's last pull began: what lies before it has been fetched.
+
+        In memory only, and only of pairs that have committed something: for people who look."""
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
         self._versioned = 0  # `changed` when data_version last moved
         self._foreign_offsets: dict[str, Any] = {}
@@ -96,11 +100,26 @@ class OffsetTable:
         offset = -1 if queues is None else queues.get(queue_id, -1)
         return offset if offset >= 0 else None
 
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A member of the group pulls from `offset` on."""
+        pair = topic, group
+        if pair in self._offsets:
+            queues = self.pulled.get(pair)
+            if queues is None:
+                queues = self.pulled[pair] = {}
+            queues[queue_id] = offset
+
+    def fetched(self, group: str, topic: str, queue_id: int) -> int:
+        """How far the group's members have fetched a queue, which is never less than what they committed."""
+        pulled = self.pulled.get((topic, group), {}).get(queue_id, 0)
+        return max(pulled, self.query(group, topic, queue_id) or 0)
+
     # -- an administrator's reset ----------------------------------------------------------------------
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Send a group to `offset`: from now on for whoever asks, and by its next pull for who reads already."""
         self.resets.get((topic, group), {}).pop(queue_id, None)
+        self.pulled.get((topic, group), {}).pop(queue_id, None)
         self.commit(group, topic, queue_id, offset)
         self.resets.setdefault((topic, group), {})[queue_id] = offset
 
@@ -151,6 +170,7 @@ class OffsetTable:
         for pair in pairs:
             self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
             self.resets.pop(pair, None)
+            self.pulled.pop(pair, None)
         self.changed += len(pairs)
         return len(pairs)
 

@@ -159,6 +159,7 @@ class PullProcessor:
             except ValueError as exc:
                 self._refuse(session, request, ResponseCode.SYSTEM_ERROR, str(exc))
                 return
+        self._offsets.note_pull(group, topic, queue_id, header.queue_offset)
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = (

@@ -56,6 +56,34 @@ def test_the_progress_of_a_group_has_a_row_for_each_queue(filled: InProcess, cli
     assert (found[1]["brokerOffset"], found[1]["consumerOffset"], found[1]["lastTimestamp"]) == (1, 0, 0)
 
 
+def test_what_was_fetched_and_not_committed_is_in_flight(filled: InProcess, client: Client) -> None:
+    def in_flight() -> int:
+        row = rows(client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "T"}).body)[0]
+        everybody = fastjson.loads(
+            client.call(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body
+        )
+        found = int(row["pullOffset"]) - int(row["consumerOffset"])
+        assert everybody["totalInflightDiff"] == found
+        return found
+
+    def pull(offset: int) -> None:
+        client.call(RequestCode.PULL_MESSAGE, pull_ext("T", consumerGroup="g", queueOffset=offset))
+
+    filled.broker.offsets.commit("g", "T", 0, 2)
+    assert in_flight() == 0
+    pull(2)
+    assert in_flight() == 0, "what lies before a pull's offset was fetched, and that is what is committed"
+    pull(7)
+    assert in_flight() == 5
+    pull(999)
+    assert in_flight() == 8, "nobody has fetched what is not there"
+    filled.broker.offsets.commit("g", "T", 0, 10)
+    assert in_flight() == 0
+    pull(10)
+    reset(client, timestamp=0)
+    assert in_flight() == 0, "after a reset nothing is fetched yet"
+
+
 def test_a_group_that_never_consumed_has_an_empty_table(client: Client) -> None:
     answer = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "nobody"})
     assert (answer.code, answer.body) == (0, b'{"consumeTps":0.0,"offsetTable":{}}')
