@@ -98,7 +98,13 @@ def producer(pair: Pair) -> Iterator[Producer]:
 
 def original(pair: Pair, **settings: str | int) -> Original:
     """A broker of Apache RocketMQ in this group."""
-    every = {**SETTINGS, "timerWheelEnable": "false", "waitTimeMillsInSendQueue": "10000", **settings}
+    # The interval is also how long a RocketMQ slave is silent before its first report.
+    own: dict[str, str | int] = {
+        "timerWheelEnable": "false",
+        "waitTimeMillsInSendQueue": "10000",
+        "haSendHeartbeatInterval": 1000,
+    }
+    every: dict[str, str | int] = {**SETTINGS, **own, **settings}
     config = {key: str(value) for key, value in every.items()}
     return Original(pair.root / "original", HEAP, config, namesrv=pair.namesrv)
 
