@@ -432,6 +432,7 @@ class Broker:
         self.replication.begin_turn()
         pulls, replication = self._pulls, self.replication
         pulls.closed, pulls.is_slave = replication.unread, replication.is_slave
+        self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
 
     def wakened(self) -> None:

@@ -51,6 +51,8 @@ class BulkPull:
         statistics: Statistics,
     ) -> None:
         self.rules = rules
+        self.closed: str | None = None
+        """Why nobody is served at the moment: a broker that must not be read while it finds out what it has."""
         self._store = store
         self._reader = reader
         self._topics = topics
@@ -59,6 +61,9 @@ class BulkPull:
 
     def pull(self, session: Session, request: Request) -> None:
         """One request, answered now or when the disk has been read."""
+        if self.closed is not None:
+            session.answer(request, ResponseCode.SYSTEM_BUSY, self.closed)
+            return
         header = request.header(BulkPullHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if not self.rules.broker_readable:
