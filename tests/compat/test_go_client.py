@@ -6,10 +6,15 @@ Its expectations are also those against the original: ROPEWALK_COMPAT_TARGET=roc
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from ropewalk import Producer, PushConsumer, ReceivedMessage
 from tests.compat.conftest import Server, unavailable
 from tests.compat.driver import Event, Run
 from tests.compat.go_driver import GoBroken, GoMissing, play
@@ -169,3 +174,46 @@ def test_a_request_is_answered_and_one_without_an_answer_times_out(go: Run) -> N
     assert answers == [f"re: question {n}" for n in range(3)]
     assert not go.events("request_reply", "replyFailed")
     assert "timeout" in go.one("request_reply", "unanswered")["error"]
+
+
+# -- half in Go, half in Python ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_half(go: Run, server: Server, tmp_path: Path) -> Iterator[ThreadPoolExecutor]:
+    """Somewhere to play the Go half meanwhile; what is needed for it is known to be there."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def test_a_python_program_answers_a_go_program(
+    other_half: ThreadPoolExecutor, server: Server, tmp_path: Path
+) -> None:
+    with Producer(server.namesrv) as responder:
+
+        def answer(message: ReceivedMessage) -> None:
+            if not message.body.startswith(b"silence"):
+                responder.reply(message, b"re: " + message.body)
+
+        topic = f"{PREFIX}-asker"
+        with PushConsumer(f"{topic}-python", {topic: "*"}, answer, server.namesrv, consume_from="first"):
+            run = other_half.submit(play, server.namesrv, tmp_path, PREFIX, "asker").result()
+    assert [event["body"] for event in run.events("asker", "answered")] == [
+        f"re: question {n}" for n in range(3)
+    ]
+
+
+def test_a_go_program_answers_a_python_program(
+    other_half: ThreadPoolExecutor, server: Server, tmp_path: Path
+) -> None:
+    played = other_half.submit(play, server.namesrv, tmp_path, PREFIX, "answerer")
+    topic = f"{PREFIX}-answerer"
+    with Producer(server.namesrv) as asker:
+        wake = threading.Event()
+        for _ in range(400):
+            if len(asker.queues(topic)) == 4:  # the Go half has begun the topic, and will be there
+                break
+            wake.wait(0.05)
+        bodies_found = [asker.request(topic, b"question %d" % n, timeout=20).body for n in range(3)]
+    assert bodies_found == [b"re: question %d" % n for n in range(3)]
+    assert not played.result().events("answerer", "replyFailed")

@@ -168,6 +168,9 @@ func main() {
 			names = append(names, name)
 		}
 	}
+	for name, run := range halves {
+		scenarios[name] = run
+	}
 	var all sync.WaitGroup
 	for _, name := range names {
 		all.Add(1)

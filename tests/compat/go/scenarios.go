@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,12 @@ var scenarios = map[string]func(*World){
 	"retry_dlq":     retryDlq,
 	"pull":          pull,
 	"request_reply": requestReply,
+}
+
+// Played on request only: somebody else is at the other end.
+var halves = map[string]func(*World){
+	"asker":    asker,
+	"answerer": answerer,
 }
 
 var background = context.Background()
@@ -337,15 +344,15 @@ func pull(w *World) {
 	must(c.Shutdown())
 }
 
-func requestReply(w *World) {
-	asker, replier := w.Producer(), w.Producer()
-	sendOne(w, asker, w.Message("silence, the topic begins"))
+// answering starts a consumer that answers everything but silence.
+func answering(w *World, answered *Seen) rocketmq.PushConsumer {
+	replier := w.Producer()
 	c := w.PushConsumer()
 	must(c.Subscribe(w.topic, consumer.MessageSelector{Type: consumer.TAG, Expression: "*"},
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {
 				body := string(message.Body)
-				if len(body) >= 7 && body[:7] == "silence" {
+				if strings.HasPrefix(body, "silence") {
 					continue
 				}
 				reply, err := consumer.CreateReplyMessage(message, nil)
@@ -358,18 +365,49 @@ func requestReply(w *World) {
 				if _, err = replier.SendSync(background, reply); err != nil {
 					w.Emit("replyFailed", "error", err.Error())
 				}
+				answered.Add(body)
 			}
 			return consumer.ConsumeSuccess, nil
 		}))
 	must(c.Start())
-	// A broker knows a producer by its heartbeat: before that nobody can be answered.
-	time.Sleep(2 * time.Second)
+	return c
+}
+
+// asking asks three questions and reports the answers.
+func asking(w *World, p rocketmq.Producer) {
 	for i := 0; i < 3; i++ {
-		answer, err := asker.Request(background, 15*time.Second, w.Message("question %d", i))
+		answer, err := p.Request(background, 15*time.Second, w.Message("question %d", i))
 		must(err)
 		w.Emit("answered", "body", string(answer.Body))
 	}
-	_, err := asker.Request(background, time.Second, w.Message("silence"))
+}
+
+func requestReply(w *World) {
+	p := w.Producer()
+	sendOne(w, p, w.Message("silence, the topic begins"))
+	c := answering(w, &Seen{})
+	// A broker knows a producer by its heartbeat: before that nobody can be answered.
+	time.Sleep(2 * time.Second)
+	asking(w, p)
+	_, err := p.Request(background, time.Second, w.Message("silence"))
 	w.Emit("unanswered", "error", fmt.Sprint(err))
+	must(c.Shutdown())
+}
+
+// The asking half: a client in another language answers.
+func asker(w *World) {
+	p := w.Producer()
+	sendOne(w, p, w.Message("silence, the topic begins"))
+	time.Sleep(2 * time.Second)
+	asking(w, p)
+}
+
+// The answering half: a client in another language asks, three times.
+func answerer(w *World) {
+	sendOne(w, w.Producer(), w.Message("silence, the topic begins"))
+	answered := &Seen{}
+	c := answering(w, answered)
+	w.Await("three questions are answered", func() bool { return answered.Count() >= 3 })
+	time.Sleep(300 * time.Millisecond)
 	must(c.Shutdown())
 }
