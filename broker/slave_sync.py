@@ -59,6 +59,7 @@ LOOK_S = 1.0
 STOCK_SYNC_S = 1.0
 CALL_S = 2.0
 COMPARE_S = 30.0
+TROUBLE_S = 2.0
 _PAUSE_S = 0.05
 
 
@@ -109,7 +110,8 @@ class SlaveSync:
         self._sent = 0
         """Of the own journal of commits, up to where this master was told."""
         self._stock_versions: dict[int, DataVersion] = {}
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, tuple[float, str]] = {}
+        """What is wrong -> since when, and what of it was told."""
         self._replication.before_report = self.before_report
         self._replication.service.secret_required = bool(self._secret)
 
@@ -137,12 +139,15 @@ class SlaveSync:
         await done.wait()
 
     def _say(self, what: str, trouble: str | None) -> None:
-        """Tell people once when a trouble begins, and once when it is over."""
+        """Tell people once of a trouble that lasts, and once when it is over; what passes in a moment is none."""
+        now = trio.current_time()
         if trouble is None:
-            if self._troubles.pop(what, None) is not None:
+            if self._troubles.pop(what, (0.0, ""))[1]:
                 log.info("over", trouble=what)
-        elif self._troubles.get(what) != trouble:
-            self._troubles[what] = trouble
+            return
+        since, told = self._troubles.setdefault(what, (now, ""))
+        if told != trouble and now - since >= TROUBLE_S:
+            self._troubles[what] = since, trouble
             log.warning(what, reason=trouble)
 
     def _master_address(self) -> str:

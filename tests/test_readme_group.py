@@ -13,6 +13,7 @@ import pytest
 
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.errors import RopewalkError
+from tests.ha.group import free_ports
 from tests.processes import checkout_command, checkout_environment
 from tests.test_readme import section, shown
 from tools.admin_ha import COLUMNS, status_rows
@@ -32,23 +33,6 @@ def steps() -> list[tuple[str, list[str]]]:
                 found.append((line[2:], []))
             else:
                 found[-1][1].append(line)
-    return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has at this moment, and of which the two below each are free as well."""
-    found: list[int] = []
-    while len(found) < count:
-        with socket.socket() as main, socket.socket() as fast, socket.socket() as ha:
-            main.bind(("127.0.0.1", 0))
-            port = main.getsockname()[1]
-            try:
-                fast.bind(("127.0.0.1", port - 2))
-                ha.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            if all(abs(port - other) > 3 for other in found):
-                found.append(port)
     return found
 
 

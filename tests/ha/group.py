@@ -1,6 +1,7 @@
 """A name server, a master and a slave as processes of their own, and the commands of whoever looks after them."""
 
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -21,6 +22,23 @@ from tools.ha_operator import Members, find_group
 SEGMENT_SIZE = 1 << 20
 PATIENCE_S = 30.0
 BROKER = "broker-a"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has at this moment, and of which the two below each are free as well."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as main, socket.socket() as fast, socket.socket() as ha:
+            main.bind(("127.0.0.1", 0))
+            port = main.getsockname()[1]
+            try:
+                fast.bind(("127.0.0.1", port - 2))
+                ha.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            if all(abs(port - other) > 3 for other in found):
+                found.append(port)
+    return found
 
 
 @dataclass
@@ -76,7 +94,7 @@ class Group:
             values = {
                 "storePathRootDir": root,
                 "mappedFileSizeCommitLog": SEGMENT_SIZE,
-                "haListenPort": 0,
+                "listenPort": free_ports(1)[0],
                 "registerNameServerPeriod": 10_000,
                 **settings,
             }
@@ -84,8 +102,7 @@ class Group:
             for key, value in values.items():
                 words += ["--set", f"{key}={value}"]
             replica = self.replicas[name] = Replica(name, root, words)
-        port = replica.ready["broker"].rpartition(":")[2] if replica.ready else "0"
-        replica.process, replica.ready = self._start(name, [*replica.words, "--set", f"listenPort={port}"])
+        replica.process, replica.ready = self._start(name, replica.words)
         return replica
 
     def kill(self, name: str) -> None:

@@ -2,10 +2,13 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from ropewalk.codes import RequestCode
+from tests.compat.test_replication_metadata import GROUP, TOPIC, call, has_plan, plan
 from tests.ha.group import BROKER, Group, Load, group_of
 from tests.processes import checkout_command, checkout_environment
 
@@ -110,6 +113,28 @@ def test_a_failover_with_too_few_answers_is_refused_and_force_says_what_it_may_c
         group.start("c")
         group.until_followed("b", 2)
         group.until(lambda: equal_logs(group, "a", "b", "c"), "the logs are the same")
+
+
+@pytest.mark.slow
+def test_metadata_follows_at_once_and_offsets_never_go_back(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b") as group:
+        a, b = group.replicas["a"], group.replicas["b"]
+        plan(a.address, 41)
+        began = time.monotonic()
+        group.until(lambda: has_plan(b.address, 41), "the slave has it")
+        assert time.monotonic() - began < 3.0, "it is there within a second, on a machine that is not busy"
+        group.kill("a")
+        commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "1", "commitOffset": "90"}
+        assert call(b.address, RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
+        group.start("a")
+        group.until(lambda: has_plan(a.address, 90), "the master has what was committed while it was away")
+        group.until_followed("a")
+        assert has_plan(b.address, 90)
+        call(a.address, RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"commitOffset": "20"})
+        group.until(lambda: has_plan(b.address, 20), "a consumer that goes back itself is followed")
+        report = group.admin("switch", BROKER)
+        assert report["newMaster"] == b.address
+        assert has_plan(b.address, 20)
 
 
 @pytest.mark.slow
