@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pytest
 
@@ -31,50 +33,47 @@ from tests.ha.pairs import (
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
-SOURCES = [JAVA_DIR / "status" / "Statuses.java"]
+SOURCES = sorted((JAVA_DIR / "status").glob("*.java"))
 SLAVE_TIMEOUT_MS = 1_500
 TOPIC = "statuses"
 HEAP = "192m"
 
 
-class Producer:
-    """The official Java producer; `send` gives the status of one message."""
+class JavaProgram:
+    """A small program of ours over the official client; what it says stands behind "= "."""
 
-    def __init__(self, namesrv: str, home: Path) -> None:
+    def __init__(self, home: Path, main: str, *arguments: str) -> None:
+        home.mkdir(exist_ok=True)
         jars = classpath(JAVA_DIR / "client-5.5.0.xml")
         options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
         options.append(f"-Drocketmq.client.logRoot={home / 'logs'}")
         self._process = subprocess.Popen(
-            [
-                program("java"),
-                *options,
-                "-cp",
-                f"{compiled(SOURCES, jars)}:{jars}",
-                "Statuses",
-                namesrv,
-                TOPIC,
-            ],
+            [program("java"), *options, "-cp", f"{compiled(SOURCES, jars)}:{jars}", main, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert self._line() == "ready"
 
-    def _line(self) -> str:
+    def line(self) -> str:
+        """What it says next; "" when it has ended."""
         assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
+        for line in iter(self._process.stdout.readline, ""):
             if line.startswith("= "):
                 return line[2:].strip()
-        raise AssertionError("the Java producer ended")
+        return ""
 
-    def send(self, body: str = "x") -> str:
+    def tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(body + "\n")
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        return self._line()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:
@@ -85,15 +84,34 @@ class Producer:
         self._process.stdout.close()
 
 
-@contextmanager
-def producer(pair: Pair) -> Iterator[Producer]:
-    home = pair.root / "java"
-    home.mkdir()
-    made = Producer(pair.namesrv, home)
-    try:
-        yield made
-    finally:
-        made.close()
+class Producer(JavaProgram):
+    """`send` gives the status of one message."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(pair.root / "producer", "Statuses", pair.namesrv, TOPIC)
+        assert self.line() == "ready"
+
+    def send(self, body: str = "x") -> str:
+        self.tell(body)
+        return self.line()
+
+
+class Consumer(JavaProgram):
+    """A push consumer that takes `pause_ms` for each message; `got` has them as (queue, offset, body)."""
+
+    def __init__(self, pair: Pair, pause_ms: int) -> None:
+        super().__init__(pair.root / "consumer", "Receiving", pair.namesrv, TOPIC, str(pause_ms))
+        assert self.line() == "ready"
+        self.got: list[tuple[str, ...]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while line := self.line():
+            self.got.append(tuple(line.split(" ", 2)))
+
+    def bodies(self) -> set[str]:
+        return {body for _queue, _offset, body in self.got}
 
 
 def original(pair: Pair, **settings: str | int) -> Original:
@@ -130,7 +148,7 @@ def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, t
         ports: dict[str, str | int] = {"listenPort": port, "haListenPort": port + 1}
         master = pair.start("master", brokerRole="SYNC_MASTER", slaveTimeout=SLAVE_TIMEOUT_MS, **ports)
         slave = original(pair, brokerRole="SLAVE", brokerId=1)
-        with producer(pair) as sender:
+        with Producer(pair) as sender:
             assert sender.send() == "SLAVE_NOT_AVAILABLE"
             slave.start()
             try:
@@ -174,7 +192,7 @@ def test_a_ropewalk_slave_follows_a_rocketmq_master(tmp_path: Path, java: str, t
         pair.start("slave", brokerRole="SLAVE", brokerId=1)
         master.start()
         try:
-            with producer(pair) as sender:
+            with Producer(pair) as sender:
                 until_status(sender, "SEND_OK")
                 traffic = Traffic(master.broker, TOPIC)
                 traffic.start()
@@ -203,6 +221,41 @@ def test_a_ropewalk_slave_follows_a_rocketmq_master(tmp_path: Path, java: str, t
             until_equal(pair, "slave", master)
         finally:
             master.stop(orderly=False)
+
+
+def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_master(
+    tmp_path: Path, java: str
+) -> None:
+    with Pair(tmp_path) as pair:
+        _, port = free_ports()
+        ports: dict[str, str | int] = {"listenPort": port, "haListenPort": port + 1}
+        master = pair.start("master", brokerRole="SYNC_MASTER", **ports)
+        pair.start("slave", brokerRole="SLAVE", brokerId=1)
+        until_acknowledged(master.address)
+        with Connection(master.address, 5.0) as connection:
+            assert {send(connection, number, TOPIC, 50) for number in range(400)} == {0}
+        with Consumer(pair, 15) as consumer:
+            eventually(lambda: len(consumer.got) > 50, pair.errors)
+            pair.kill("master")
+            had = len(consumer.got)
+            assert had < 300, "there has to be something left"
+            keys = {f"K{number:06}" for number in range(400)}
+            eventually(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
+            offsets = Counter((queue, offset) for queue, offset, _body in consumer.got)
+            assert sum(offsets.values()) - len(offsets) < 100, (
+                "what was consumed does not come again from the start"
+            )
+            pair.start("master")
+            until_acknowledged(master.address)
+            with Connection(master.address, 5.0) as connection:
+                assert {send(connection, number, TOPIC, 50) for number in range(400, 450)} == {0}
+            keys |= {f"K{number:06}" for number in range(400, 450)}
+            eventually(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
+            time.sleep(1.5)  # for what should not come
+            offsets = Counter((queue, offset) for queue, offset, _body in consumer.got)
+            assert sum(offsets.values()) - len(offsets) < 100, (
+                "offsets do not go back when the master returns"
+            )
 
 
 def _signal(process: int, number: signal.Signals) -> None:
