@@ -1,7 +1,8 @@
-"""Run simulated lives of the shipped store: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
+"""Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-`--bug NAME` plants a bug of tests/bugs in the store first, `--mode` chooses the flush. The exit status is 1 if a
-promise was broken, and the line says with which command it can be seen again.
+Two worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an operator.
+`--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store) or the class of promise (group). The
+exit status is 1 if a promise was broken, and the line says with which command it can be seen again.
 """
 
 from __future__ import annotations
@@ -9,45 +10,85 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+
+MODES = {"store": ("sync", "async"), "group": ("A1", "A3")}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--world", choices=tuple(MODES), default="store")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--mode", choices=("sync", "async", "both"), default="both")
+    parser.add_argument("--mode", help="sync, async (store), A1, A3 (group); all of a world if not given")
     parser.add_argument("--bug", help="plant this bug of tests/bugs first")
+    parser.add_argument("--verbose", action="store_true", help="tell what happened in each life")
     options = parser.parse_args()
+    modes = MODES[options.world]
+    if options.mode not in (None, "both", *modes):
+        parser.error(f"--mode of the world {options.world} is one of {', '.join(modes)}")
     if options.bug is not None:
         from tests.bugs.plant import install
 
         install(options.bug)
-    from tests.sim.world import Broken, run
-
-    seeds = (
-        [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
-    )
-    modes = {"sync": (True,), "async": (False,), "both": (True, False)}[options.mode]
+    live, broken_promise = _world(options.world)
+    chosen = modes if options.mode in (None, "both") else (options.mode,)
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    else:
+        seeds = range(options.first, options.first + options.seeds)
     began = time.monotonic()
-    refused = lost = 0
+    totals: dict[str, int] = {}
     for seed in seeds:
-        for sync_flush in modes:
-            mode = "sync" if sync_flush else "async"
+        for mode in chosen:
             try:
-                history = run(seed, sync_flush=sync_flush)
-            except Broken as broken:
+                told, events = live(seed, mode)
+            except broken_promise as broken:
                 bug = f" --bug {options.bug}" if options.bug else ""
                 print(f"BROKEN after {time.monotonic() - began:.1f} s: {broken}")
-                print(f"again: python -m tests.sim --seed {seed} --mode {mode}{bug}")
+                print(f"again: python -m tests.sim --world {options.world} --seed {seed} --mode {mode}{bug}")
                 return 1
-            refused += history.refused_starts
-            lost += history.lost_unacknowledged
-    print(
-        f"{len(seeds) * len(modes)} lives in {time.monotonic() - began:.1f} s: no promise broken; "
-        f"{lost} messages lost that nobody was promised, {refused} starts refused for a person to decide"
-    )
+            for name, count in told.items():
+                totals[name] = totals.get(name, 0) + count
+            if options.verbose:
+                print("\n".join([f"seed {seed}, {mode}: {told}", *events]))
+    lives = len(seeds) * len(chosen)
+    told_all = ", ".join(f"{count} {name}" for name, count in totals.items())
+    print(f"{lives} lives in {time.monotonic() - began:.1f} s: no promise broken; {told_all}")
     return 0
+
+
+Live = Callable[[int, str], tuple[dict[str, int], list[str]]]
+
+
+def _world(name: str) -> tuple[Live, type[AssertionError]]:
+    """How a life of this world is lived, and what it raises. Imported late: a bug may have to be planted first."""
+    if name == "store":
+        from tests.sim import world
+
+        def store(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            history = world.run(seed, sync_flush=mode == "sync")
+            return {
+                "messages lost that nobody was promised": history.lost_unacknowledged,
+                "starts refused for a person to decide": history.refused_starts,
+            }, []
+
+        return store, world.Broken
+    from tests.sim import group
+
+    def live(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+        history = group.run(seed, mode)
+        return {
+            "messages acknowledged": len(history.acknowledged),
+            "answers unknown": history.unknown,
+            "deaths": history.deaths,
+            "handovers": history.handovers,
+            "handovers given up": history.failed_handovers,
+            "groups that only a person can bring to rest": bool(history.unfinished),
+        }, history.events
+
+    return live, group.Broken
 
 
 if __name__ == "__main__":

@@ -235,6 +235,27 @@ class SimDisk(Disk):
         data = self.files[path].data
         return data.count(0) == len(data)
 
+    def modified_ms(self, path: Path) -> int:
+        return 1 << 62  # nothing here is ever old
+
+    def used_percent(self, path: Path) -> int:
+        return 1
+
+    def space(self, path: Path) -> tuple[int, int, int]:
+        return 1 << 41, self.room, self.room
+
+    def remove_tree(self, directory: Path) -> None:
+        for path in [each for each in self.files if directory in each.parents]:
+            self.remove(path)
+        self.folders -= {each for each in self.folders if each == directory or directory in each.parents}
+
+    def move(self, source: Path, target: Path) -> None:
+        self.step()
+        self._folder(target.parent)
+        self.files[target] = self.files.pop(source)
+        self.sync_directory(target.parent)
+        self.sync_directory(source.parent)
+
     def exists(self, path: Path) -> bool:
         return path in self.files or path in self.folders
 

@@ -1,0 +1,32 @@
+"""A master and two slaves under crashes, cuts, slow disks and handovers: nobody is promised what is not kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.group import run
+
+SEEDS = 40
+SEEDS_LONG = 1000
+PARTS = 10
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("safe_class", ["A1", "A3"])
+def test_a_group_keeps_its_promises_whatever_dies_and_whoever_is_cut_off(
+    safe_class: str, part: int, long_run: bool
+) -> None:
+    """A failing seed is seen again with `python -m tests.sim --world group --seed N --mode A1|A3`."""
+    count = (SEEDS_LONG if long_run else SEEDS) // PARTS // 2
+    for seed in range(part * count, (part + 1) * count):
+        try:
+            run(seed, safe_class)
+        except BaseException as failure:
+            failure.add_note(f"python -m tests.sim --world group --seed {seed} --mode {safe_class}")
+            raise
+
+
+def test_one_seed_tells_one_story() -> None:
+    first, second = run(7, "A1", 2.0), run(7, "A1", 2.0)
+    assert first.events == second.events
+    assert first.acknowledged == second.acknowledged
