@@ -12,7 +12,7 @@ from pathlib import Path
 import trio
 
 from tools.drill import damage, operate
-from tools.drill.cluster import Node
+from tools.drill.cluster import SLAVE_TIMEOUT_MS, Node
 from tools.drill.stage import Drill, Stage
 
 DISTANCE_S = 0.03
@@ -83,7 +83,8 @@ async def old_master_returns(stage: Stage) -> None:
     _cut(stage, master, slave, True)
     before = stage.ends.get(slave.name) or 0
     await stage.wait_for(lambda: (stage.ends.get(master.name) or 0) > before, 5.0)
-    await stage.calm(0.1)
+    # Longer than a master waits for its slave: what it says then must not be an acknowledgement.
+    await trio.sleep(1.3 * SLAVE_TIMEOUT_MS / 1000)
     extra = (stage.ends.get(master.name) or 0) - (stage.ends.get(slave.name) or 0)
     await _lose_machine(stage, master)
     _cut(stage, master, slave, False)

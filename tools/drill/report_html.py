@@ -141,7 +141,7 @@ def _section(result: Result) -> str:
 
 def _cards(result: Result) -> str:
     audit = result.audit
-    equal = {None: "not compared", True: "yes", False: "no"}[result.replicas.equal]
+    equal = {None: "–", True: "yes", False: "no"}[result.replicas.equal]
     cards = [
         (f"{result.write_gap.seconds * 1000:,.0f} ms", "longest write gap (RTO)", False),
         (f"{result.stored_gap.seconds * 1000:,.0f} ms", "of it, nothing stored", False),

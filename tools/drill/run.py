@@ -21,7 +21,7 @@ import trio
 import ropewalk
 from ropewalk.client.anyio_shell import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from tools.drill import reading
@@ -378,4 +378,6 @@ def _latency(waits_ms: list[float]) -> Latency | None:
 
 async def _log_end(connection: AsyncConnection) -> int:
     answer = await connection.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO), _ASK_S)
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for(answer.code, answer.remark)  # it starts, or it stops
     return int(fastjson.loads(answer.body)["table"]["commitLogMaxOffset"])
