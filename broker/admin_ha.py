@@ -52,6 +52,8 @@ class AdminHa:
         self._broker = desk.broker
         self._secret = desk.broker.config.ropewalk_secret
         self._challenges: dict[Session, bytes] = {}
+        self._unproven = ""
+        """Who was told last in the log to have proven nothing."""
 
     def handlers(self) -> dict[int, Handler]:
         proven = {
@@ -88,8 +90,10 @@ class AdminHa:
                 drawn = self._challenges.get(session, b"")
                 proof = request.ext.get("proof") or ""
                 if not proves(proof, self._secret, drawn, request.code, request.body):
-                    ip, port = session.link.peer
-                    log.warning("no proof of ropewalkSecret", peer=f"{ip}:{port}", code=request.code)
+                    ip = session.link.peer[0]
+                    if self._unproven != ip:  # it may try for hours, several times a second
+                        self._unproven = ip
+                        log.warning("no proof of ropewalkSecret", peer=ip, code=request.code)
                     raise Refused(
                         ResponseCode.NO_PERMISSION,
                         "this group has a ropewalkSecret, and the request does not prove that its sender knows it",

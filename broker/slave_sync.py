@@ -55,6 +55,7 @@ __all__ = ["Peer", "SlaveSync"]
 log = structlog.get_logger("broker.ha")
 
 SYNC_S = 0.1
+RETRY_S = 0.4
 LOOK_S = 1.0
 STOCK_SYNC_S = 1.0
 CALL_S = 2.0
@@ -310,6 +311,7 @@ class SlaveSync:
                 with self._turn():
                     self._member.lost_contact()
                 self._say("no metadata from the master", str(exc))
+                await trio.sleep(RETRY_S)
             await trio.sleep(SYNC_S)
 
     def _follows(self, address: str) -> bool:

@@ -239,7 +239,8 @@ def hand_over(
     if kind is Kind.SWITCH:
         if master is None:
             raise HandoverFailed(
-                f"no master of {group.broker_name} answers: `ropewalk admin ha failover {group.broker_name}`"
+                f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
+                f"failover {group.broker_name}`"
             )
         target = target or _closest(group, master)
     elif master is not None and not force:
@@ -301,6 +302,11 @@ def hand_over(
         raise HandoverFailed(handover.reason)
     event(f"{report.new_master} is the master of epoch {epoch}")
     return report
+
+
+def _why_silent(group: Group) -> str:
+    reasons = "; ".join(f"{address}: {why}" for address, why in sorted(group.silent.items()))
+    return f" ({reasons})" if reasons else ""
 
 
 def _told(send: Send, answer: Answer) -> str:
