@@ -86,6 +86,7 @@ BANS = (
             "ropewalk/client/queue_cache.py", "ropewalk/client/received.py", "ropewalk/client/tally.py",
             "ropewalk/client/asking.py",
             "ha/connection.py", "ha/service.py", "ha/client.py", "ha/group_transfer.py", "ha/raft/core.py",
+            "ha/divergence.py", "ha/epochs.py", "ha/hello.py", "ha/metadata.py", "ha/promotion.py", "ha/roles.py",
             "broker/session.py", "broker/send.py", "broker/pull.py", "broker/hold.py", "broker/pull_hold.py",
             "broker/topics.py", "broker/groups.py", "broker/offsets.py", "broker/clients.py",
             "broker/subscription.py", "broker/namesrv.py", "broker/routes.py", "broker/data_version.py",
