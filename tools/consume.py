@@ -33,8 +33,8 @@ from ropewalk.client.bodies import readable_body
 from ropewalk.client.core import Unreachable
 from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.routes import Queue
-from ropewalk.client.simple import Client, PendingPull, PullResult, PullStatus
-from ropewalk.errors import OutcomeUnknown, TryElsewhere, TryLater
+from ropewalk.client.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
+from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.interrupts import Interrupts
@@ -227,9 +227,8 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
     look_again_at = time.monotonic() + DISCOVER_S
     while True:
         try:
-            if reading.discover is not None and time.monotonic() >= look_again_at:
-                client.forget_routes()
-                for source in reading.discover():
+            if time.monotonic() >= look_again_at:
+                for source in _discovered(client, reading):
                     if source not in offsets:
                         offsets[source] = client.min_offset(source.topic, source.queue)
                 look_again_at = time.monotonic() + DISCOVER_S
@@ -253,6 +252,17 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
             client.close()
             client.forget_routes()
             time.sleep(RETRY_PAUSE_S)
+
+
+def _discovered(client: Client, reading: Reading) -> Sequence[TopicQueue]:
+    """What there is to read by now; nothing new while no name server can tell."""
+    if reading.discover is None:
+        return ()
+    try:
+        client.renew_routes()
+        return reading.discover()
+    except (NoNameServer, OutcomeUnknown, TryLater, UsageError, Rejected):
+        return ()
 
 
 def _answers(

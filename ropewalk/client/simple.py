@@ -158,6 +158,16 @@ class Client:
         self._routes.clear()
         self._write_routes.clear()
 
+    def renew_routes(self) -> None:
+        """Ask again about every topic whose route is remembered. One that nobody can tell of stays as it was."""
+        for topic in list(self._routes):
+            try:
+                answer = self._ask_name_server(route_request(topic))
+            except Unreachable:
+                return
+            if answer.code == ResponseCode.SUCCESS:
+                self._routes[topic] = parse_route(answer.body)
+
     # Sending
 
     def send(self, topic: str, message: Message, queue: Queue | None = None) -> SendResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -177,6 +178,41 @@ def test_a_topic_that_is_new_is_followed_too(
     ended = at_broker("consume", ropewalk_broker.name("tail-*"), "--follow", "--count", "2")
     writer.join()
     assert [line.split("\t")[1] for line in ended.lines] == ["one", "two"]
+
+
+def test_a_reader_goes_on_without_its_name_server(
+    ropewalk: RunCommand, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.consume.DISCOVER_S", 0.05)
+    cluster.create_topic("T", 1)
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as listener:  # a name server that hands every question on, for a while
+        name_server = f"127.0.0.1:{listener.getsockname()[1]}"
+        questions = 0
+
+        def serve() -> None:
+            nonlocal questions
+            connection, _ = listener.accept()
+            with connection, socket.create_connection(("127.0.0.1", cluster.port)) as behind:
+                behind.sendall(connection.recv(65536))
+                connection.sendall(behind.recv(65536))
+                questions += 1
+
+        def write() -> None:
+            server.join()
+            listener.close()
+            time.sleep(0.5)
+            cluster.put("T", 0, b"still there")
+
+        server = threading.Thread(target=serve)
+        writer = threading.Thread(target=write)
+        server.start()
+        writer.start()
+        ended = ropewalk("consume", "T", "--follow", "--count", "1", name_server=name_server)
+        writer.join()
+    assert questions == 1
+    assert ended.lines == ["still there"] and ended.errors == "", ended
 
 
 # Groups
