@@ -6,11 +6,13 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ropewalk import (
     Message,
+    NoReply,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -151,3 +153,132 @@ def test_a_delayed_message_comes_when_it_is_due(namesrv: str, topic: str) -> Non
         until(lambda: any(body == b"later" for body, _ in arrived), "the delayed one")
     (moment,) = [moment for body, moment in arrived if body == b"later"]
     assert 0.9 <= moment - began < 10
+
+
+class Seen:
+    """A handler that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[str]:
+        return sorted(message.body.decode() for message in self.messages)
+
+
+def test_every_member_of_a_broadcasting_group_gets_everything(
+    namesrv: str, topic: str, tmp_path: Path
+) -> None:
+    ann, bob = Seen(), Seen()
+
+    def member(handler: Seen, name: str) -> PushConsumer:
+        return PushConsumer(
+            f"{topic}-g", {topic: "*"}, handler, namesrv,
+            broadcasting=True, offsets_folder=tmp_path / name, consume_from="first",
+        )  # fmt: skip
+
+    with Producer(namesrv) as producer, member(bob, "bob"):
+        with member(ann, "ann"):
+            for number in range(10):
+                producer.send(topic, b"%d" % number)
+            until(lambda: len(ann.bodies) == len(bob.bodies) == 11, "both have all 11")
+        producer.send(topic, b"later")
+        again = Seen()
+        with member(again, "ann"):
+            until(lambda: bool(again.bodies) and len(bob.bodies) == 12, "both have the later one")
+            time.sleep(0.5)
+    assert again.bodies == ["later"], "ann goes on where she stopped"
+    assert ann.bodies == sorted(["first", *map(str, range(10))])
+
+
+def test_two_groups_get_everything_each_and_tags_are_filtered(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as producer:
+        for number in range(12):
+            tag = "ABC"[number % 3]
+            producer.send(topic, Message(f"{tag}{number}".encode(), tags=tag))
+    everything, some = Seen(), Seen()
+    with (
+        PushConsumer(f"{topic}-g1", {topic: "*"}, everything, namesrv, consume_from="first"),
+        PushConsumer(f"{topic}-g2", {topic: "A || C"}, some, namesrv, consume_from="first"),
+    ):
+        until(lambda: len(everything.bodies) == 13 and len(some.bodies) == 8, "each has its messages")
+        time.sleep(0.5)
+    assert everything.bodies == sorted(["first", *(f"{'ABC'[n % 3]}{n}" for n in range(12))])
+    assert some.bodies == sorted(f"{'ABC'[n % 3]}{n}" for n in range(12) if n % 3 != 1)
+
+
+def test_what_nobody_can_handle_becomes_a_dead_letter(namesrv: str, topic: str) -> None:
+    group = f"{topic}-g"
+    tries: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        if message.body == b"hopeless":
+            tries.append(message.reconsume_times)
+            raise RetryLater(delay_level=1)
+
+    with Producer(namesrv) as producer:
+        producer.send(topic, Message(b"hopeless", keys="key-1", tags="t"))
+    dead: list[ReceivedMessage] = []
+    letters = f"%DLQ%{group}"
+    with (
+        PushConsumer(group, {topic: "*"}, handle, namesrv, consume_from="first", max_retries=1),
+        PullConsumer(f"{group}-undertaker", {letters: "*"}, namesrv, consume_from="first") as undertaker,
+    ):
+
+        def found() -> bool:
+            undertaker.assign_topics()
+            dead.extend(undertaker.poll(timeout=0.5))
+            return bool(dead)
+
+        until(found, "the dead letter")
+    assert tries == [0, 1]
+    assert (dead[0].body, dead[0].keys, dead[0].tags, dead[0].topic) == (b"hopeless", "key-1", "t", topic)
+    assert dead[0].reconsume_times == 2
+
+
+def test_a_request_is_answered_and_one_without_an_answer_times_out(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as responder, Producer(namesrv) as asker:
+
+        def answer(message: ReceivedMessage) -> None:
+            if message.body.startswith(b"question"):
+                responder.reply(message, b"re: " + message.body)
+
+        with PushConsumer(f"{topic}-g", {topic: "*"}, answer, namesrv, consume_from="first"):
+            found = [asker.request(topic, b"question %d" % n, timeout=30).body for n in range(3)]
+            assert found == [b"re: question %d" % n for n in range(3)]
+            with pytest.raises(NoReply):
+                asker.request(topic, b"silence", timeout=1)
+
+
+def test_a_pull_consumer_goes_where_it_is_sent(namesrv: str, topic: str) -> None:
+    with Producer(namesrv) as producer:
+        queue = producer.queues(topic)[1]
+        before = producer.send(topic, b"0", queue=queue).queue_offset
+        for number in range(1, 6):
+            producer.send(topic, b"%d" % number, queue=queue)
+    with PullConsumer(f"{topic}-g", {topic: "*"}, namesrv, consume_from="first") as consumer:
+        (place,) = [one for one in consumer.assign_topics() if one.queue == queue]
+        consumer.assign([place])
+
+        def read(count: int) -> list[bytes]:
+            got: list[bytes] = []
+
+            def enough() -> bool:
+                got.extend(message.body for message in consumer.poll(timeout=0.2))
+                return len(got) >= count
+
+            until(enough, f"{count} messages")
+            return got
+
+        consumer.seek(place, before + 3)
+        assert read(3) == [b"3", b"4", b"5"]
+        consumer.seek_to_begin()
+        assert read(6)[-6:] == [b"%d" % n for n in range(6)]
+        consumer.seek(place, before + 4)
+        consumer.commit()
+    with PullConsumer(f"{topic}-g", {topic: "*"}, namesrv) as successor:
+        successor.assign([place])
+        assert successor.position(place) == before + 4
