@@ -39,7 +39,7 @@ GROUP = "drill"
 CLIENTS = "clients"
 """Whoever is no process of the cluster: the load, and the operator."""
 NAME_SERVER = "namesrv"
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 SLAVE_TIMEOUT_MS = 1000
 SEGMENT_SIZE = 4 * 1024 * 1024

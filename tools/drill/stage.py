@@ -19,7 +19,7 @@ from tools.drill.load import Load, Router
 from tools.drill.proxy import Rule
 from tools.drill.timeline import Timeline
 
-SETTLE_S = 20.0
+SETTLE_S = 30.0
 """How long a member may take to catch up, or the members to agree."""
 ACKNOWLEDGE_S = 30.0
 """How long a group may take to acknowledge again."""

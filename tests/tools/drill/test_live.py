@@ -1,8 +1,10 @@
-"""A live group is drilled by an administrator's commands, and goes on working afterwards."""
+"""A live group is drilled by an administrator's commands, and goes on working; without a fault there is no verdict."""
 
 import json
+import os
 import random
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +21,8 @@ from tests.tools.conftest import command_environment, command_line
 from tools.drill.cluster import Cluster
 from tools.drill.group import CannotRun, find_live_group
 from tools.drill.load import Load, LoadSpec, Router
+from tools.drill.run import run_drill
+from tools.drill.stage import Drill, Options, Progress, Stage
 from tools.drill.timeline import Timeline
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.trio]
@@ -98,3 +102,17 @@ async def test_only_orders_are_given_to_a_live_group_and_only_after_a_yes() -> N
     done = await drill("switch", "-n", "127.0.0.1:1")
     assert done.returncode == 2
     assert b"--yes" in done.stderr
+
+
+async def test_a_fault_that_never_took_effect_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def nothing(stage: Stage) -> None:
+        stage.fault("say that something is broken, and break nothing")
+
+    harmless = Drill(name="harmless", title="", expects="", members=1, script=nothing)
+    with pytest.raises(CannotRun, match="never took effect"):
+        await run_drill(harmless, Options(seconds=1.0), Progress())
+    assert not os.listdir(tmp_path)
