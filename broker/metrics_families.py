@@ -71,7 +71,7 @@ def _flag(value: bool) -> str:
 def _tables(broker: Broker, found: Found, later: list[Source]) -> None:
     ha = broker.ha_status
     end = broker.store.log.end_offset
-    role = broker.config.broker_role if ha.is_master else "SLAVE"
+    role = broker.member.record.role
     found += [
         _one("rocketmq_broker_permission", GAUGE, "Read 4, write 2", broker.config.broker_permission),
         _one("rocketmq_topic_number", GAUGE, "Topics of this broker", len(broker.topics)),

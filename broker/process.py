@@ -468,7 +468,7 @@ class BrokerProcess:
     # -- what the user sees ----------------------------------------------------------------------------
 
     def ready_line(self, ports: _Ports, took_s: float) -> str:
-        config = self.config
+        config, record = self.config, self.broker.member.record
         role = self.broker.replication.role
         mode = f"{role} + {config.flush_disk_type}"
         promise = promise_of(role, config.flush_disk_type, self.broker.replication.transfer.needed)
@@ -486,6 +486,8 @@ class BrokerProcess:
             "mode": mode,
             "sendOk": promise,
             "startMs": round(took_s * 1000),
+            "brokerId": record.broker_id,
+            "epoch": record.reign,
         }
         if self.options.json:
             return json.dumps(ready)
@@ -494,7 +496,9 @@ class BrokerProcess:
         return (
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
-            + f"data {ready['dataDir']}, {mode}, "
+            + f"data {ready['dataDir']}, {mode}"
+            + (f" (id {record.broker_id}, epoch {record.reign}: ropewalk/role.json)" if record.reign else "")
+            + ", "
             + (promise if role == SLAVE else f"SEND_OK means {promise}")
         )
 
