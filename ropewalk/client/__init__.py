@@ -10,6 +10,9 @@ the rules of producers (`sending.py`, with `choice.py` and `batcher.py`) and of 
 and are carried by `blocking_links.py` and `anyio_links.py`. `Producer` in `blocking_producer.py` and `AsyncProducer`
 in `producer.py` are shells over one core.
 
+An administrator's conversations are in `admin_cluster.py` and the `admin_*` files that stand on it; `Admin` in
+`blocking_admin.py` and `AsyncAdmin` in `admin.py` carry them.
+
 `addresses.py`, `routes.py`, `ids.py`, `bodies.py` and `membership.py` are pure helpers, `machine.py` this machine's
 clocks. `simple.py` is a small client over the blocking shell.
 

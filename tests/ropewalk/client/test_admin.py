@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 import anyio
 import pytest
 
 from ropewalk import Admin, AsyncAdmin, Message, Producer, PushConsumer, ReceivedMessage, Rejected, TopicQueue
+from ropewalk.client import admin as admin_module
+from ropewalk.client import blocking_admin
 from ropewalk.client.admin_groups import EARLIEST, LATEST
 from ropewalk.client.core import Unreachable
 from ropewalk.client.routes import Queue
@@ -356,7 +361,45 @@ def test_the_same_under_an_event_loop(ropewalk_broker: RopewalkBroker, run: Run)
     run(story)
 
 
+def test_a_call_that_is_cancelled_leaves_the_next_one_alone(
+    ropewalk_broker: RopewalkBroker, run: Run
+) -> None:
+    topic = ropewalk_broker.topic()
+
+    async def story() -> None:
+        async with AsyncAdmin(ropewalk_broker.namesrv) as admin:
+            for number in range(40):
+                with anyio.move_on_after(number / 4000):
+                    await admin.topic_status(topic)
+            assert len((await admin.topic_status(topic)).queues) == 4
+
+    run(story)
+
+
 def test_a_method_has_the_name_and_the_words_of_its_conversation() -> None:
     for method in (Admin.create_topic, AsyncAdmin.create_topic):
         assert method.__name__ == "create_topic"
         assert (method.__doc__ or "").startswith("Make a topic at every master")
+
+
+def example(module: ModuleType, name_servers: str) -> str:
+    """The program in a module's docstring, for this test's name server."""
+    lines = (module.__doc__ or "").splitlines()
+    code = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
+    assert "127.0.0.1:9876" in code
+    return code.replace("127.0.0.1:9876", name_servers)
+
+
+def test_the_examples_of_the_docstrings_do_what_they_say(
+    ropewalk_own_broker: RopewalkBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namesrv = ropewalk_own_broker.namesrv
+    exec(example(blocking_admin, namesrv), {"Admin": Admin})
+    with Admin(namesrv) as admin:
+        assert len(admin.topic_route("orders").read_queues()) == 4
+        admin.delete_topic("orders")
+    code = textwrap.indent(example(admin_module, namesrv), "    ")
+    names: dict[str, Any] = {"AsyncAdmin": AsyncAdmin}
+    exec(f"async def story() -> None:\n{code}", names)
+    anyio.run(names["story"])
+    assert capsys.readouterr().out == "0\n0\n"
