@@ -1,5 +1,8 @@
 """Every code the original broker answers: built, or refused as decided."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from broker.broker import name_server_handlers
@@ -56,6 +59,8 @@ LISTED = (
     | CONTROLLER
     | NEVER_HANDLED
 )
+REFUSED_IN_WORDS = {60, 61}
+"""Answered, with a refusal of their own and not with 3: a slave's questions about timers."""
 SPINE = {10, 310, 320, 11, 361, 14, 15, *range(29, 36), 38}
 """What no broker of ours may do without, whatever else is built by now."""
 
@@ -81,6 +86,15 @@ def test_a_broker_answers_none_of_the_codes_that_it_sends_or_that_others_answer(
     assert not built & ((TO_CLIENTS - RELAYED) | CONTROLLER | NEVER_HANDLED)
     assert not built & (NAME_SERVER - {901, 904})
     assert all(code in names_of(RequestCode) or code in ROPEWALK_CODES for code in built)
+
+
+def test_the_readme_lists_every_code_that_is_served_and_no_other(running: InProcess) -> None:
+    handlers = running.broker.handlers
+    built = {int(code) for code in handlers.hot.keys() | handlers.cold.keys()} - set(ROPEWALK_CODES)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    start = readme.index("The request codes that are served")
+    told = {int(number) for number in re.findall(r"\b\d+\b", readme[start : readme.index("\n\n", start)])}
+    assert told == built - REFUSED_IN_WORDS
 
 
 def test_codes_that_are_answered_have_one_handler_each(running: InProcess) -> None:
