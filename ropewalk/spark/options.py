@@ -315,8 +315,12 @@ _SPELLINGS: Final = {
     for spelling in (name, *item.metadata["aliases"])
 }
 _USE_TEXT: Final[dict[str, str]] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
-# What Spark itself puts beside a source's options, or reads from them.
+# What Spark itself puts beside a source's options.
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "outputmode", "serialization.format"))
+_TABLES: Final = (
+    "a table cannot be made of this source: Spark keeps a table's options to itself when the table is read. "
+    "Make a view instead: spark.read.format('ropewalk').options(...).load().createOrReplaceTempView('name')"
+)
 _SECRETS: Final[dict[str, tuple[str, str]]] = {
     "access_key": ("accessKey", "ROPEWALK_ACCESS_KEY"),
     "secret_key": ("secretKey", "ROPEWALK_SECRET_KEY"),
@@ -331,6 +335,8 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
     """
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
+    if not raw or any(spelling.lower().startswith("option.") for spelling in raw):
+        raise BadOption(_TABLES if raw else f"no options were given. If this is a table: {_TABLES}")
     for spelling, text in raw.items():
         low = spelling.lower()
         if low.startswith("x-") or low in _OF_SPARK:

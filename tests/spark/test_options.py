@@ -103,6 +103,13 @@ def test_options_of_the_caller_and_of_spark_pass() -> None:
     parse({**STORE, "x-note": "mine", "checkpointLocation": "/c"}, "stream")
 
 
+def test_a_table_is_refused_when_it_is_made_and_when_it_is_read() -> None:
+    made = {**STORE, **{f"option.{name}": value for name, value in STORE.items()}, "owner": "me"}
+    for options in (made, {}):
+        with pytest.raises(BadOption, match="Make a view instead"):
+            parse(options)
+
+
 def test_secrets_are_neither_shown_nor_needed_in_a_plan() -> None:
     options = parse({**LIVE, "secretKey": "s3cret", "accessKey": "me"})
     assert options.secret_key == "s3cret"

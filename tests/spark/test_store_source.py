@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.stores import COMPAT_NAMES, MadeStore, unpack_compat
+import ropewalk.spark
+from ropewalk.spark.session import start_all
+from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,8 +167,8 @@ def test_a_stream_follows_a_growing_store_over_restarts(spark: SparkSession, tmp
     made = MadeStore(tmp_path / "store", segment_size=8192)
     made.fill(40)
     folders = (tmp_path / "store", tmp_path / "checkpoint", tmp_path / "lake")
-    counts, offsets = run_stream(spark, *folders, maxOffsetsPerTrigger=15)
-    assert counts == [15, 15, 10]
+    counts, offsets = run_stream(spark, *folders, maxOffsetsPerTrigger=25)
+    assert counts == [25, 15]
     made.fill(25)
     made.append(dispatch=False)  # behind the safe end: not yet
     counts, offsets = run_stream(spark, *folders)
@@ -173,17 +176,33 @@ def test_a_stream_follows_a_growing_store_over_restarts(spark: SparkSession, tmp
     assert offsets == [offset for offset, _ in made.written[:-1]]
 
 
-def test_a_checkpoint_behind_retention_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    made = MadeStore(tmp_path / "store", segment_size=4096)
+def test_conditions_are_arguments_of_the_helper(spark: SparkSession, tmp_path: Path) -> None:
+    made = MadeStore(tmp_path)
+    made.fill(40)
+    since = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(milliseconds=11)
+    frame = ropewalk.spark.read(
+        spark, "orders", store=str(tmp_path), queues={"b": [1]}, since=since, tags=["tag0"], brokerName="b"
+    )
+    rows = frame.collect()
+    assert {(row.topic, row.queueId, row.tags) for row in rows} == {("orders", 1, "tag0")}
+    assert len(rows) == len([number for number in range(10, 40) if number % 4 == 2 and number % 3 == 0])
+
+
+def test_queries_are_started_one_after_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    made = MadeStore(tmp_path / "store")
     made.fill(10)
-    folders = (tmp_path / "store", tmp_path / "checkpoint", tmp_path / "lake")
-    _, offsets = run_stream(spark, *folders)
-    made.fill(60)
-    segments = sorted((tmp_path / "store" / "commitlog").iterdir())
-    for segment in segments[:4]:
-        segment.unlink()
-    with pytest.raises(Exception, match=r"bytes are gone, perhaps by retention"):
-        run_stream(spark, *folders)
-    _, more = run_stream(spark, *folders, failOnDataLoss="false")
-    begins = int(segments[4].name)
-    assert more == offsets + [offset for offset, _ in made.written if offset >= begins]
+    reader = spark.readStream.format("ropewalk").options(
+        mode="store", startingOffsets="earliest", columns="topic"
+    )
+    writers = [
+        reader.load(str(made.root)).writeStream.format("memory").queryName(f"memory_{number}")
+        for number in range(2)
+    ]
+    queries = start_all(writers)
+    try:
+        for query in queries:
+            query.processAllAvailable()
+        assert [spark.table(f"memory_{number}").count() for number in range(2)] == [10, 10]
+    finally:
+        for query in queries:
+            query.stop()

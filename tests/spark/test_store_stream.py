@@ -172,6 +172,19 @@ def test_a_log_that_lost_its_tail_is_told_after_a_moment(
     assert lenient.latestOffset(end, ALL) == end
 
 
+def test_a_checkpoint_behind_retention_is_told(made: MadeStore) -> None:
+    stream = reader(made.root, startingOffsets="earliest")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    segments = sorted((made.root / "commitlog").iterdir())
+    segments[0].unlink()
+    begins = int(segments[1].name)
+    with pytest.raises(DataLoss, match=f"begins at offset {begins} now, and the query has come to 0"):
+        stream.partitions(start, end)
+    lenient = reader(made.root, startingOffsets="earliest", failOnDataLoss="false")
+    assert rows(lenient, start, end) == [offset for offset in written(made) if offset >= begins]
+
+
 def test_a_checkpoint_of_something_else_is_told(made: MadeStore) -> None:
     stream = reader(f"a={made.root}", startingOffsets="earliest")
     end = stream.latestOffset(stream.initialOffset(), ALL)
