@@ -187,8 +187,15 @@ class Replication:
 
     def need(self, acks: int) -> None:
         """Wait for so many slaves from now on."""
-        self.transfer.needed = acks
         self._dirty = True
+        if (acks > 0) == self.waits:
+            self.transfer.needed = acks
+            return
+        self.waits = acks > 0
+        self.transfer = GroupTransfer(acks, self._slave_timeout, self.store.log.end_offset)
+        self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
+        self._judge()
+        self.on_role()
 
     def recount(self) -> None:
         """Who counts may be different: look at what they have again."""

@@ -395,6 +395,28 @@ def test_a_master_that_becomes_a_slave_takes_nothing_more_and_leads_again_where_
     assert client.send("T", b"sync").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+def test_the_number_of_slaves_to_wait_for_may_change_at_any_time(process: InProcess) -> None:
+    one, two = with_slave(process, 2)
+    replication, client = process.broker.replication, process.connect()
+    replication.need(2)
+    client.ask(V2, send_ext("T"), b"two")
+    one.report()
+    assert codes(client) == []
+    replication.need(1)
+    process.turn()
+    assert codes(client) == [0]
+    client.ask(V2, send_ext("T"), b"nobody")
+    replication.need(0)
+    process.turn()
+    assert codes(client) == [0] and client.send("T", b"at once").code == 0
+    assert len(seen(process)) == 3
+    replication.need(1)
+    client.ask(V2, send_ext("T"), b"again")
+    assert codes(client) == [] and len(seen(process)) == 3
+    two.report()
+    assert codes(client) == [0] and len(seen(process)) == 4
+
+
 def test_who_still_waits_when_the_role_changes_is_not_acknowledged(process: InProcess) -> None:
     with_slave(process)
     client = process.connect()
