@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.client.blocking import Connection
+from ropewalk.client.messages import Message, send_request
+from ropewalk.client.routes import Queue
 from ropewalk.codes import RequestCode
 from tests.compat.test_replication_metadata import GROUP, TOPIC, call, has_plan, plan
-from tests.ha.group import BROKER, Group, Load, group_of
+from tests.ha.group import BROKER, SEGMENT_SIZE, Group, Load, group_of
 from tests.processes import checkout_command, checkout_environment
 
 
@@ -163,3 +166,28 @@ def test_a_watcher_fails_over_by_itself_and_says_so(tmp_path: Path) -> None:
             if watching.stdout is not None:
                 watching.stdout.close()
         assert set(load.acknowledged) <= set(group.consume("demo"))
+
+
+@pytest.mark.slow
+def test_a_slave_behind_retention_starts_anew_and_keeps_its_old_log_aside(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b", fileReservedTime=0) as group:
+        a, b = group.replicas["a"], group.replicas["b"]
+        with Load(group, "demo") as load:
+            load.until(5)
+        group.kill("b")
+        with Connection(a.address, 5.0) as connection:
+            for number in range(40):
+                body = Message(b"%06d" % number * 15_000)
+                connection.call(send_request("demo", Queue(BROKER, 0), body, f"{number:032X}", 0))
+        group.until(
+            lambda: call(a.address, RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0, "it may be asked"
+        )
+        group.until(lambda: group.status()[a.address]["maxOffset"] > 3 * SEGMENT_SIZE, "the log has rolled")
+        group.until(lambda: not (a.root / "commitlog" / f"{0:020d}").exists(), "its oldest file is gone")
+        group.start("b")
+        group.until_followed("a")
+        group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
+        (kept,) = (b.root / "ropewalk" / "diverged").iterdir()
+        assert "begins at" in json.loads((kept / "about.json").read_text())["why"]
+        report = group.admin("switch", BROKER)
+        assert report["newMaster"] == b.address
