@@ -38,6 +38,9 @@ log = structlog.get_logger("broker.ha")
 
 ALL_GONE_MS = 1 << 62
 _DELAYS_WAITING_MAX = 256
+TABLES_MS = 800
+"""A table that is large travels no more often: to write it out costs the loop a tenth of a second."""
+_LARGE = 1_000
 
 
 class HaMember:
@@ -72,7 +75,9 @@ class HaMember:
         self.on_role: Callable[[], None] = lambda: None
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
-        self._has_file = False
+        self._has_file = self._unsaved = False
+        self._tables_ms: dict[int, int] = {}
+        """When each slave was last given a table that is large."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
@@ -99,10 +104,11 @@ class HaMember:
             )  # fmt: skip
         elif not record.reign:  # nobody ever changed it: the configuration says who this is
             record = msgspec.structs.replace(record, role=config.broker_role, broker_id=config.broker_id)
-        before = record.terms.required_acks
+        before, version = record.terms.required_acks, record.terms.version
         if record.role != SLAVE and config.broker_role != SLAVE:
             terms = record.terms.with_promise(config.broker_role, config.in_sync_replicas)
             record = msgspec.structs.replace(record, role=config.broker_role, terms=terms)
+        self._unsaved = self._has_file and record.terms.version > version
         self.core = RoleCore(record)
         self.roll = Roll.of(record.terms, before)
 
@@ -120,6 +126,8 @@ class HaMember:
             elif record.terms.slaves:
                 # Somebody may have taken its place while this broker was down: look before anything is promised.
                 replication.fence = "looking whether another broker became master meanwhile"
+        if self._unsaved:  # the configuration promises something else than before
+            self._save(record, None, lambda: None)
         self._broker.topics.set_state_version(record.reign, self._broker.now_ms())
         self._publish()
 
@@ -358,9 +366,10 @@ class HaMember:
             for (topic, group, queue_id), time_ms in changed
             if (offset := broker.offsets.query(group, topic, queue_id)) is not None
         ]
-        seen = Seen(
-            self.run, broker.topics.generation, broker.groups.generation, sequence, self._delays_generation
-        )
+        topics, groups = broker.topics.generation, broker.groups.generation
+        if (known.topics, known.groups) != (topics, groups) and not self._may_travel(ask.broker_id):
+            topics, groups = known.topics, known.groups
+        seen = Seen(self.run, topics, groups, sequence, self._delays_generation)
         return SyncAnswer(
             epoch=self.core.record.reign,
             seen=seen,
@@ -376,6 +385,16 @@ class HaMember:
             commits=commits,
             more=sequence < broker.offsets.journal.sequence,
         )
+
+    def _may_travel(self, broker_id: int) -> bool:
+        """Whether the tables of topics and groups may be sent to this slave now."""
+        if len(self._broker.topics) + len(self._broker.groups) < _LARGE:
+            return True
+        now = self._broker.monotonic_ms()
+        if now - self._tables_ms.get(broker_id, now - TABLES_MS) < TABLES_MS:
+            return False
+        self._tables_ms[broker_id] = now
+        return True
 
     # -- metadata: as a slave ------------------------------------------------------------------------
 

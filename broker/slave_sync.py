@@ -439,7 +439,15 @@ class SlaveSync:
         ]
         newest = max(masters, key=lambda each: each.reign, default=None)
         record = member.record
-        if newest is not None and newest.reign > record.reign and newest.reign >= record.epoch:
+        answered = {each.address for each in standings}
+        moved = newest is not None and record.role == SLAVE and record.master not in answered
+        # A master of the same reign elsewhere is the same one, started again on another port.
+        enough = record.reign if moved else record.reign + 1
+        if (
+            newest is not None
+            and newest.reign >= max(enough, record.epoch)
+            and newest.address != record.master
+        ):
             broker_id = self._id_under(newest)
             log.warning(
                 "there is a newer master", address=newest.address, epoch=newest.reign, broker_id=broker_id

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from broker.serve import Connection
+from broker.topics import TopicConfig
 from ha.hello import (
     Challenge,
     EpochAsk,
@@ -301,6 +302,34 @@ def test_a_slave_is_told_what_moved_and_nothing_else(process: InProcess) -> None
     assert [commit[:4] for commit in moved.commits] == [("T", "cg", 0, 7)]
     foreign = Seen("another run", *(1 << 40,) * 4)
     assert sync(client, foreign).topics is not None, "generations of another process mean nothing"
+
+
+def test_a_large_table_travels_once_a_second_and_the_newest_then(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    for number in range(1000):
+        process.broker.topics.update(TopicConfig(f"T{number}"), process.clock())
+    seen = sync(client).seen
+    process.broker.topics.update(TopicConfig("more"), process.clock())
+    assert sync(client, seen).topics is None and sync(client, seen).seen.topics == seen.topics
+    process.clock.ms += 800
+    answer = sync(client, seen)
+    assert answer.topics is not None and "more" in answer.topics["topicConfigTable"]
+
+
+def test_a_promise_that_the_configuration_changed_is_on_disk_before_slaves_hear_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=3)) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=2)) as process:
+        assert process.broker.replication.transfer.needed == 2, (
+            "the slave still thinks that two are waited for"
+        )
+        process.settle()
+    terms = json.loads((tmp_path / "ropewalk" / "role.json").read_text())["terms"]
+    assert (terms["inSyncReplicas"], terms["version"]) == (2, 3)
 
 
 def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:
