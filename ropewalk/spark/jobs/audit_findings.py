@@ -124,7 +124,9 @@ def join(side: StoreFiles, number: int, pieces: Sequence[PieceResult]) -> Joined
             expected, filled_through = filled_through, -1
         if expected is not None and expected >= piece.stop:
             continue  # one record reaches over all of this piece
-        if walked is None or (walked.first < 0 and expected is None):
+        # A file that begins with no record does not end an open stretch: most logs have one allocated ahead.
+        has_some = walked is not None and (walked.records > 0 or walked.stop in (Stop.FILLER, Stop.PIECE))
+        if walked is None or (expected is None and (walked.first < 0 or not has_some)):
             if expected is not None:
                 open_at, torn, expected = expected, False, None
             if walked is not None:

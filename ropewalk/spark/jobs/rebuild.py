@@ -64,6 +64,8 @@ class Rebuilt:
     """With `verify`: what is not as the store's own, and in which way."""
     verified: int = 0
     """Files that were compared."""
+    indexed_twice: int = 0
+    """Records that the store's own index holds twice, as RocketMQ's do after a crash."""
 
 
 def rebuild(tasks: Tasks, options: RebuildOptions) -> Rebuilt:
@@ -94,6 +96,7 @@ def rebuild(tasks: Tasks, options: RebuildOptions) -> Rebuilt:
         done.index = index.files
         done.verified += index.compared
         done.different += index.different
+        done.indexed_twice = index.doubled
     return done
 
 
@@ -110,6 +113,7 @@ def rebuild_report(options: RebuildOptions, done: Rebuilt) -> Report:
         "index_items": sum(items for _name, items, _offset in done.index),
         "files_compared": done.verified,
         "different": len(done.different),
+        "indexed_twice_by_broker": done.indexed_twice,
     }
     tables = [
         Table(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ropewalk.format.index import HEADER_SIZE, Geometry, IndexHeader
 from ropewalk.spark.jobs.columns import topics_of
 from ropewalk.spark.jobs.files import write_file
 from ropewalk.spark.jobs.index_check import geometry_of, index_paths
-from ropewalk.spark.jobs.index_files import index_name, items_of, pack_index
+from ropewalk.spark.jobs.index_files import ITEM, index_name, items_of, pack_index
 from ropewalk.spark.jobs.log_files import StoreFiles, read_at
 from ropewalk.spark.jobs.scan import Records
 from ropewalk.spark.jobs.tasks import Key, Tasks
@@ -30,6 +30,8 @@ class IndexBuilt:
     """Name, items and first log offset of each."""
     different: list[tuple[str, str]]
     compared: int = 0
+    doubled: int = 0
+    """Records that the store's own index holds twice, as RocketMQ's do after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ def rebuild_index(
     (files,) = tasks.run(_list_index, [out], "listing")
     if not verify:
         return IndexBuilt(files, [])
-    ((compared, wrong),) = tasks.run(_compare_index, [(out, tuple(paths))], "verifying")
-    return IndexBuilt(files, [("index", text) for text in wrong], compared)
+    ((compared, wrong, doubled),) = tasks.run(_compare_index, [(out, tuple(paths), geometry)], "verifying")
+    return IndexBuilt(files, [("index", text) for text in wrong], compared, doubled)
 
 
 def _geometry(work: tuple[StoreFiles, str]) -> Geometry | None:
@@ -173,9 +175,13 @@ def _list_index(out: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def _compare_index(work: tuple[str, tuple[str, ...]]) -> tuple[int, list[str]]:
-    """How many files were compared, and how they differ; names are times of creation and do not count."""
-    out, theirs = work
+def _compare_index(work: tuple[str, tuple[str, ...], Geometry]) -> tuple[int, list[str], int]:
+    """How many files were compared, how they differ, and how many records the store's own holds twice.
+
+    Names are times of creation and do not count. After a crash RocketMQ goes on with the last record that is indexed
+    already; what comes behind it then stands a few items further on. Such an index holds the same and is no different.
+    """
+    out, theirs, geometry = work
     ours = sorted(str(path) for path in Path(out, "index").iterdir())
     wrong: list[str] = []
     if len(ours) != len(theirs):
@@ -184,7 +190,34 @@ def _compare_index(work: tuple[str, tuple[str, ...]]) -> tuple[int, list[str]]:
         at = _first_difference(mine, other)
         if at >= 0:
             wrong.append(f"{Path(other).name} differs from byte {at} on")
-    return min(len(ours), len(theirs)), wrong
+    if wrong:
+        once, doubled = _without_repeats(_items_in(theirs, geometry))
+        if doubled and np.array_equal(once, _items_in(ours, geometry)):
+            return min(len(ours), len(theirs)), [], doubled
+    return min(len(ours), len(theirs)), wrong, 0
+
+
+def _items_in(paths: Sequence[str], geometry: Geometry) -> Any:
+    """Hash and log offset of every item, file by file."""
+    found = [np.zeros(0, ITEM)]
+    for path in paths:
+        header = IndexHeader.decode(read_at(path, 0, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        count = min(header.next_item, geometry.items) - 1
+        data = read_at(path, geometry.item_position(1), count * ITEM.itemsize)
+        found.append(np.frombuffer(data[: len(data) - len(data) % ITEM.itemsize], ITEM))
+    return np.concatenate(found)[["hash", "offset"]].copy()
+
+
+def _without_repeats(items: Any) -> tuple[Any, int]:
+    """The items without those of a record that were put in a second time right behind the first; how many records."""
+    breaks = np.flatnonzero(np.diff(items["offset"].astype(np.int64)) != 0) + 1
+    kept, repeated = [items[:0]], 0
+    for group in np.split(items, breaks):
+        half = len(group) // 2
+        if half and len(group) % 2 == 0 and (group[:half] == group[half:]).all():
+            group, repeated = group[:half], repeated + 1
+        kept.append(group)
+    return np.concatenate(kept), repeated
 
 
 def _first_difference(one: str, other: str) -> int:

@@ -14,7 +14,7 @@ from ropewalk.spark.jobs.log_files import open_store
 from ropewalk.spark.jobs.queue_check import pack
 from ropewalk.spark.jobs.queue_files import QueueFiles
 from ropewalk.spark.jobs.rebuild import CannotRebuild, RebuildOptions, rebuild, rebuild_report
-from ropewalk.spark.jobs.tasks import HereTasks, SparkTasks, TaskFailed
+from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
 from ropewalk.spark.jobs.walk import scan_stretch, walk
 from store.disk import Disk
 from store.index import IndexFile
@@ -36,13 +36,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("where", ["here", "spark"])
-def test_queues_and_index_are_the_brokers_own(
-    request: pytest.FixtureRequest, store: Path, tmp_path: Path, where: str
-) -> None:
-    tasks = SparkTasks(request.getfixturevalue("spark")) if where == "spark" else HereTasks()
+def test_queues_and_index_are_the_brokers_own(store: Path, tmp_path: Path) -> None:
     options = RebuildOptions(str(store), str(tmp_path / "out"), verify=True, piece_size=20_000)
-    done = rebuild(tasks, options)
+    done = rebuild(HereTasks(), options)
     report = rebuild_report(options, done)
     assert report.exit_code == 0 and not done.different
     assert report.summary["records"] == report.summary["entries"] == 1200
