@@ -153,19 +153,19 @@ def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, t
             slave.start()
             try:
                 until_status(sender, "SEND_OK")
-                traffic = Traffic(master.address)
+                traffic = Traffic(master.address, size=3_000)
                 traffic.start()
                 try:
-                    flow_on(traffic, 600, pair)
+                    flow_on(traffic, 200, pair)
                     slave.kill9()
                     eventually(lambda: traffic.codes[ResponseCode.SLAVE_NOT_AVAILABLE] > 0, pair.errors)
                     slave.start_broker()
-                    flow_on(traffic, 600, pair)
+                    flow_on(traffic, 200, pair)
                     acknowledged = list(traffic.acknowledged)
                     pair.kill("master")
                     assert missing(slave.store_dir / "commitlog", acknowledged) == []
                     pair.start("master")
-                    flow_on(traffic, 100, pair)
+                    flow_on(traffic, 50, pair)
                 finally:
                     traffic.end()
                 until_status(sender, "SEND_OK")
@@ -194,19 +194,19 @@ def test_a_ropewalk_slave_follows_a_rocketmq_master(tmp_path: Path, java: str, t
         try:
             with Producer(pair) as sender:
                 until_status(sender, "SEND_OK")
-                traffic = Traffic(master.broker, TOPIC)
+                traffic = Traffic(master.broker, TOPIC, 3_000)
                 traffic.start()
                 try:
-                    flow_on(traffic, 500, pair)
+                    flow_on(traffic, 200, pair)
                     pair.kill("slave")
                     assert sender.send() == "FLUSH_SLAVE_TIMEOUT", "as RocketMQ has it without a slave too"
                     pair.start("slave")
-                    flow_on(traffic, 500, pair)
+                    flow_on(traffic, 200, pair)
                     acknowledged = list(traffic.acknowledged)
                     master.kill9()
                     assert missing(pair.log_of("slave"), acknowledged) == []
                     master.start_broker()
-                    flow_on(traffic, 100, pair)
+                    flow_on(traffic, 50, pair)
                 finally:
                     traffic.end()
                 until_status(sender, "SEND_OK")
