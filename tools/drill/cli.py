@@ -54,12 +54,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, on
 def list_drills(as_json: Json = False) -> None:
     """Show every drill: its name, what it does, and how many brokers it starts."""
     if as_json:
-        print_json(
-            [
-                {"name": d.name, "title": d.title, "expects": d.expects, "members": d.members, "live": d.live}
-                for d in DRILLS
-            ]
-        )
+        rows = [
+            {"name": d.name, "title": d.title, "expects": d.expects, "members": d.members, "live": d.live}
+            for d in DRILLS
+        ]
+        print_json({"drills": rows})
         return
     print_table(("drill", "brokers", "what is done"), [(d.name, d.members, d.title) for d in DRILLS])
 

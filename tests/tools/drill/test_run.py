@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -180,21 +179,10 @@ def test_a_drill_that_dies_without_a_word_takes_its_brokers_with_it(tmp_path: Pa
     raise AssertionError("a broker goes on without its drill")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["no-such-drill"], "there is no drill 'no-such-drill'"),
-        (["kill-restart", "--report", "/no/such/folder/x.html"], "cannot write"),
-        (["kill-restart", "--set", "flushDiskType"], "is not name=value"),
-        (["kill-restart", "--seconds", "2", "--set", "flushDiskTyp=x"], "there is no key"),
-    ],
-)
-def test_what_cannot_be_run_gives_no_verdict_and_says_why(
-    words: Sequence[str], said: str, tmp_path: Path
-) -> None:
-    done = drill(*words, home=tmp_path)
+def test_a_cluster_that_does_not_start_gives_no_verdict_and_says_why(tmp_path: Path) -> None:
+    done = drill("kill-restart", "--seconds", "2", "--set", "flushDiskTyp=x", home=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "there is no key" in done.stderr
     assert "verdict:" not in done.stdout
     assert_nothing_left(tmp_path)
 
