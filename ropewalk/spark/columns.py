@@ -263,9 +263,9 @@ class _Piece:
             case "key":
                 return self.pairs.column(_PAIR_COLUMNS[name])
             case "bornHost":
-                return self._hosts("born_host", 0)
+                return self._hosts("born_host")
             case "storeHost":
-                return self._hosts("store_host", 1)
+                return self._hosts("store_host")
             case "msgId":
                 return self._message_ids()
             case "crcOk":
@@ -287,9 +287,9 @@ class _Piece:
             queue_ids = queue_ids + by_code[encoded.indices.to_numpy(zero_copy_only=False)]
         return pa.array(queue_ids.astype(np.int32))
 
-    def _hosts(self, name: str, which: int) -> pa.Array:
-        if self.headers.wide_hosts is not None:
-            hosts = self.headers.wide_hosts[which]
+    def _hosts(self, name: str) -> pa.Array:
+        if self.headers.has_wide_hosts:
+            hosts = self.headers.hosts(self.buffer, name)
             return pa.array([_host_text(host) for host in hosts], pa.string())
         packed = pa.array(np.ascontiguousarray(self.headers.fields[name]).view(np.uint64)).dictionary_encode()
         texts = [_host_text(host.to_bytes(8, sys.byteorder)) for host in packed.dictionary.to_pylist()]
@@ -298,11 +298,11 @@ class _Piece:
     def _message_ids(self) -> pa.Array:
         headers = self.headers
         count = len(headers)
-        if headers.wide_hosts is not None:
+        if headers.has_wide_hosts:
             offsets = headers.of("offset").tolist()
             ids = [
                 (host + offset.to_bytes(8, "big", signed=True)).hex().upper()
-                for host, offset in zip(headers.wide_hosts[1], offsets, strict=True)
+                for host, offset in zip(headers.hosts(self.buffer, "store_host"), offsets, strict=True)
             ]
             return pa.array(ids, pa.string())
         octets = np.empty((count, 16), np.uint8)

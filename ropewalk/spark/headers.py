@@ -62,6 +62,7 @@ _HEADS: Final = {
         MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6,
     )
 }
+_BORN_HOST_AT: Final = 48
 _COMMON: Final = tuple(name for name in _HEAD_V4.names or () if not name.endswith("_host"))
 
 
@@ -71,7 +72,7 @@ class Headers:
 
     positions: Ints
     fields: npt.NDArray[Any]
-    """Structured and big-endian; the host fields hold nothing where `wide_hosts` is set."""
+    """Structured and big-endian. The two host fields hold nothing where a record has an IPv6 host: see `hosts`."""
     body_start: Ints
     body_end: Ints
     topic_start: Ints
@@ -79,8 +80,8 @@ class Headers:
     properties_start: Ints
     properties_end: Ints
     valid: Bools
-    wide_hosts: tuple[list[bytes], list[bytes]] | None = None
-    """Born and store hosts, each of 8 or 20 bytes, where at least one record has an IPv6 host."""
+    has_wide_hosts: bool = False
+    """Whether any of the records, or of those they were chosen from, has an IPv6 host."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -93,7 +94,6 @@ class Headers:
     def where(self, mask: Bools) -> Headers:
         """The records that the mask names."""
         rows = np.flatnonzero(mask)
-        hosts = self.wide_hosts
         return Headers(
             self.positions[rows],
             self.fields[rows],
@@ -104,8 +104,22 @@ class Headers:
             self.properties_start[rows],
             self.properties_end[rows],
             self.valid[rows],
-            None if hosts is None else ([hosts[0][row] for row in rows], [hosts[1][row] for row in rows]),
+            self.has_wide_hosts,
         )
+
+    def hosts(self, buffer: Buffer, name: str) -> list[bytes]:
+        """The born or store host of each record, 8 or 20 bytes, one by one: for where some are IPv6."""
+        bits = self.of("sys_flag")
+        born_sizes = np.where(bits & MessageSysFlag.BORN_HOST_V6, 20, 8)
+        starts, sizes = self.positions + _BORN_HOST_AT, born_sizes
+        if name == "store_host":
+            starts = starts + born_sizes + 8
+            sizes = np.where(bits & MessageSysFlag.STORE_HOST_V6, 20, 8)
+        view = memoryview(buffer)
+        return [
+            bytes(view[start : start + size])
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
 
 
 def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> Headers:
@@ -127,10 +141,10 @@ def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> He
     any_v2 = bool(is_v2.any())
     if any_v2:
         topic_field_size = 1 + is_v2.astype(np.int64)
-    wide_hosts = None
-    if bits.any():
+    has_wide_hosts = bool(bits.any())
+    if has_wide_hosts:
         head_size = np.full(len(positions), _HEAD_V4.itemsize, np.int64)
-        fields, wide_hosts = _with_wide_hosts(buffer, positions, fields, bits, size, head_size, valid)
+        fields = _with_wide_hosts(buffer, positions, fields, bits, size, head_size, valid)
     if base_offset is not None:
         valid &= fields["offset"].astype(np.int64) == positions + base_offset
 
@@ -169,7 +183,7 @@ def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> He
         properties_start,
         end if valid.all() else np.where(valid, end, properties_start),
         valid,
-        wide_hosts,
+        has_wide_hosts,
     )
 
 
@@ -191,22 +205,17 @@ def _with_wide_hosts(
     size: Ints,
     head_size: Ints,
     valid: Bools,
-) -> tuple[npt.NDArray[Any], tuple[list[bytes], list[bytes]]]:
+) -> npt.NDArray[Any]:
     """Gather again those records whose fixed part is longer; changes `head_size` and `valid` in place."""
     fields = fields.copy()
-    born = [bytes(host) for host in fields["born_host"]]
-    store = [bytes(host) for host in fields["store_host"]]
     for kind, head in _HEADS.items():
         # 3 bytes: the shortest topic field, and the properties' length.
         too_small = (bits == kind) & (size < head.itemsize + 3)
         valid &= ~too_small
         rows = np.flatnonzero((bits == kind) & ~too_small)
-        if not len(rows):
-            continue
-        group = _gather(buffer, head, positions[rows])
-        for name in _COMMON:
-            fields[name][rows] = group[name]
-        head_size[rows] = head.itemsize
-        for row, born_host, store_host in zip(rows, group["born_host"], group["store_host"], strict=True):
-            born[row], store[row] = bytes(born_host), bytes(store_host)
-    return fields, (born, store)
+        if len(rows):
+            group = _gather(buffer, head, positions[rows])
+            for name in _COMMON:
+                fields[name][rows] = group[name]
+            head_size[rows] = head.itemsize
+    return fields
