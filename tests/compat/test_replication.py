@@ -153,7 +153,7 @@ def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, t
             slave.start()
             try:
                 until_status(sender, "SEND_OK")
-                traffic = Traffic(master.address, size=3_000)
+                traffic = Traffic(master.address, size=3_000, gap_s=0.003)
                 traffic.start()
                 try:
                     flow_on(traffic, 200, pair)
@@ -194,7 +194,7 @@ def test_a_ropewalk_slave_follows_a_rocketmq_master(tmp_path: Path, java: str, t
         try:
             with Producer(pair) as sender:
                 until_status(sender, "SEND_OK")
-                traffic = Traffic(master.broker, TOPIC, 3_000)
+                traffic = Traffic(master.broker, TOPIC, 3_000, 0.003)
                 traffic.start()
                 try:
                     flow_on(traffic, 200, pair)
