@@ -35,6 +35,7 @@ from ropewalk.format.headers import (
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
+from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live_offsets import Bounds, QueueKey, Queues
 from ropewalk.spark.live_plan import wants_topic
@@ -172,6 +173,16 @@ class Cluster:
             if broker.cluster
         }
         return names.pop() if len(names) == 1 else None
+
+    @property
+    def masters(self) -> dict[str, str]:
+        """The address of the master of each broker set that has one."""
+        return {
+            name: broker.master
+            for route in self._routes.values()
+            for name, broker in route.brokers.items()
+            if broker.master is not None
+        }
 
     @property
     def routes(self) -> Mapping[str, TopicRoute]:
@@ -375,6 +386,24 @@ class Cluster:
                 count = answer_header(PullResponseHeader, answer).next_begin_offset - start[key]
                 sizes[key.topic] = len(answer.body) / max(1, count)
         return sizes
+
+    def stored_ms(self, places: Queues) -> dict[QueueKey, int | None]:
+        """When the message at a place was stored, for each queue; None where there is none or nobody says."""
+        times: dict[QueueKey, int | None] = dict.fromkeys(places)
+        for broker, of_broker in self._by_broker(places).items():
+            questions = [
+                pull_request(key.topic, Queue(key.broker, key.queue_id), places[key], 1, "*", 0)
+                for key in of_broker
+            ]
+            try:
+                answers, _ = self._at_broker(broker, questions)
+            except _NO_ANSWER:
+                continue
+            for key, answer in zip(of_broker, answers, strict=True):
+                records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+                if records and records[0].queue_offset == places[key]:
+                    times[key] = records[0].store_timestamp
+        return times
 
     def member(self, key: QueueKey) -> tuple[str, int]:
         """The address to read a queue from, and which member of the broker set that is. Raises Unreachable."""

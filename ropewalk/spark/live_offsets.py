@@ -1,12 +1,16 @@
 """Where a query of live topics stands: offsets of queues, the JSON that Spark keeps of them, and how far to go next.
 
-    {"cluster": "DefaultCluster", "init": {...}, "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "v": 1}
+    {"cluster": "DefaultCluster", "e": {"broker-a": "10.0.0.1:10911"}, "init": {...},
+     "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "t": 1718000000000, "v": 1}
 
-`q` holds for each queue the next offset to be read. Spark compares the *text* of an offset, so everything is built by
-one function, sorted at every level. Where a new query begins is not stored by Spark, and is asked for again after a
-crash in its first batch, when "latest" would be another place. Therefore the end of batch 0 carries its beginning
-(`init`), and a beginning that says `fresh` is replaced by it (`start_of`). Spark runs a batch 0 also where there is
-nothing to read yet, so the beginning is logged as soon as a query runs.
+`q` holds for each queue the next offset to be read, `e` who was the master of each broker set when that was found out,
+and `t` when (ms): offsets that a later master gave to other messages can be told by both. Spark compares the *text* of
+an offset, so everything is built by one function, sorted at every level.
+
+Where a new query begins is not stored by Spark, and is asked for again after a crash in its first batch, when "latest"
+would be another place. Therefore the end of batch 0 carries its beginning (`init`), and a beginning that says `fresh`
+is replaced by it (`start_of`). Spark runs a batch 0 also where there is nothing to read yet, so the beginning is logged
+as soon as a query runs.
 
 All functions here are pure. A `Queues` is a mapping from `QueueKey` to an offset.
 """
@@ -14,7 +18,7 @@ All functions here are pure. A `Queues` is a mapping from `QueueKey` to an offse
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ropewalk.errors import RopewalkError
@@ -36,6 +40,7 @@ __all__ = [
     "judge_losses",
     "limited",
     "start_of",
+    "used_again",
     "within",
 ]
 
@@ -93,6 +98,9 @@ class Position:
     """The beginning of the first batch, in its end."""
     fresh: bool = False
     """The beginning of a query that has no checkpoint yet."""
+    masters: Mapping[str, str] = field(default_factory=dict)
+    """The master of each broker set, by its address."""
+    time_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Equal positions give equal text, whatever order they were put together in."""
@@ -103,6 +111,10 @@ class Position:
             document["init"] = _nested(self.init)
         if self.fresh:
             document["fresh"] = True
+        if self.masters:
+            document["e"] = dict(sorted(self.masters.items()))
+        if self.time_ms is not None:
+            document["t"] = self.time_ms
         return dict(sorted(document.items()))
 
     @classmethod
@@ -124,6 +136,8 @@ class Position:
                 document.get("cluster"),
                 _flat(document["init"]) if "init" in document else None,
                 document.get("fresh") is True,
+                {str(name): str(address) for name, address in document.get("e", {}).items()},
+                int(document["t"]) if "t" in document else None,
             )
         except (AttributeError, TypeError, ValueError) as exc:
             raise CheckpointMismatch(
@@ -280,6 +294,28 @@ def checked_ranges(
             if high > low:
                 ranges.append(Range(key, low, high))
     return ranges, losses
+
+
+CLOCK_SKEW_MS: Final = 10_000
+"""How far the clocks of a broker and of the driver may be apart before the one is held against the other."""
+
+
+def used_again(start: Queues, stored_ms: Mapping[QueueKey, int | None], read_by_ms: int) -> list[Loss]:
+    """Queues whose last message that was read is not the one that stands there now.
+
+    After a change of masters an offset can belong to another message. `stored_ms` says when the message before the
+    start was stored (None: it is not there, which is not judged here); the batch that read it was made by `read_by_ms`.
+    """
+    return [
+        Loss(
+            key,
+            0,
+            f"message {start[key] - 1} was stored {(stored - read_by_ms) / 1000:.0f} s after the batch that read it: "
+            f"offsets were used again, as after a fail-over to a replica that had less",
+        )
+        for key, stored in sorted(stored_ms.items())
+        if stored is not None and stored > read_by_ms + CLOCK_SKEW_MS
+    ]
 
 
 def _went_back(key: QueueKey, low: int, have: Bounds) -> Loss:

@@ -41,6 +41,7 @@ from ropewalk.spark.live_offsets import (
     judge_losses,
     limited,
     start_of,
+    used_again,
     within,
 )
 from ropewalk.spark.live_plan import chosen_queues, ending, split, starting, times_of, wants_topic
@@ -194,8 +195,11 @@ class _Driver:
         cluster: Cluster,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.cluster = cluster
+        self._now_ms = now_ms
+        self._masters_seen: dict[str, str] = {}
         self._sleep = sleep
         self.newest: Position | None = None
         """The end of all queues at the last look, for lag."""
@@ -248,6 +252,7 @@ class _Driver:
         bounds = self._forgiving(found, start.queues)
         self.newest = Position({key: have.high for key, have in bounds.items()}, cluster.cluster_name)
         self._look_for_losses(start.queues, found)
+        self._look_for_other_messages(start, bounds)
         have = begin(start.queues, bounds)
         end = advance(start.queues, bounds, follow_back=not options.fail_on_data_loss)
         if self._target is not None:
@@ -261,7 +266,11 @@ class _Driver:
         if backlog(have, end):
             self._began = self._monotonic()
         return Position(
-            end, start.cluster or cluster.cluster_name, init=start.queues if start.fresh else None
+            end,
+            start.cluster or cluster.cluster_name,
+            init=start.queues if start.fresh else None,
+            masters=cluster.masters,
+            time_ms=self._now_ms(),
         )
 
     def fix_target(self) -> None:
@@ -298,6 +307,28 @@ class _Driver:
         if self._options.fail_on_data_loss:
             losses += [Loss(key, 0, "it is gone") for key in self._gone(asked, bounds)]
         self.lost += judge_losses(losses, fail=self._options.fail_on_data_loss)
+
+    def _look_for_other_messages(self, start: Position, bounds: Mapping[QueueKey, Bounds]) -> None:
+        """Where a broker set has another master than when the start was found: are the messages still the same?"""
+        if not start.masters or start.time_ms is None:
+            return
+        now = self.cluster.masters
+        changed = {
+            broker
+            for broker, address in now.items()
+            if address != self._masters_seen.get(broker, start.masters.get(broker, address))
+        }
+        last = {
+            key: number - 1
+            for key, number in start.queues.items()
+            if key.broker in changed and key in bounds and bounds[key].low < number <= bounds[key].high
+        }
+        if last:
+            losses = used_again(start.queues, self.cluster.stored_ms(last), start.time_ms)
+            self.lost += judge_losses(losses, fail=self._options.fail_on_data_loss)
+            for loss in losses:
+                log.warning("offsets were used again", queue=str(loss.key), reason=loss.reason)
+        self._masters_seen |= now
 
     def _gone(self, asked: Queues, bounds: Mapping[QueueKey, Bounds]) -> list[QueueKey]:
         """Queues that no name server has known for a while. A broker that is started anew comes back before that."""

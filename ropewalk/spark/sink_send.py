@@ -7,8 +7,8 @@ attempt goes to another broker, if there is one.
 A queue has at most one request on the way, so rows of one task stand in a queue in the order of the task, also where a
 request had to be repeated. `sendInFlight` bounds how many queues are written to at once.
 
-"Stored, but" (10 flush timeout, 11 no slave, 12 slave timeout) is a failure of the write where replication is
-required: the rows are in the log of one machine and may be lost with it. Otherwise it is counted.
+"Stored, but" (10 flush timeout, 11 no slave, 12 slave timeout) is a failed attempt where replication is required: the
+rows are in the log of one machine and may be lost with it, so they are sent again. Otherwise it is counted.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ __all__ = ["Sender", "Sent", "WriteFailed", "check_sink_options"]
 
 PRODUCER_GROUP = "ropewalk-spark"
 _AGAIN_S = 0.1
+_RESERVED_S = 0.5
 _OVERHEAD = 64
 _AGAIN_CODES = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -91,6 +92,8 @@ class _Target:
     """Where the request is on its way; None while it waits to be sent again. Numbers of answers are a connection's."""
     opaque: int = -1
     deadline: float = 0.0
+    failure: RopewalkError | None = None
+    """What became of the last attempt."""
 
 
 class Sender:
@@ -204,6 +207,7 @@ class Sender:
             self._take_in(1.0)
         target.sending, target.waiting, target.size = target.waiting, [], 0
         target.deadline = self._monotonic() + self._timeout_s
+        target.failure = None
         self._flying[key] = target
         self._attempt(target)
 
@@ -249,7 +253,7 @@ class Sender:
     def _settle(self, target: _Target) -> bool:
         """Whether a request is done with; sends it again if it failed."""
         if target.connection is None:
-            self._check_time(target, None)
+            self._check_time(target)
             self._attempt(target)
             return False
         try:
@@ -258,7 +262,7 @@ class Sender:
             self._again(target, exc)
             return False
         if answer is None:
-            self._check_time(target, None)
+            self._check_time(target)
             return False
         return self._judge(target, answer)
 
@@ -273,10 +277,14 @@ class Sender:
         count = len(target.sending)
         if status is not SendStatus.SEND_OK:
             if self._requires_replication(target):
-                raise WriteFailed(
-                    f"{self._where(target)}: {count} rows are stored on one machine only ({status.name}), and "
-                    f"replication is required. requireReplication=false counts such rows as written"
+                # A slave may be there again in a moment (after a switch of roles, say), and then the rows that are
+                # sent anew are safe. That is dearer than one attempt and far cheaper than the whole task again.
+                reason = WriteFailed(
+                    f"{count} rows are stored on one machine only ({status.name}), and replication is required; "
+                    f"requireReplication=false counts such rows as written"
                 )
+                self._again(target, reason, _RESERVED_S)
+                return False
             self.sent.reserved += count
         header = answer_header(SendResponseHeader, answer)
         key = (target.topic, target.queue.broker_name, header.queue_id)
@@ -290,9 +298,10 @@ class Sender:
         target.sending = []
         return True
 
-    def _again(self, target: _Target, exc: RopewalkError) -> None:
+    def _again(self, target: _Target, exc: RopewalkError, wait_s: float = _AGAIN_S) -> None:
         """This attempt failed: wait a moment and have the request sent anew, perhaps to somebody else."""
-        self._check_time(target, exc)
+        target.failure = exc
+        self._check_time(target)
         target.connection = None
         self._routes.pop(target.topic, None)
         if self._options.routing == "any" and all(row.queue_id is None for row in target.sending):
@@ -302,7 +311,7 @@ class Sender:
             if others and all(row.message.group is None and row.broker is None for row in target.sending):
                 self._move(target, others)
                 return
-        self._sleep(_AGAIN_S)
+        self._sleep(wait_s)
 
     def _move(self, target: _Target, others: Sequence[Queue]) -> None:
         """Give the rows of a failed request to a queue of another broker."""
@@ -316,12 +325,12 @@ class Sender:
         # Beside what may be on the way to that queue: rows that may go anywhere have no order to keep.
         self._flying[target.topic, Queue(f"{other.broker_name}#{self._turn}", other.queue_id)] = substitute
 
-    def _check_time(self, target: _Target, exc: RopewalkError | None) -> None:
+    def _check_time(self, target: _Target) -> None:
         if self._monotonic() >= target.deadline:
             raise WriteFailed(
                 f"{self._where(target)}: {len(target.sending)} rows were not stored within "
-                f"{self._options.send_timeout_ms} ms (sendTimeoutMs); the last attempt: {exc or 'no answer'}"
-            ) from exc
+                f"{self._options.send_timeout_ms} ms (sendTimeoutMs); the last attempt: {target.failure or 'no answer'}"
+            ) from target.failure
 
     def _where(self, target: _Target) -> str:
         return f"queue {target.queue.queue_id} of {target.topic} at {target.queue.broker_name}"

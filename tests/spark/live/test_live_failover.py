@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ropewalk.client.messages import Message
+from ropewalk.client.blocking import Connection
+from ropewalk.client.messages import Message, command_of
 from ropewalk.client.simple import Client
+from ropewalk.codes import RequestCode
 from ropewalk.errors import Rejected
+from ropewalk.format.headers import GetMaxOffsetHeader
 from ropewalk.spark.options import Use, parse_options
 from ropewalk.spark.sink_rows import Columns, rows_of
 from ropewalk.spark.sink_send import Sender
@@ -58,6 +61,13 @@ def fill(group: Group, count: int) -> None:
             client.send_batch(TOPIC, messages, queue)
 
 
+def ends_at(address: str) -> list[int]:
+    """Where the topic's queues end, as one member says."""
+    with Connection(address) as connection:
+        questions = [command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, n)) for n in range(4)]
+        return [int(connection.call(question).ext["offset"]) for question in questions]
+
+
 def bodies(batches: Any) -> list[int]:
     return [int(body) for batch in batches for body in batch.column("body").to_pylist()]
 
@@ -91,6 +101,8 @@ def test_a_slave_is_read_while_its_master_is_gone(tmp_path: Path) -> None:
     with group_of(tmp_path, "b") as group:
         fill(group, 1000)
         group.until_followed("a")
+        # A slave shows what its master has published, which comes a moment behind the bytes.
+        group.until(lambda: sum(ends_at(group.replicas["b"].address)) == 1000, "the slave shows all")
         options = options_of(group, "read", arrowBatchRows="100", pullBatchSize="100", pullInFlight="1")
         reader = LiveReader(options, options.selection())
         partitions = reader.partitions()

@@ -22,6 +22,7 @@ from ropewalk.spark.live_offsets import (
     judge_losses,
     limited,
     start_of,
+    used_again,
     within,
 )
 
@@ -47,8 +48,12 @@ def test_equal_positions_are_equal_text_whatever_their_order(
 ) -> None:
     items = list(queues.items())
     chance.shuffle(items)  # type: ignore[attr-defined]
-    one = Position(queues, "c", init=queues if with_init else None)
-    other = Position(dict(items), "c", init=dict(items) if with_init else None)
+    masters = {"broker-b": "h:2", "broker-a": "h:1"} if with_init else {}
+    time_ms = 1_718_000_000_000 if with_init else None
+    one = Position(queues, "c", queues if with_init else None, False, masters, time_ms)
+    other = Position(
+        dict(items), "c", dict(items) if with_init else None, False, dict(sorted(masters.items())), time_ms
+    )
     assert text(one) == text(other)
     again = Position.from_json(json.loads(text(one)))
     assert again == one
@@ -180,3 +185,13 @@ def test_many_losses_are_counted_and_not_all_told() -> None:
     _, losses = checked_ranges(start, dict.fromkeys(start, 10), {})
     with pytest.raises(DataLoss, match="and 4 more queues"):
         judge_losses(losses, fail=True)
+
+
+def test_a_message_that_is_younger_than_the_batch_that_read_it_is_another_one() -> None:
+    start = {A0: 10, A1: 20, B0: 30}
+    read_by = 1_700_000_000_000
+    (loss,) = used_again(start, {A0: read_by - 5, A1: read_by + 60_000, B0: None}, read_by)
+    assert loss.key == A1
+    assert "message 19 was stored 60 s after the batch that read it" in loss.reason
+    # Clocks of two machines differ a little.
+    assert used_again(start, {A0: read_by + 9_000}, read_by) == []

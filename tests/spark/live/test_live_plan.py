@@ -118,14 +118,14 @@ ranges = st.lists(
         lambda n, low, size: Range(QueueKey("t", "b", n), low, low + size),
         st.integers(0, 5),
         st.integers(0, 10**6),
-        st.integers(0, 3 * 10**6),
+        st.integers(0, 3 * 10**5),
     ),
     max_size=5,
     unique_by=lambda range_: range_.key,
 )
 
 
-@given(ranges, st.integers(1000, 10**6), st.none() | st.integers(1, 40))
+@given(ranges, st.integers(2000, 10**6), st.none() | st.integers(1, 40))
 def test_pieces_cover_each_range_once_in_order_and_no_piece_is_too_large(
     given: list[Range], max_records: int, min_partitions: int | None
 ) -> None:

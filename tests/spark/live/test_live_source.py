@@ -344,7 +344,8 @@ def test_a_stream_begins_at_the_end_and_reads_what_comes(
     assert start["fresh"] is True
     # Spark runs a first batch in any case: its end holds the beginning from then on.
     nothing = stream.latestOffset(start, ReadAllAvailable())
-    assert nothing == {**{k: v for k, v in start.items() if k != "fresh"}, "init": start["q"]}
+    assert "fresh" not in nothing
+    assert nothing["init"] == nothing["q"] == start["q"]
     assert stream.latestOffset(nothing, ReadAllAvailable()) == nothing
     fill(ropewalk_broker, topic, 20, start=10)
     # Spark asks again, and "latest" is another place by now: the batch begins where the first answer was.
@@ -518,6 +519,30 @@ def test_offsets_that_went_back_stop_the_query_or_are_followed(
     fill(ropewalk_broker, topic, 3, start=10)
     more = lenient.latestOffset(end, ReadAllAvailable())
     assert numbers(rows_of(lenient, lenient.partitions(end, more))) == [10, 11, 12]
+
+
+def test_offsets_that_a_new_master_gave_to_other_messages_are_noticed(
+    ropewalk_broker: RopewalkBroker, make_stream: MakeStream
+) -> None:
+    topic = ropewalk_broker.topic(queues=1)
+    fill(ropewalk_broker, topic, 10)
+    name = ropewalk_broker.client.read_queues(topic)[0].broker_name
+    stored = ropewalk_broker.messages(topic)[6].store_timestamp
+
+    def at(master: str, time_ms: int) -> dict[str, Any]:
+        return {"e": {name: master}, "q": {topic: {name: {"0": 7}}}, "t": time_ms, "v": 1}
+
+    def next_of(start: dict[str, Any], **given: str) -> dict[str, Any]:
+        return make_stream(topic=topic, **given).latestOffset(start, ReadAllAvailable())
+
+    # The same master, or a message that was there when the batch was made: nothing is wrong.
+    assert next_of(at(ropewalk_broker.broker, stored - 60_000))["q"][topic][name] == {"0": 10}
+    end = next_of(at("h:1", stored))
+    assert end["q"][topic][name] == {"0": 10}
+    assert end["e"] == {name: ropewalk_broker.broker}
+    with pytest.raises(DataLoss, match="message 6 was stored 60 s after the batch that read it"):
+        next_of(at("h:1", stored - 60_000))
+    assert next_of(at("h:1", stored - 60_000), failOnDataLoss="false")["q"][topic][name] == {"0": 10}
 
 
 def test_a_queue_that_is_gone_is_missed_after_a_while(

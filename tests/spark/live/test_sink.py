@@ -388,7 +388,7 @@ def test_stored_with_a_reservation_is_a_failure_where_replication_is_required(
             answer.code = code
             return answer
 
-        target = options(cluster.address, requireReplication=wish)
+        target = options(cluster.address, requireReplication=wish, sendTimeoutMs="300")
         with answering(cluster, reserved):
             if fails:
                 with pytest.raises(
@@ -398,6 +398,23 @@ def test_stored_with_a_reservation_is_a_failure_where_replication_is_required(
             else:
                 sent = write(target, table(body=["a", "b"]), columns())
                 assert (sent.rows, sent.reserved) == (2, 2)
+
+
+def test_rows_that_one_machine_has_are_sent_again_until_a_slave_has_them() -> None:
+    with FakeCluster() as cluster:
+        cluster.create_topic("T", 1)
+
+        def alone_at_first(request: Command, before: int) -> Command | None:
+            answer = cluster._answer(request)
+            if before == 0:
+                answer.code = ResponseCode.SLAVE_NOT_AVAILABLE
+            return answer
+
+        with answering(cluster, alone_at_first) as seen:
+            target = options(cluster.address, requireReplication="true")
+            sent = write(target, table(body=["a", "b"]), columns())
+        assert (len(seen), sent.rows, sent.reserved) == (2, 2, 0)
+        assert [record.body for record in cluster.records("T")] == [b"a", b"b", b"a", b"b"]
 
 
 def test_routing_any_turns_to_another_broker_and_routing_key_does_not() -> None:
