@@ -23,6 +23,8 @@ SETTLE_S = 30.0
 """How long a member may take to catch up, or the members to agree."""
 ACKNOWLEDGE_S = 30.0
 """How long a group may take to acknowledge again."""
+ORDERS_MAX = 3
+ORDER_PAUSE_S = 0.5
 ACKNOWLEDGING = frozenset({int(ResponseCode.SUCCESS)})
 STORING = OPEN_CODES | ACKNOWLEDGING
 _NEWEST = 200
@@ -220,10 +222,8 @@ class Stage:
             f"admin ha {name}" + (" --force" * (as_fault and name == "failover"))
         )
         old, began = self.master(), self.timeline.now()
-        try:
-            done = await operate.hand_over(self.group, kind, force=as_fault)
-        except operate.Failed as exc:
-            self.broken(f"{name} failed", str(exc))
+        done = await self._hand_over(kind, force=as_fault)
+        if done is None:
             return False
         self.masters.append((began, self.group.name_of(done.new_master)))
         self.saw(f"the command took {(self.timeline.now() - began) * 1000:,.0f} ms: {done.told}")
@@ -237,6 +237,19 @@ class Stage:
         if not stored:
             self.broken("no way back", f"after {name} no message is stored")
         return stored
+
+    async def _hand_over(self, kind: Kind, *, force: bool) -> operate.Handover | None:
+        """Give the order, again if it is refused: a refusal leaves the group as it was."""
+        for attempt in range(1, ORDERS_MAX + 1):
+            try:
+                return await operate.hand_over(self.group, kind, force=force)
+            except operate.Failed as exc:
+                if attempt == ORDERS_MAX:
+                    self.broken(f"{kind.value} failed", str(exc))
+                else:
+                    self.saw(f"the command is refused, and given again: {exc}")
+                    await trio.sleep(ORDER_PAUSE_S)
+        return None
 
 
 def _answered_since(sent: Sequence[Sent], since: float, codes: Container[int]) -> bool:

@@ -59,7 +59,7 @@ async def test_a_live_group_is_switched_and_keeps_its_other_topics(tmp_path: Pat
     async with group(tmp_path, 2) as cluster:
         await until_followed(cluster)
         done = await drill("switch", "-n", cluster.name_server, "--seconds", "4", "--yes", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0, json.loads(done.stdout)["reasons"]
         result = json.loads(done.stdout)
         assert result["verdict"] == "clean"
         assert result["mode"] == "SYNC_MASTER + ASYNC_FLUSH"
