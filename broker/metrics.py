@@ -7,24 +7,48 @@ The server lives in a thread of its own and reads these two attributes; the one 
 censuses it has asked for. A broker that nobody scrapes therefore pays for a pulse a second and for nothing else, and
 no message pays for anything: what a census shows is counted anyway, by run or by answer (`statistics`).
 
+What there is one of by topic, group or queue can be much, and is not copied at once: the server's side asks the loop
+for it in slices (`on_loop`) that take well under a millisecond each, and everybody else has turns in between. A mistake
+in any of this costs a scrape, and never the broker.
+
 What is in a census is in `metrics_families`; how it is served, in `metrics_server`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+import structlog
 
 from store.durations import Durations
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-__all__ = ["COUNTER", "GAUGE", "Census", "Family", "HistogramFamily", "Metrics", "Pulse", "Source"]
+log = structlog.get_logger("broker.metrics")
+
+__all__ = [
+    "COUNTER",
+    "GAUGE",
+    "Census",
+    "Family",
+    "HistogramFamily",
+    "LoopBusy",
+    "Metrics",
+    "Pulse",
+    "Source",
+]
 
 PERIOD_MS: Final = 1000
 LOOP_DELAY_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+LOOP_WAIT_S: Final = 5.0
+"""How long the server's side waits for the loop; one that lets it wait longer is not well."""
+
+T = TypeVar("T")
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -77,7 +101,11 @@ class Census:
     base_labels: tuple[tuple[str, str], ...]
     families: tuple[Family | HistogramFamily, ...]
     later: tuple[Source, ...]
-    """What has to look at the disk: called on the server's side, never on the loop."""
+    """What looks at the disk, or asks the loop slice by slice: called on the server's side, never on the loop."""
+
+
+class LoopBusy(Exception):
+    """The loop did not get around to what was asked of it."""
 
 
 class Metrics:
@@ -103,9 +131,30 @@ class Metrics:
         self._next_ms = now + PERIOD_MS
         self.pulse = Pulse(now, self._broker.unready())
         wanted = self.wanted
-        if self.census is None or self.census.number < wanted:
-            if wanted:
+        if wanted > (self.census.number if self.census is not None else 0):
+            try:
                 self.census = self._take(wanted)
+            except Exception:
+                log.exception("the broker cannot be counted")
+
+    def on_loop(self, look: Callable[[], T]) -> T:
+        """From the server's side: have the loop call this, which must be short, and wait for what it returns.
+
+        Raises `LoopBusy` if the loop does not come to it.
+        """
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(look())
+            except Exception as exc:
+                done.set_exception(exc)  # the asker's trouble, and not the loop's
+
+        self._broker.store.completions.post(run)
+        try:
+            return done.result(LOOP_WAIT_S)
+        except TimeoutError:
+            raise LoopBusy from None
 
     def _take(self, number: int) -> Census:
         from broker import metrics_families  # nothing of it is needed before somebody asks

@@ -1,8 +1,10 @@
 """Every metric of a broker, under RocketMQ's name where it has one: what a census holds.
 
-Called on the loop, so each function only copies numbers that exist already; what has to look at the disk (ages of
-messages, sizes of directories) is returned as a job for the server's side. Families are cut at `SERIES_MAX` series,
-and `ropewalk_metrics_left_out` then says how many are missing: topics, groups and queues are named by strangers.
+`of_broker` is called on the loop and copies a few dozen numbers. Everything else is left to jobs that it returns for
+the server's side: what there is one of by topic, group or queue they fetch from the loop in small slices, and what
+only the disk can tell (ages of messages, sizes of directories) they look up themselves. Families are cut at
+`SERIES_MAX` series, and `ropewalk_metrics_left_out` then says how many are missing: topics, groups and queues are
+named by strangers.
 
 Of RocketMQ's families these are not here, because they would need a clock or a label per message: `rpc_latency`,
 `message_size`, the creation-time histograms; nor those of stores and services that do not exist here. The label
@@ -13,9 +15,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import ropewalk
 from broker.admin_base import Desk
@@ -28,9 +32,14 @@ from store.consume_queue import ConsumeQueue
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-__all__ = ["of_broker", "version_name"]
+__all__ = ["of_broker", "trimmed", "version_name"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 SERIES_MAX: Final = 10_000
+SLICE: Final = 16
+"""Groups, or pairs of topic and group, that the loop is asked about at a time."""
 AGES_MAX: Final = 1_000
 """Lagging queues whose oldest unread message is looked up in the log, per census."""
 _STORAGE_LABELS: Final = ("storage_type", "storage_medium")
@@ -41,20 +50,36 @@ Found = list[Family | HistogramFamily]
 
 
 def of_broker(broker: Broker) -> tuple[Found, list[Source]]:
-    """All families, and the jobs that bring the rest."""
+    """What is known at once, and the jobs that bring the rest. On the loop."""
     found: Found = []
-    later: list[Source] = []
-    for part in (_tables, _traffic, _clients, _lag, _storage, _process):
+    later: list[Source] = [
+        partial(_traffic, broker),
+        partial(_producers, broker),
+        partial(_consumers, broker),
+        partial(_lag, broker),
+    ]
+    for part in (_tables, _totals, _storage, _process):
         part(broker, found, later)
-    cut = [(("series",), 0.0)]
-    for at, family in enumerate(found):
-        if isinstance(family, Family) and len(family.rows) > SERIES_MAX:
-            cut.append(((family.name,), float(len(family.rows) - SERIES_MAX)))
-            found[at] = Family(family.name, family.kind, family.help, family.labels, family.rows[:SERIES_MAX])
-    if len(cut) > 1:
-        told = "Series that are not shown because the family has too many"
-        found.append(Family("ropewalk_metrics_left_out", GAUGE, told, ("family",), cut[1:]))
     return found, later
+
+
+def trimmed(families: Iterable[Family | HistogramFamily]) -> Iterator[Family | HistogramFamily]:
+    """The families, none of them too long, and how much is missing of those that were. On the server's side."""
+    missing: list[tuple[tuple[str, ...], float]] = []
+    for family in families:
+        if isinstance(family, Family) and len(family.rows) > SERIES_MAX:
+            missing.append(((family.name,), float(len(family.rows) - SERIES_MAX)))
+            family = replace(family, rows=family.rows[:SERIES_MAX])
+        yield family
+    if missing:
+        told = "Series that are not shown because the family has too many"
+        yield Family("ropewalk_metrics_left_out", GAUGE, told, ("family",), missing)
+
+
+def _sliced(broker: Broker, keys: Sequence[K], look: Callable[[Sequence[K]], V]) -> Iterator[V]:
+    """What the loop finds out about each few of the keys."""
+    for start in range(0, len(keys), SLICE):
+        yield broker.metrics.on_loop(partial(look, keys[start : start + SLICE]))
 
 
 def _one(name: str, kind: str, help: str, value: float) -> Family:
@@ -94,44 +119,10 @@ def _tables(broker: Broker, found: Found, later: list[Source]) -> None:
 # -- traffic -----------------------------------------------------------------------------------------
 
 
-def _traffic(broker: Broker, found: Found, later: list[Source]) -> None:
-    stats, topics = broker.statistics, broker.topics
-    arrived, bytes_in = [], []
-    for topic, total in stats.totals("TOPIC_PUT_NUMS"):
-        if _is_internal(topic):
-            continue
-        config = topics.get(topic)
-        kind = config.attributes.get("message.type", "NORMAL").lower() if config else "normal"
-        labels = (topic, kind, _flag(topics.is_system(topic)))
-        arrived.append((labels, float(total.messages)))
-        bytes_in.append((labels, float(total.bytes)))
-    in_labels = ("topic", "message_type", "is_system")
-    left, bytes_out = [], []
-    for key, total in stats.totals("GROUP_GET_NUMS"):
-        topic, _, group = key.rpartition("@")
-        if _is_internal(topic):
-            continue
-        labels = (topic, group, _flag(topics.is_system(topic) or names.is_system_group(group)))
-        left.append((labels, float(total.messages)))
-        bytes_out.append((labels, float(total.bytes)))
-    out_labels = ("topic", "consumer_group", "is_system")
-    dead = []
-    for key, total in stats.totals("DLQ_PUT_NUMS"):
-        topic, _, group = key.rpartition("@")
-        dead.append(((group, topic, _flag(names.is_system_group(group))), float(total.messages)))
+def _totals(broker: Broker, found: Found, later: list[Source]) -> None:
+    stats = broker.statistics
     bounds = tuple(max(bound, 1) / 1000 for bound in PUT_TIME_BOUNDS_MS)  # the first class is below 1 ms
     found += [
-        Family("rocketmq_messages_in", COUNTER, "Messages stored for producers", in_labels, arrived),
-        Family("rocketmq_throughput_in", COUNTER, "Bytes stored for producers", in_labels, bytes_in),
-        Family("rocketmq_messages_out", COUNTER, "Messages given to consumers", out_labels, left),
-        Family("rocketmq_throughput_out", COUNTER, "Bytes given to consumers", out_labels, bytes_out),
-        Family(
-            "rocketmq_send_to_dlq_messages",
-            COUNTER,
-            "Messages given up as dead letters",
-            ("consumer_group", "topic", "is_system"),
-            dead,
-        ),
         _one("ropewalk_put_failures", COUNTER, "Messages that could not be stored", stats.put_failures),
         _one("ropewalk_pulls_found_nothing", COUNTER, "Pulls without a message", stats.missed),
         HistogramFamily(
@@ -155,6 +146,41 @@ def _traffic(broker: Broker, found: Found, later: list[Source]) -> None:
     ]
 
 
+def _traffic(broker: Broker) -> Iterator[Family]:
+    """On the server's side: a meter is four numbers, and a topic's configuration never changes, only which it is."""
+    stats, topics = broker.statistics, broker.topics
+    arrived, bytes_in = [], []
+    for topic, meter in broker.metrics.on_loop(partial(stats.meters, "TOPIC_PUT_NUMS")):
+        if _is_internal(topic):
+            continue
+        config = topics.get(topic)
+        kind = config.attributes.get("message.type", "NORMAL").lower() if config else "normal"
+        labels = (topic, kind, _flag(topics.is_system(topic)))
+        arrived.append((labels, float(meter.messages)))
+        bytes_in.append((labels, float(meter.bytes)))
+    names_in = ("topic", "message_type", "is_system")
+    yield Family("rocketmq_messages_in", COUNTER, "Messages stored for producers", names_in, arrived)
+    yield Family("rocketmq_throughput_in", COUNTER, "Bytes stored for producers", names_in, bytes_in)
+    left, bytes_out = [], []
+    for key, meter in broker.metrics.on_loop(partial(stats.meters, "GROUP_GET_NUMS")):
+        topic, _, group = key.rpartition("@")
+        if _is_internal(topic):
+            continue
+        labels = (topic, group, _flag(topics.is_system(topic) or names.is_system_group(group)))
+        left.append((labels, float(meter.messages)))
+        bytes_out.append((labels, float(meter.bytes)))
+    names_out = ("topic", "consumer_group", "is_system")
+    yield Family("rocketmq_messages_out", COUNTER, "Messages given to consumers", names_out, left)
+    yield Family("rocketmq_throughput_out", COUNTER, "Bytes given to consumers", names_out, bytes_out)
+    dead = []
+    for key, meter in broker.metrics.on_loop(partial(stats.meters, "DLQ_PUT_NUMS")):
+        topic, _, group = key.rpartition("@")
+        dead.append(((group, topic, _flag(names.is_system_group(group))), float(meter.messages)))
+    names_dead = ("consumer_group", "topic", "is_system")
+    help = "Messages given up as dead letters"
+    yield Family("rocketmq_send_to_dlq_messages", COUNTER, help, names_dead, dead)
+
+
 def _is_internal(topic: str) -> bool:
     """Whether RocketMQ leaves the topic out of its counters of what went in and out."""
     return topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
@@ -163,48 +189,61 @@ def _is_internal(topic: str) -> bool:
 # -- clients -----------------------------------------------------------------------------------------
 
 
-def _clients(broker: Broker, found: Found, later: list[Source]) -> None:
+def _producers(broker: Broker) -> Iterator[Family]:
     clients = broker.clients
+
+    def count(groups: Sequence[str]) -> Counter[tuple[str, ...]]:
+        return Counter(
+            (member.language.lower(), version_name(member.version), "remoting")
+            for group in groups
+            for member in clients.producer_members(group).values()
+        )
+
     producers: Counter[tuple[str, ...]] = Counter()
-    for group in clients.producer_groups():
-        for member in clients.producer_members(group).values():
-            producers[member.language.lower(), version_name(member.version), "remoting"] += 1
+    for part in _sliced(broker, broker.metrics.on_loop(clients.producer_groups), count):
+        producers += part
+    yield Family(
+        "rocketmq_producer_connections",
+        GAUGE,
+        "Producers by what they are written in",
+        ("language", "version", "protocol_type"),
+        [(labels, float(number)) for labels, number in producers.items()],
+    )
+
+
+def _consumers(broker: Broker) -> Iterator[Family]:
+    clients = broker.clients
+
+    def count(groups: Sequence[str]) -> tuple[Counter[tuple[str, ...]], int]:
+        found: Counter[tuple[str, ...]] = Counter()
+        conflicts = 0
+        for group in groups:
+            info = clients.consumer_group(group)
+            if info is None:
+                continue
+            mode = _MODES.get(info.consume_type, "unknown")
+            system = _flag(names.is_system_group(group))
+            for member in info.members.values():
+                version = version_name(member.version)
+                found[group, member.language.lower(), version, mode, "remoting", system] += 1
+            if len(info.members) > 1:
+                conflicts += len(info.conflicts())
+        return found, conflicts
+
     consumers: Counter[tuple[str, ...]] = Counter()
-    for group in clients.consumer_groups():
-        info = clients.consumer_group(group)
-        if info is None:
-            continue
-        mode = _MODES.get(info.consume_type, "unknown")
-        system = _flag(names.is_system_group(group))
-        for member in info.members.values():
-            version = version_name(member.version)
-            consumers[group, member.language.lower(), version, mode, "remoting", system] += 1
-    found += [
-        Family(
-            "rocketmq_producer_connections",
-            GAUGE,
-            "Producers by what they are written in",
-            ("language", "version", "protocol_type"),
-            [(labels, float(count)) for labels, count in producers.items()],
-        ),
-        Family(
-            "rocketmq_consumer_connections",
-            GAUGE,
-            "Consumers by group and by what they are written in",
-            ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
-            [(labels, float(count)) for labels, count in consumers.items()],
-        ),
-        _one(
-            "ropewalk_subscription_conflicts",
-            GAUGE,
-            "Members that subscribe to other things than the first member of their group, which loses messages",
-            sum(
-                len(info.conflicts())
-                for group in clients.consumer_groups()
-                if (info := clients.consumer_group(group)) is not None and len(info.members) > 1
-            ),
-        ),
-    ]
+    conflicts = 0
+    for part, odd in _sliced(broker, broker.metrics.on_loop(clients.consumer_groups), count):
+        consumers += part
+        conflicts += odd
+    yield Family(
+        "rocketmq_consumer_connections",
+        GAUGE,
+        "Consumers by group and by what they are written in",
+        ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+        [(labels, float(number)) for labels, number in consumers.items()],
+    )
+    help = "Members that subscribe to other things than the first member of their group, which loses messages"
+    yield _one("ropewalk_subscription_conflicts", GAUGE, help, conflicts)
 
 
 def version_name(version: int) -> str:
@@ -220,65 +259,75 @@ def version_name(version: int) -> str:
 # -- how far groups are behind -----------------------------------------------------------------------
 
 
-def _lag(broker: Broker, found: Found, later: list[Source]) -> None:
-    """Messages by group and topic at once; the age of the oldest of them by a look at the log."""
-    by_pair: dict[tuple[str, ...], int] = {}
-    by_queue: list[tuple[tuple[str, ...], float]] = []
-    oldest: list[tuple[tuple[str, ...], ConsumeQueue, int]] = []
-    for topic, group, offsets in broker.offsets.pairs():
-        queues = broker.store.queues.get(topic)
-        if queues is None or len(by_queue) > SERIES_MAX:
-            continue
-        system = _flag(broker.topics.is_system(topic) or names.is_system_group(group))
-        pair = (group, topic, _flag(topic.startswith(names.RETRY_PREFIX)), system)
-        behind = 0
-        for queue_id, committed in offsets.items():
-            queue = queues.get(queue_id)
-            if queue is None:
-                continue
-            place = max(committed, queue.min_offset)
-            lag = max(queue.readable - place, 0)
-            behind += lag
-            by_queue.append(((group, topic, str(queue_id)), float(lag)))
-            if lag and len(oldest) < AGES_MAX:
-                oldest.append((pair, queue, place))
-        by_pair[pair] = behind
+class _Behind(NamedTuple):
+    """How far one group is behind in one queue, and how to find out since when."""
+
+    pair: tuple[str, ...]
+    queue_id: int
+    messages: int
+    spot: int
+    """Place of the oldest such message in what `look` brings; -1 where there is none to look up."""
+
+
+def _lag(broker: Broker) -> Iterator[Family]:
+    """Messages by group and topic; the age of the oldest of them by a look at the log."""
+    offsets, queues, topics = broker.offsets, broker.store.queues, broker.topics
+    desk = Desk(broker)
+    ages_left = AGES_MAX
+
+    def count(
+        pairs: Sequence[tuple[str, str, dict[int, int]]],
+    ) -> tuple[list[_Behind], Callable[[], list[int]]]:
+        found: list[_Behind] = []
+        places: list[tuple[ConsumeQueue | None, int]] = []
+        for topic, group, committed in pairs:
+            system = _flag(topics.is_system(topic) or names.is_system_group(group))
+            pair = (group, topic, _flag(topic.startswith(names.RETRY_PREFIX)), system)
+            of_topic = queues.get(topic, {})
+            for queue_id, offset in committed.items():
+                queue = of_topic.get(queue_id)
+                if queue is None:
+                    continue
+                place = max(offset, queue.min_offset)
+                messages, spot = max(queue.readable - place, 0), -1
+                if messages and len(places) < ages_left:
+                    spot = len(places)
+                    places.append((queue, place))
+                found.append(_Behind(pair, queue_id, messages, spot))
+        return found, desk.store_times(places)
+
+    now = broker.now_ms()
+    messages: Counter[tuple[str, ...]] = Counter()
+    age_ms: dict[tuple[str, ...], int] = {}
+    by_queue = []
+    for part, look in _sliced(broker, broker.metrics.on_loop(partial(offsets.pairs, SERIES_MAX)), count):
+        stored_ms = look()
+        ages_left -= len(stored_ms)
+        for pair, queue_id, behind, spot in part:
+            messages[pair] += behind
+            since = stored_ms[spot] if spot >= 0 else 0
+            age_ms[pair] = max(age_ms.get(pair, 0), now - since if since > 0 else 0)
+            by_queue.append(((pair[0], pair[1], str(queue_id)), float(behind)))
+        if len(by_queue) > SERIES_MAX:
+            break
     labels = ("consumer_group", "topic", "is_retry", "is_system")
     help = "Messages that a group has not committed yet"
-    found += [
-        Family(
-            "rocketmq_consumer_lag_messages",
-            GAUGE,
-            help,
-            labels,
-            [(pair, float(behind)) for pair, behind in by_pair.items()],
-        ),
-        Family(
-            "ropewalk_consumer_queue_lag_messages",
-            GAUGE,
-            f"{help}, by queue",
-            ("consumer_group", "topic", "queue"),
-            by_queue,
-        ),
-    ]
-    look = Desk(broker).store_times([(queue, place) for _pair, queue, place in oldest])
-    pairs = [pair for pair, _queue, _place in oldest]
-
-    def ages() -> Iterator[Family]:
-        now = broker.now_ms()
-        age_ms = dict.fromkeys(by_pair, 0)
-        for pair, stored_ms in zip(pairs, look(), strict=True):
-            if stored_ms > 0:
-                age_ms[pair] = max(age_ms[pair], now - stored_ms)
-        yield Family(
-            "rocketmq_consumer_lag_latency",
-            GAUGE,
-            "Milliseconds since the oldest message was stored that a group has not committed yet",
-            labels,
-            [(pair, float(age)) for pair, age in age_ms.items()],
-        )
-
-    later.append(ages)
+    rows = [(pair, float(number)) for pair, number in messages.items()]
+    yield Family("rocketmq_consumer_lag_messages", GAUGE, help, labels, rows)
+    yield Family(
+        "ropewalk_consumer_queue_lag_messages",
+        GAUGE,
+        f"{help}, by queue",
+        ("consumer_group", "topic", "queue"),
+        by_queue,
+    )
+    yield Family(
+        "rocketmq_consumer_lag_latency",
+        GAUGE,
+        "Milliseconds since the oldest message was stored that a group has not committed yet",
+        labels,
+        [(pair, float(age)) for pair, age in age_ms.items()],
+    )
 
 
 # -- storage -----------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from broker.metrics import COUNTER, Census, Family, HistogramFamily, Metrics
+from broker.metrics import COUNTER, LOOP_WAIT_S, Census, Family, HistogramFamily, LoopBusy, Metrics
+from broker.metrics_families import trimmed
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -37,8 +39,6 @@ __all__ = ["MetricsServer"]
 log = structlog.get_logger("broker.metrics")
 
 STUCK_MS: Final = 10_000
-CENSUS_WAIT_S: Final = 5.0
-"""How long a scrape waits for a fresh census; a loop that lets it wait longer is not well."""
 _POLL_S: Final = 0.01
 _STOP_S: Final = 5.0
 
@@ -152,7 +152,7 @@ def application(metrics: Metrics, monotonic_ms: Callable[[], int]) -> Starlette:
     async def fresh_census() -> Census | None:
         metrics.wanted += 1
         wanted = metrics.wanted
-        with trio.move_on_after(CENSUS_WAIT_S):
+        with trio.move_on_after(LOOP_WAIT_S):
             while metrics.census is None or metrics.census.number < wanted:  # noqa: ASYNC110 - another thread's
                 await trio.sleep(_POLL_S)
             return metrics.census
@@ -167,9 +167,15 @@ def application(metrics: Metrics, monotonic_ms: Callable[[], int]) -> Starlette:
         def text() -> bytes:
             return encode(_Both(census, process))
 
-        return Response(
-            await trio.to_thread.run_sync(text, limiter=one_at_a_time), headers={"content-type": content_type}
-        )
+        try:
+            # Given up when the broker stops: it may wait for a loop that is no more.
+            body = await trio.to_thread.run_sync(text, limiter=one_at_a_time, abandon_on_cancel=True)
+        except LoopBusy:
+            return PlainTextResponse("the loop is too busy to count\n", 503)
+        except Exception:
+            log.exception("metrics cannot be shown")
+            return PlainTextResponse("metrics cannot be shown: the broker's log says why\n", 500)
+        return Response(body, headers={"content-type": content_type})
 
     return Starlette(routes=[Route("/metrics", show), Route("/livez", livez), Route("/readyz", readyz)])
 
@@ -182,11 +188,10 @@ class _Both:
         self._process = process
 
     def collect(self) -> Iterator[Metric]:
-        for family in self._census.families:
-            yield _metric(family, self._census.base_labels)
-        for source in self._census.later:
-            for family in source():
-                yield _metric(family, self._census.base_labels)
+        census = self._census
+        later = chain.from_iterable(source() for source in census.later)
+        for family in trimmed(chain(census.families, later)):
+            yield _metric(family, census.base_labels)
         yield from self._process.collect()
 
 

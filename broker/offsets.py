@@ -13,6 +13,7 @@ back. What was never committed is `None`, and never 0: a 0 makes a client read t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from broker.config_text import entry_text, quoted, table_text
@@ -139,9 +140,10 @@ class OffsetTable:
         """The number of (topic, group) pairs."""
         return len(self._offsets)
 
-    def pairs(self) -> list[tuple[str, str, dict[int, int]]]:
-        """(topic, group, offsets by queue id) of every pair. Not to be changed."""
-        return [(topic, group, queues) for (topic, group), queues in self._offsets.items()]
+    def pairs(self, limit: int) -> list[tuple[str, str, dict[int, int]]]:
+        """(topic, group, offsets by queue id) of up to so many pairs. Not to be changed."""
+        found = islice(self._offsets.items(), limit)
+        return [(topic, group, queues) for (topic, group), queues in found]
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """A copy of one pair's offsets by queue id; empty if there are none."""

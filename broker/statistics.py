@@ -254,9 +254,9 @@ class Statistics:
             "statsDay": meter.snapshot(DAY, now_ms, of_bytes=of_bytes),
         }
 
-    def totals(self, name: str) -> list[tuple[str, Totals]]:
-        """Every key of one name with what was counted since the start."""
-        return [(key, meter.totals()) for key, meter in self._meters.get(name, {}).items()]
+    def meters(self, name: str) -> list[tuple[str, Meter]]:
+        """Every key of one name with its meter."""
+        return list(self._meters.get(name, {}).items())
 
     def topic_put_tps(self, topic: str, now_ms: int) -> float:
         return self._tps("TOPIC_PUT_NUMS", topic, now_ms)

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker import metrics_families
+from broker import metrics_families, metrics_server
 from broker.ha_status import HaStatus, SlaveLink
 from broker.metrics import Family
 from broker.metrics_families import version_name
@@ -112,7 +112,8 @@ class Scraped:
         until = time.monotonic() + 20
         while asker.is_alive() and time.monotonic() < until:
             self.running.tick(1000)
-            asker.join(0.01)
+            self.running.turn()
+            asker.join(0.002)
         asker.join(1)
         (page,) = pages
         return page
@@ -238,7 +239,7 @@ def test_names_that_strangers_invent_do_not_make_the_page_endless(
     page = busy.get("/metrics")
     assert len(page.families["rocketmq_messages_in"].samples) == 50
     left_out = page.value("ropewalk_metrics_left_out", family="rocketmq_messages_in")
-    assert left_out == len(running.broker.statistics.totals("TOPIC_PUT_NUMS")) - 50
+    assert left_out == len(running.broker.statistics.meters("TOPIC_PUT_NUMS")) - 50
 
 
 def test_a_broker_that_nobody_scrapes_counts_nothing(tmp_path: Path) -> None:
@@ -255,6 +256,25 @@ def test_a_broker_that_nobody_scrapes_counts_nothing(tmp_path: Path) -> None:
         for _ in range(5):
             running.tick(1000)
         assert taken() == 1
+
+
+def test_a_mistake_in_a_number_costs_a_scrape_and_not_the_broker(
+    busy: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = busy.running.broker.metrics
+
+    def broken() -> list[Family]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(metrics_server, "LOOP_WAIT_S", 0.3)
+    metrics.sources.append(broken)
+    assert busy.get("/metrics").status == 503
+    metrics.sources.remove(broken)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(busy.running.broker.offsets, "pairs", lambda limit: 1 // 0)
+        assert busy.get("/metrics").status == 500
+    assert busy.get("/metrics").status == 200
+    assert busy.get("/readyz").status == 200
 
 
 # -- readiness -----------------------------------------------------------------------------------------
