@@ -398,3 +398,15 @@ def anonymous_kib(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
     raise AssertionError("no RssAnon")
+
+
+def test_a_master_whose_slaves_are_not_there_is_not_ready(tmp_path: Path) -> None:
+    words = ("--set", "brokerRole=SYNC_MASTER")
+    with running_broker(
+        checkout_command(), *words, cwd=tmp_path, environment=checkout_environment()
+    ) as broker:
+        port = int(str(broker.ready["metrics"]).partition(":")[2])
+        until(lambda: get(port, "/readyz").status == 503)
+        assert "0 of the 1 slaves" in get(port, "/readyz").text
+        assert get(port, "/livez").status == 200
+        assert get(port, "/metrics").value("ropewalk_role", role="SYNC_MASTER") == 1
