@@ -26,7 +26,7 @@ from store.following import Follower, StreamRejected
 
 log = structlog.get_logger("ha.client")
 
-_RETRY_FIRST_MS, _RETRY_MAX_MS = 200, 5_000
+_RETRY_FIRST_MS, _RETRY_MAX_MS = 200, 1_000
 _ERROR_RETRY_MS = 30_000
 
 
