@@ -80,7 +80,8 @@ def test_both_brokers_are_administered_as_one_cluster(pair: Pair, ropewalk: RunC
             "broker-b"
         ]
         queues = [Queue(name, number) for name in NAMES for number in range(2)]
-        until(lambda: len(admin.topic_route("orders").read_queues()) == 4)
+        # Brokers answer when they have the topic; the name server hears of it a moment later.
+        until(lambda: "orders" in admin.topics() and len(admin.topic_route("orders").read_queues()) == 4)
         with Producer(pair.namesrv) as producer:
             for number, queue in enumerate(queues * 3):
                 producer.send("orders", Message(b"%d" % number, keys="all"), queue=queue)
