@@ -36,7 +36,7 @@ from ropewalk.spark.jobs.queue_check import (
 from ropewalk.spark.jobs.scan import OVERREAD, Records, Scan, Window
 from ropewalk.spark.jobs.tasks import Tasks
 
-PIECE_SIZE: Final = 64 << 20
+PIECE_SIZE: Final = 32 << 20
 _QUEUES_AT_ONCE: Final = 200
 _ROUNDS_MAX: Final = 100
 

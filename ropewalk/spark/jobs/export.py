@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.export_sources import Source
-from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, settle_plan
+from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, read_lake, settle_plan
 from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, Target, write_rows
 from ropewalk.spark.jobs.report import DATA_LOSS, OK, Report, Table
-from ropewalk.spark.jobs.tasks import Tasks
+from ropewalk.spark.jobs.tasks import SparkTasks, Tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class BadExport(RopewalkError):
@@ -108,6 +112,15 @@ def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan
 def write_range(work: _Work) -> list[LakeFile]:
     """In a task: the rows of one range to files."""
     return write_rows(work.target, work.source.read(work.range_))
+
+
+def lake_frame(tasks: SparkTasks, lake: str) -> DataFrame:
+    """The rows of a lake by its manifest: whole batches only, also while an export runs. Raises `BadExport`."""
+    (state,) = tasks.run(read_lake, [lake], "reading the manifest")
+    if not state.files:
+        raise BadExport(f"{lake} is no lake, or holds no row yet")
+    reader = tasks.spark.read.option("basePath", lake)
+    return reader.parquet(*(f"{lake}/{file.path}" for file in state.files))
 
 
 def export_report(options: ExportOptions, done: Exported) -> Report:

@@ -23,7 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, decode_record
+from ropewalk.format.properties import P
+from ropewalk.format.record import (
+    CRC_PROPERTY_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_SIZE_MIN,
+    crc_property,
+    decode_record,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -281,7 +290,23 @@ def _crc_ok(window: Window, records: Records) -> Bools:
     )
     # Of an empty body nothing is said: writers differ.
     ok: Bools = ((sums & 0x7FFFFFFF) == records.crc) | (records.body_size == 0)
+    for index in _with_own_checksum(window, records).tolist():
+        start, end = int(records.position[index]), int(records.position[index] + records.size[index])
+        checked = end - CRC_PROPERTY_SIZE
+        ok[index] &= data[checked:end] == crc_property(data[start:checked])
     return ok
+
+
+def _with_own_checksum(window: Window, records: Records) -> Ints:
+    """The records that carry a checksum of the whole of themselves, as some brokers write."""
+    mark = np.frombuffer(f"{P.CRC32}\x01".encode(), np.uint8)
+    chosen = np.flatnonzero(records.properties_size >= CRC_PROPERTY_SIZE)
+    at = (records.position + records.size)[chosen] - CRC_PROPERTY_SIZE
+    raw = np.frombuffer(window.data, np.uint8)
+    for index, octet in enumerate(mark.tolist()):
+        same = raw[at + index] == octet
+        chosen, at = chosen[same], at[same]
+    return chosen
 
 
 # -- over damage -------------------------------------------------------------------------------------
@@ -354,12 +379,14 @@ def is_record(window: Window, position: int) -> bool:
 
 def find_record(window: Window, position: int, last: int) -> int:
     """The first whole record that begins in [position, last); -1 if none does."""
-    found: list[int] = []
+    found = -1
     for magic in _MAGICS:
-        at = window.data.find(magic, position + 4)
-        while at >= 0 and at - 4 < (found[0] if found else last):
+        # A search without an end would read everything for the rare one of both.
+        limit = (last if found < 0 else found) + 7
+        at = window.data.find(magic, position + 4, limit)
+        while at >= 0:
             if is_record(window, at - 4):
-                found = [at - 4]
+                found = at - 4
                 break
-            at = window.data.find(magic, at + 1)
-    return found[0] if found else -1
+            at = window.data.find(magic, at + 1, limit)
+    return found

@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from ropewalk.spark.jobs.export import BadExport, lake_frame
+from ropewalk.spark.jobs.lake_writer import escaped
+from ropewalk.spark.jobs.tasks import SparkTasks
 from tests.processes import ROOT
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import fill, replica_of
@@ -91,6 +94,16 @@ def test_the_readmes_export_makes_parquet_of_a_store_and_goes_on(
     # As Spark reads it, with the directories as columns.
     frame = spark.read.parquet(str(lake))
     assert frame.count() == 430
+    # Names of retry topics have characters that paths escape.
+    path = tmp_path / "odd" / f"topic={escaped('%RETRY%g')}" / "x.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(next(lake.glob("topic=orders/**/*.parquet")).read_bytes())
+    odd = spark.read.option("basePath", str(tmp_path / "odd")).parquet(str(path))
+    assert {row[0] for row in odd.select("topic").distinct().collect()} == {"%RETRY%g"}
+    by_manifest = lake_frame(SparkTasks(spark), str(lake))
+    assert by_manifest.count() == 430
+    with pytest.raises(BadExport, match="is no lake"):
+        lake_frame(SparkTasks(spark), str(tmp_path / "nothing"))
     assert {row[0] for row in frame.select("topic").distinct().collect()} == {"orders", "payments", "trüb"}
 
 
