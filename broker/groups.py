@@ -234,6 +234,18 @@ class GroupTable:
         self.generation += 1
         return gone
 
+    def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
+        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        fresh = GroupTable()
+        fresh.load(value)
+        changed = [name for name, entry in fresh._groups.items() if self._groups.get(name) != entry]
+        self._groups.update(fresh._groups)
+        ours, theirs = self.data_version, fresh.data_version
+        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
+        self.data_version = newest.next(now_ms)
+        self.generation += 1
+        return changed
+
     def set_state_version(self, state_version: int, now_ms: int) -> None:
         """Carry a new role epoch in the table's version."""
         if state_version != self.data_version.state_version:

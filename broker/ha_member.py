@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from broker.admin_base import Refused
+from broker.data_version import DataVersion
 from broker.json_file import StoreConfigDamaged
 from ha.connection import HaConnection
 from ha.epochs import Epochs
@@ -76,6 +77,8 @@ class HaMember:
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
         self._has_file = self._unsaved = False
+        self.adopted_topics = self.adopted_groups = DataVersion()
+        """What a slave has of its master's tables, whatever it has added since for consumers of its own."""
         self._tables_ms: dict[int, int] = {}
         """When each slave was last given a table that is large."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
@@ -366,8 +369,14 @@ class HaMember:
             for (topic, group, queue_id), time_ms in changed
             if (offset := broker.offsets.query(group, topic, queue_id)) is not None
         ]
+        if ask.topics is not None or ask.groups is not None:
+            self._take_back(ask)
+            known = Seen(self.run, -1, -1, known.offsets, known.delays)
+        wants = ask.topics is None and self._has_forgotten(ask)
         topics, groups = broker.topics.generation, broker.groups.generation
-        if (known.topics, known.groups) != (topics, groups) and not self._may_travel(ask.broker_id):
+        if wants or (
+            (known.topics, known.groups) != (topics, groups) and not self._may_travel(ask.broker_id)
+        ):
             topics, groups = known.topics, known.groups
         seen = Seen(self.run, topics, groups, sequence, self._delays_generation)
         return SyncAnswer(
@@ -384,7 +393,27 @@ class HaMember:
             else None,
             commits=commits,
             more=sequence < broker.offsets.journal.sequence,
+            wants_tables=wants,
         )
+
+    def _has_forgotten(self, ask: SyncAsk) -> bool:
+        """Whether the slave's tables are newer: this master was killed before it had saved its last changes."""
+        topics, groups = self._broker.topics.data_version, self._broker.groups.data_version
+        return DataVersion(*ask.topics_version) > topics or DataVersion(*ask.groups_version) > groups
+
+    def _take_back(self, ask: SyncAsk) -> None:
+        broker, now = self._broker, self._broker.now_ms()
+        if ask.topics is not None and DataVersion(*ask.topics_version) > broker.topics.data_version:
+            self._tell_taken("topics", broker.topics.supplement(ask.topics, now), ask.address)
+            broker.topics_changed()
+        if ask.groups is not None and DataVersion(*ask.groups_version) > broker.groups.data_version:
+            self._tell_taken("groups", broker.groups.supplement(ask.groups, now), ask.address)
+
+    def _tell_taken(self, what: str, names: list[str], address: str) -> None:
+        if names:
+            log.warning(
+                "taken back from a slave", what=what, names=names[:20], count=len(names), slave=address
+            )
 
     def _may_travel(self, broker_id: int) -> bool:
         """Whether the tables of topics and groups may be sent to this slave now."""
@@ -404,8 +433,10 @@ class HaMember:
         self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
         if answer.topics is not None:
             self.take_topics(answer.topics)
+            self.adopted_topics = broker.topics.data_version
         if answer.groups is not None:
             gone = broker.groups.adopt(answer.groups)
+            self.adopted_groups = broker.groups.data_version
             if gone:
                 log.warning(
                     "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)

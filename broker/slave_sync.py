@@ -320,7 +320,9 @@ class SlaveSync:
     async def _sync(self, peer: Peer, address: str) -> None:
         member, broker = self._member, self._broker
         self._sent = 0
+        wanted = False
         while self._follows(address):
+            topics, groups = member.adopted_topics, member.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
             ask = SyncAsk(
@@ -336,15 +338,19 @@ class SlaveSync:
                     for (topic, group, queue_id), time_ms in commits
                     if (offset := broker.offsets.query(group, topic, queue_id)) is not None
                 ],
+                topics_version=(topics.state_version, topics.counter, topics.timestamp),
+                groups_version=(groups.state_version, groups.counter, groups.timestamp),
+                topics=broker.topics.to_wrapper() if wanted else None,
+                groups=broker.groups.to_wrapper() if wanted else None,
             )
             answer = decode_untrusted(SyncAnswer, await peer.ask(RequestCode.ROPEWALK_SYNC, ask))
             if not self._follows(address) or answer.epoch < member.record.reign:
                 return
-            self._sent = sequence
+            self._sent, wanted = sequence, answer.wants_tables
             with self._turn():
                 member.take_answer(answer)
             self._say("no metadata from the master", None)
-            if not answer.more and len(commits) == len(ask.commits):
+            if not wanted and not answer.more and len(commits) == len(ask.commits):
                 await trio.sleep(SYNC_S)
 
     # -- metadata of a RocketMQ master -----------------------------------------------------------------
@@ -440,7 +446,7 @@ class SlaveSync:
         newest = max(masters, key=lambda each: each.reign, default=None)
         record = member.record
         answered = {each.address for each in standings}
-        moved = newest is not None and record.role == SLAVE and record.master not in answered
+        moved = record.role == SLAVE and record.master != "" and record.master not in answered
         # A master of the same reign elsewhere is the same one, started again on another port.
         enough = record.reign if moved else record.reign + 1
         if (

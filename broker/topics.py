@@ -281,6 +281,18 @@ class TopicTable:
         self.generation += 1
         return gone
 
+    def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
+        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        fresh = TopicTable(self.rules)
+        fresh.load(value)
+        changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
+        self._topics.update(fresh._topics)
+        ours, theirs = self.data_version, fresh.data_version
+        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
+        self.data_version = newest.next(now_ms)
+        self.generation += 1
+        return changed
+
     def touch(self, now_ms: int) -> None:
         """Have everyone look at the table again, because something outside it changes what they will see."""
         self._changed(now_ms)

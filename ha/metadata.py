@@ -52,6 +52,12 @@ class SyncAsk(msgspec.Struct, frozen=True):
     terms_version: int = 0
     """Of the terms on the slave's disk."""
     commits: list[Commit] = []
+    topics_version: tuple[int, int, int] = (0, 0, 0)
+    groups_version: tuple[int, int, int] = (0, 0, 0)
+    """Of the slave's tables: state version, counter, time."""
+    topics: dict[str, Any] | None = None
+    groups: dict[str, Any] | None = None
+    """The tables themselves, when the master wanted them."""
 
 
 class SyncAnswer(msgspec.Struct, frozen=True):
@@ -71,6 +77,8 @@ class SyncAnswer(msgspec.Struct, frozen=True):
     commits: list[Commit] = []
     more: bool = False
     """There are more commits than one message holds: ask again at once."""
+    wants_tables: bool = False
+    """The slave's tables are newer than the master's, which was killed before it had saved them: send them."""
 
 
 def wins(new: tuple[int, int], old: tuple[int, int] | None) -> bool:

@@ -304,6 +304,30 @@ def test_a_slave_is_told_what_moved_and_nothing_else(process: InProcess) -> None
     assert sync(client, foreign).topics is not None, "generations of another process mean nothing"
 
 
+def test_a_master_that_forgot_takes_its_tables_back_and_deletes_nothing(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    topics, groups = process.broker.topics, process.broker.groups
+    version = topics.data_version
+    newer = (version.state_version, version.counter + 5, version.timestamp)
+    answer = sync(client, topics_version=newer)
+    assert answer.wants_tables and answer.topics is None
+    again = sync(client, answer.seen, topics_version=newer)
+    assert again.wants_tables, "until it has them"
+    table = topics.to_wrapper()
+    table["dataVersion"] = {"stateVersion": newer[0], "counter": newer[1], "timestamp": newer[2]}
+    table["topicConfigTable"] = {"kept": TopicConfig("kept", 3, 3).to_json()}
+    before = {topic.name for topic in topics}
+    told = sync(client, answer.seen, topics_version=newer, topics=table, groups=groups.to_wrapper())
+    assert not told.wants_tables and told.topics is not None
+    assert {topic.name for topic in topics} == before | {"kept"}
+    assert topics.data_version.counter > newer[1]
+    assert told.topics["dataVersion"] == topics.data_version.to_json(), "which the slave then has too"
+    settled = topics.data_version
+    same = (settled.state_version, settled.counter, settled.timestamp)
+    assert not sync(client, told.seen, topics_version=same).wants_tables
+
+
 def test_a_large_table_travels_once_a_second_and_the_newest_then(process: InProcess) -> None:
     client = process.connect()
     ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))

@@ -135,8 +135,10 @@ def test_metadata_follows_at_once_and_offsets_never_go_back(tmp_path: Path) -> N
         assert has_plan(b.address, 90)
         call(a.address, RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"commitOffset": "20"})
         group.until(lambda: has_plan(b.address, 20), "a consumer that goes back itself is followed")
-        report = group.admin("switch", BROKER)
-        assert report["newMaster"] == b.address
+        refused = group.admin("demote", b.address, status=2)
+        assert "is not the master" in refused["error"]
+        report = group.admin("promote", b.address)
+        assert report["newMaster"] == b.address and report["kind"] == "switch"
         assert has_plan(b.address, 20)
 
 
@@ -189,5 +191,5 @@ def test_a_slave_behind_retention_starts_anew_and_keeps_its_old_log_aside(tmp_pa
         group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
         (kept,) = (b.root / "ropewalk" / "diverged").iterdir()
         assert "begins at" in json.loads((kept / "about.json").read_text())["why"]
-        report = group.admin("switch", BROKER)
-        assert report["newMaster"] == b.address
+        report = group.admin("demote", a.address)
+        assert report["newMaster"] == b.address and report["gapMs"] is not None
