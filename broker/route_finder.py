@@ -78,7 +78,11 @@ class RouteFinder:
                         self._kept.clear()
                     self._kept[topic] = (self._now_s(), route)
                 for found in self._waiting.pop(topic):
-                    found(route)
+                    try:
+                        found(route)
+                    except Exception:
+                        # One asker's trouble, with names from strangers: no reason to leave the others waiting.
+                        log.exception("an answer about a route failed", topic=topic)
 
     async def _ask(self, topic: str) -> TopicRoute | None:
         """The route from the first name server that answers; it is asked first the next time too."""

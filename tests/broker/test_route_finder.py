@@ -99,6 +99,15 @@ async def test_a_remote_name_server_is_asked_once_for_a_while(nursery: trio.Nurs
 
 
 @pytest.mark.trio
+async def test_an_asker_that_fails_leaves_nobody_else_waiting(nursery: trio.Nursery) -> None:
+    finder = RouteFinder(None, (await start(Remote(name_server("T", "U")), nursery),))
+    finder.find("T", lambda route: 1 // 0)  # type: ignore[arg-type]
+    nursery.start_soon(finder.run)
+    assert await ask(finder, "T") == 4
+    assert await ask(finder, "U") == 4
+
+
+@pytest.mark.trio
 async def test_a_name_server_that_is_away_is_passed_over(
     nursery: trio.Nursery, unused_port: Callable[[], int]
 ) -> None:
