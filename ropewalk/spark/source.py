@@ -6,7 +6,7 @@ and for every micro-batch, so nothing is kept here, and nothing heavy is importe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,14 +16,17 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from ropewalk.errors import RopewalkError
-from ropewalk.spark.options import Options, Use, parse_options
+from ropewalk.spark.options import BadOption, Options, Use, parse_options
 from ropewalk.spark.schema import Selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["RopewalkSource"]
+
+
+_READS: Final[tuple[Use, ...]] = ("read", "stream")
+_WRONG_USE: Final = "has no meaning in"
 
 
 class RopewalkSource(DataSource):
@@ -37,20 +40,16 @@ class RopewalkSource(DataSource):
         return parse_options(dict(self.options), use)
 
     def schema(self) -> str:
-        # Asked for by batch and streaming reads alike, and there is no telling which: an option that only one of them
-        # knows is judged when its reader is made.
-        return self._options("stream" if self._is_stream_only() else "read").selection().ddl()
-
-    def _is_stream_only(self) -> bool:
-        try:
-            self._options("read")
-        except RopewalkError:
+        # Asked for by batch and streaming reads alike, and there is no telling which: options that only one of them
+        # knows are judged when its reader is made. What neither accepts is told in the words of the one that was
+        # meant, which is the one that does not complain about the other's options.
+        refused: list[BadOption] = []
+        for use in _READS:
             try:
-                self._options("stream")
-            except RopewalkError:
-                return False
-            return True
-        return False
+                return self._options(use).selection().ddl()
+            except BadOption as exc:
+                refused.append(exc)
+        raise min(refused, key=lambda exc: _WRONG_USE in str(exc))
 
     def _selection(self, options: Options, schema: StructType) -> Selection:
         return selection_of(schema, raw_properties=options.properties_format == "raw")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options, Use, parse_options
 from ropewalk.spark.schema import SchemaMismatch
+from ropewalk.spark.source import RopewalkSource
 
 STORE = {"mode": "store", "path": "/store"}
 LIVE = {"nameServer": "h:9876", "topic": "orders"}
@@ -161,3 +162,19 @@ def test_json_of_any_shape_is_refused_and_never_half_read() -> None:
         for option in ("startingOffsets", "startingOffsetsByTimestamp"):
             with pytest.raises(BadOption, match="expected"):
                 parse({**STORE, option: json.dumps(shape)})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({**STORE, "maxOffsetsPerTrigger": "5", "startingOfsets": "x"}, "did you mean startingOffsets?"),
+        ({**STORE, "maxOffsetsPerTrigger": "0"}, "expected a whole number from 1 on"),
+        ({**STORE, "endingOffsets": "first"}, "expected earliest, latest, or JSON"),
+        ({**STORE, "endingOffsets": "latest", "maxOffsetsPerTrigger": "5"}, "has no meaning in"),
+        ({**STORE, "maxOffsetsPerTrigger": "5", "columns": "bodi"}, "there is no column 'bodi'"),
+    ],
+)
+def test_a_refusal_is_about_the_read_that_was_meant(options: dict[str, str], said: str) -> None:
+    with pytest.raises((BadOption, SchemaMismatch)) as caught:
+        RopewalkSource({name.lower(): value for name, value in options.items()}).schema()
+    assert said in str(caught.value)
