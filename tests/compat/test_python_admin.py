@@ -1,8 +1,4 @@
-"""The everyday scenarios by our own client, against Ropewalk and against Apache RocketMQ: beside `test_python_client`.
-
-Broadcasting, retry to the dead letters, two groups of one topic, tags filtered at the broker, reading at one's own pace
-with assign, seek and commit, order within a message group, delay levels, and messages by key, id and time.
-"""
+"""Our own administrator against Ropewalk and against Apache RocketMQ, and the order of message groups at both."""
 
 from __future__ import annotations
 
@@ -17,12 +13,9 @@ from ropewalk import (
     Admin,
     Message,
     Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     Rejected,
-    RetryLater,
-    SendStatus,
     TopicQueue,
 )
 from ropewalk.client.admin_groups import EARLIEST, LATEST
@@ -34,7 +27,6 @@ from tests.compat.test_python_client import until
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
 TURNS = itertools.count(1)
-SETTLED_S = 1.0
 
 
 @pytest.fixture(scope="module", params=["ropewalk_server", "original_server"])
@@ -52,7 +44,7 @@ def admin(server: Server) -> Iterator[Admin]:
 @pytest.fixture
 def topic(admin: Admin) -> str:
     """A topic of four queues, seen by everybody."""
-    name = f"scenario-{next(TURNS)}"
+    name = f"admin-{next(TURNS)}"
     admin.create_topic(name, 4)
     until(lambda: name in admin.topics(), "the topic at the name server")
     return name
@@ -60,98 +52,6 @@ def topic(admin: Admin) -> str:
 
 def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
     return sorted(message.body for message in messages)
-
-
-# Consuming
-
-
-def test_every_member_of_a_broadcasting_group_gets_every_message(server: Server, topic: str) -> None:
-    one: list[ReceivedMessage] = []
-    two: list[ReceivedMessage] = []
-    group = f"{topic}-g"
-    with (
-        PushConsumer(group, {topic: "*"}, one.append, server.namesrv, broadcasting=True) as first,
-        PushConsumer(group, {topic: "*"}, two.append, server.namesrv, broadcasting=True) as second,
-        Producer(server.namesrv) as producer,
-    ):
-        until(lambda: len(first.queues) == len(second.queues) == 4, "both read all queues")
-        time.sleep(SETTLED_S)
-        for number in range(12):
-            producer.send(topic, b"%d" % number)
-        until(lambda: len(one) >= 12 and len(two) >= 12, "both have all of them")
-    assert bodies(one) == bodies(two) == sorted(b"%d" % number for number in range(12))
-
-
-def test_what_fails_too_often_is_a_dead_letter(server: Server, topic: str, admin: Admin) -> None:
-    tries: list[int] = []
-    group = f"{topic}-g"
-
-    def handle(message: ReceivedMessage) -> None:
-        tries.append(message.reconsume_times)
-        raise RetryLater(delay_level=1)
-
-    admin.create_group(group, retry_max_times=1)
-    with Producer(server.namesrv) as producer:
-        producer.send(topic, Message(b"hopeless", keys="hopeless-key"))
-    with PushConsumer(group, {topic: "*"}, handle, server.namesrv, consume_from="first", max_retries=1):
-        dead = f"%DLQ%{group}"
-        until(lambda: dead in admin.topics() and admin.topic_status(dead).count == 1, "the dead letter")
-        time.sleep(SETTLED_S)
-    assert tries == [0, 1]
-    # The dead letters of a group can be read by nobody unless an administrator says so.
-    admin.update_topic(dead, permission=6)
-    with PullConsumer(f"{group}-undertaker", {dead: "*"}, server.namesrv, consume_from="first") as reader:
-        until(lambda: bool(reader.assign_topics()), "the queue of dead letters")
-        (letter,) = reader.poll(timeout=5)
-    assert (letter.body, letter.keys, letter.topic) == (b"hopeless", "hopeless-key", topic)
-
-
-def test_two_groups_each_get_every_message(server: Server, topic: str) -> None:
-    first: list[ReceivedMessage] = []
-    second: list[ReceivedMessage] = []
-    with Producer(server.namesrv) as producer:
-        for number in range(20):
-            producer.send(topic, b"%d" % number)
-    with (
-        PushConsumer(f"{topic}-a", {topic: "*"}, first.append, server.namesrv, consume_from="first"),
-        PushConsumer(f"{topic}-b", {topic: "*"}, second.append, server.namesrv, consume_from="first"),
-    ):
-        until(lambda: len(first) >= 20 and len(second) >= 20, "both groups have them")
-    assert bodies(first) == bodies(second) and len(first) == 20
-
-
-def test_tags_are_filtered(server: Server, topic: str, admin: Admin) -> None:
-    wanted: list[ReceivedMessage] = []
-    with Producer(server.namesrv) as producer:
-        for number in range(30):
-            producer.send(topic, Message(b"%d" % number, tags=("red", "green", "blue")[number % 3]))
-    group = f"{topic}-g"
-    with PushConsumer(group, {topic: "red || blue"}, wanted.append, server.namesrv, consume_from="first"):
-        until(lambda: len(wanted) >= 20, "the wanted ones")
-        until(lambda: admin.progress(group, topic).lag == 0, "the others are passed")
-    assert bodies(wanted) == sorted(b"%d" % number for number in range(30) if number % 3 != 1)
-    assert {message.tags for message in wanted} == {"red", "blue"}
-
-
-def test_a_reader_goes_where_it_likes_and_goes_on_where_it_committed(server: Server, topic: str) -> None:
-    queue = TopicQueue(topic, Queue("broker-a", 2))
-    with Producer(server.namesrv) as producer:
-        for number in range(10):
-            producer.send(topic, b"%d" % number, queue=queue.queue)
-    group = f"{topic}-g"
-    with PullConsumer(group, {topic: "*"}, server.namesrv, consume_from="first") as reader:
-        reader.assign([queue])
-        assert [message.body for message in reader.poll(4, timeout=5)] == [b"0", b"1", b"2", b"3"]
-        reader.seek(queue, 7)
-        assert reader.poll(1, timeout=5)[0].body == b"7"
-        reader.commit()
-        reader.seek_to_end()
-        assert reader.position(queue) == 10 and reader.poll(timeout=0.3) == []
-        reader.seek_to_begin()
-        assert reader.position(queue) == 0
-    with PullConsumer(group, {topic: "*"}, server.namesrv) as again:
-        again.assign([queue])
-        assert [message.body for message in again.poll(timeout=5)] == [b"8", b"9"]
 
 
 def test_messages_of_a_group_stay_in_order(server: Server, topic: str) -> None:
@@ -172,32 +72,11 @@ def test_messages_of_a_group_stay_in_order(server: Server, topic: str) -> None:
         assert len({queue_id for queue_id, _ in places}) == 1
 
 
-def test_levels_delay_as_long_as_they_say(server: Server, topic: str) -> None:
-    arrived: dict[bytes, float] = {}
-
-    def handle(message: ReceivedMessage) -> None:
-        arrived[message.body] = time.monotonic()
-
-    with (
-        PushConsumer(f"{topic}-g", {topic: "*"}, handle, server.namesrv) as consumer,
-        Producer(server.namesrv) as producer,
-    ):
-        until(lambda: len(consumer.queues) == 4, "all queues")
-        time.sleep(SETTLED_S)
-        began = time.monotonic()
-        for level, body in ((2, b"5 s"), (1, b"1 s"), (0, b"now")):
-            assert producer.send(topic, Message(body, delay_level=level)).status is SendStatus.SEND_OK
-        until(lambda: len(arrived) == 3, "all of them")
-    waited = {body: moment - began for body, moment in arrived.items()}
-    assert waited[b"now"] < waited[b"1 s"] < waited[b"5 s"]
-    assert waited[b"1 s"] >= 0.9 and waited[b"5 s"] >= 4.9
-
-
 # Administration
 
 
 def test_topics_and_groups_are_administered(server: Server, admin: Admin) -> None:
-    topic, group = f"scenario-{next(TURNS)}", f"scenario-{next(TURNS)}-g"
+    topic, group = f"admin-{next(TURNS)}", f"admin-{next(TURNS)}-g"
     (where,) = admin.create_topic(topic, 3)
     assert where.address == server.broker and where in admin.members()
     with pytest.raises(Rejected) as exists:
