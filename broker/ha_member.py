@@ -164,6 +164,8 @@ class HaMember:
             epochs = epochs.begin(record.epoch, self._broker.store.whole_end)
         elif act is Act.FOLLOW:
             self._stop_leading()
+            # Before its master's tables come: with their version it would win the master's place at a name server.
+            self.on_role()
         if act is not Act.NOTHING:
             log.info(
                 "role", act=act.value, role=record.role, epoch=record.epoch, reign=record.reign, by=record.by

@@ -225,6 +225,19 @@ def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
         assert epochs == [[4, process.stored("T")[1].offset]]
 
 
+def test_a_deposed_master_registers_as_a_slave_before_it_takes_anything_of_the_new_one(
+    process: InProcess,
+) -> None:
+    member = process.broker.member
+    registered: list[int] = []
+    member.on_role = lambda: registered.append(member.record.broker_id)
+    process.broker.begin_turn()
+    member.carry_out(member.core.follow(1, 2, "10.0.0.2:10911"))
+    assert registered == [2], "at once, however long the disk takes"
+    process.broker.end_turn()
+    process.until(lambda: registered == [2, 2])
+
+
 def test_a_role_begins_although_the_terms_change_before_it_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
