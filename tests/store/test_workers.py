@@ -116,6 +116,26 @@ def test_one_sync_answers_for_everything_that_arrived_while_the_one_before_it_ra
     flusher.stop()
 
 
+def test_every_flush_is_timed_and_a_failed_one_is_not() -> None:
+    loop = Loop()
+    flushed: list[int] = []
+    flusher = Flusher(loop.completions, flushed.append)
+    file = SlowFile()
+    flusher.request(10, [as_file(file)])
+    assert file.entered.acquire(timeout=10)
+    time.sleep(0.03)
+    file.permission.release()
+    loop.until(lambda: flushed == [10])
+    assert sum(flusher.times.counts) == 1 and flusher.times.total >= 0.03
+    broken = SlowFile(OSError("no more"))
+    broken.permission.release()
+    flusher.request(20, [as_file(broken)])
+    with pytest.raises(FlushFailed):
+        loop.until(lambda: False)
+    assert sum(flusher.times.counts) == 1
+    flusher.stop()
+
+
 def test_nothing_is_announced_before_its_sync_has_returned() -> None:
     loop = Loop()
     flushed: list[int] = []
