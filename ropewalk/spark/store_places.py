@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ropewalk.spark.columns import Plan
-from ropewalk.spark.decode import SegmentDecoder
+from ropewalk.spark.decode import DLEDGER_HEAD_SIZE, SegmentDecoder
 from ropewalk.spark.headers import Headers
 from ropewalk.spark.schema import Selection
 from ropewalk.spark.store_files import Segment, Store
@@ -30,7 +30,7 @@ def offset_at_time(store: Store, end: int, time_ms: int) -> int:
             if not len(later):
                 older_seen = True
             elif older_seen or later[0] > 0:
-                return int(headers.of("offset")[later[0]])
+                return _start_of(segment, headers, int(later[0]))
             else:
                 break
         else:
@@ -40,13 +40,16 @@ def offset_at_time(store: Store, end: int, time_ms: int) -> int:
 
 
 def offset_after(store: Store, start: int, end: int, count: int) -> int:
-    """Where a log has come to after `count` more records from `start` on; at most `end`."""
+    """Where a log has come to after `count` more records from `start` on; at most `end`.
+
+    Always where a record begins, also for a count of 0 and a start in the middle of one.
+    """
     for segment in store.segments:
         if segment.end_offset <= start or segment.base_offset >= end:
             continue
         for headers in _headers(segment, max(start, segment.base_offset), end):
             if count < len(headers):
-                return min(end, int(headers.of("offset")[count]))
+                return min(end, _start_of(segment, headers, count))
             count -= len(headers)
     return end
 
@@ -62,6 +65,12 @@ def has_records(stores: Iterable[tuple[Store, int, int]], count: int) -> bool:
                 if count <= 0:
                     return True
     return count <= 0
+
+
+def _start_of(segment: Segment, headers: Headers, row: int) -> int:
+    """Where a record, or the entry around it, begins in the log."""
+    offset = int(headers.of("offset")[row])
+    return offset - DLEDGER_HEAD_SIZE if segment.is_dledger else offset
 
 
 def _headers(segment: Segment, start: int, end: int) -> Iterator[Headers]:

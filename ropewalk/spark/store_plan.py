@@ -131,10 +131,12 @@ def plan_log(
     partition_bases: Mapping[str, int],
     *,
     chain: bool = False,
-    start_is_record: bool = True,
     tail_size: int = TAIL_SIZE,
 ) -> list[LogSplit]:
-    """Splits over the log offsets `[start, end)` of one store, cut at segment borders and about every `split_size`."""
+    """Splits over the log offsets `[start, end)` of one store, cut at segment borders and about every `split_size`.
+
+    `start` must be where a record begins.
+    """
     splits: list[LogSplit] = []
     for segment in store.segments:
         first, last = max(start, segment.base_offset), min(end, segment.end_offset)
@@ -145,14 +147,13 @@ def plan_log(
             *range(first + split_size, min(last, segment.end_offset - tail_size), split_size),
             last,
         ]
-        exact = chain or start_is_record or first == segment.base_offset
         if chain:
             cuts = _at_records(segment, cuts)
         for number, (low, high) in enumerate(itertools.pairwise(cuts)):
-            begins = exact if number == 0 else chain
+            exact = chain or number == 0
             splits.append(
                 LogSplit(
-                    stamp(), store.broker_name, segment, low, high, begins, end, io, wanted, partition_bases
+                    stamp(), store.broker_name, segment, low, high, exact, end, io, wanted, partition_bases
                 )
             )
     return splits

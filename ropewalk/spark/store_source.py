@@ -185,9 +185,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {key: min(end, self._target.get(key, begin.get(key, 0))) for key, end in ends.items()}
         ends = {key: max(ends.get(key, 0), begin.get(key, 0)) for key in (*begin, *ends)}
         if isinstance(limit, ReadMaxBytes):
-            ends = {
-                key: begin.get(key, 0) + share for key, share in _shares(begin, ends, limit.max_bytes).items()
-            }
+            ends = self._after_bytes(begin, ends, limit.max_bytes)
         elif isinstance(limit, ReadMaxRows):
             ends = self._after_rows(begin, ends, limit.max_rows)
         if ends == begin or self._waits_for_more(begin, ends):
@@ -220,6 +218,18 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key: offset_after(stores[key], begin.get(key, 0), end, shares[key])
             if key in stores and shares[key] < end - begin.get(key, 0)
             else end
+            for key, end in ends.items()
+        }
+
+    def _after_bytes(self, begin: Mapping[str, int], ends: Mapping[str, int], size: int) -> _Ends:
+        """Ends about that many bytes further on, over all stores, each where a record begins.
+
+        So that a task may tell damage at the very beginning of a batch, instead of looking for a record behind it.
+        """
+        stores = self._stores()
+        cuts = {key: begin.get(key, 0) + share for key, share in _shares(begin, ends, size).items()}
+        return {
+            key: offset_after(stores[key], cuts[key], end, 0) if key in stores and cuts[key] < end else end
             for key, end in ends.items()
         }
 
@@ -270,7 +280,6 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 row_filter(options, store),
                 {},
                 chain=options.split_mode == "chain",
-                start_is_record=False,
             )
         return [StorePartition(split) for split in splits]
 
@@ -306,10 +315,7 @@ def _check_range(store: Store, key: str, start: int, stop: int) -> None:
 
 
 def _shares(begin: Mapping[str, int], ends: Mapping[str, int], amount: int) -> _Ends:
-    """An amount for each log: in proportion to how far it is behind, and at least 1 where it is at all.
-
-    Of bytes that may be a part of a record, which is then read whole.
-    """
+    """An amount for each log: in proportion to how far it is behind, and at least 1 where it is at all."""
     behind = {key: end - begin.get(key, 0) for key, end in ends.items()}
     total = max(sum(behind.values()), 1)
     return {key: min(count, max(1, amount * count // total)) if count else 0 for key, count in behind.items()}

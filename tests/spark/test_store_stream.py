@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from ropewalk.errors import CorruptRecord
 from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.schema import Selection
 from ropewalk.spark.store_plan import DataLoss
 from ropewalk.spark.store_source import StoreStreamReader
 from tests.spark.stores import START_MS, MadeStore
+from tests.spark.test_decode import entry
 
 ALL = ReadAllAvailable()
 
@@ -108,6 +110,40 @@ def test_limits_cut_batches_and_lose_nothing(made: MadeStore, limit: Any) -> Non
         found += batch
         start = end
     assert found == written(made)
+
+
+def test_damage_at_the_beginning_of_a_batch_is_told(made: MadeStore) -> None:
+    stream = reader(made.root, startingOffsets="earliest")
+    for limit in (ReadMaxRows(7), ReadMaxBytes(2500)):
+        begin = stream.initialOffset()
+        middle = stream.latestOffset(begin, limit)
+        cut = middle["store"][str(made.root)]
+        assert cut in written(made)
+        end = stream.latestOffset(middle, ALL)
+        made.write(cut + 4, b"\0")
+        assert rows(stream, begin, middle) == [offset for offset in written(made) if offset < cut]
+        with pytest.raises(CorruptRecord, match=f"offset {cut}: "):
+            rows(stream, middle, end)
+        made.write(cut + 4, b"\xda")
+
+
+def test_the_log_of_a_dledger_is_cut_between_entries(tmp_path: Path) -> None:
+    data = tmp_path / "dledger-n0" / "data"
+    data.mkdir(parents=True)
+    log = b""
+    expected = []
+    for number in range(9):
+        expected.append(len(log) + 48)
+        log += entry(len(log), number, queue_offset=number, store_timestamp=START_MS + number)
+    (data / f"{0:020d}").write_bytes(log.ljust(8192, b"\0"))
+    for limit in (ReadMaxRows(2), ReadMaxBytes(400)):
+        stream = reader(tmp_path, startingTimestamp=str(START_MS + 2), endAt="scan")
+        start = stream.initialOffset()
+        found: list[int] = []
+        while (end := stream.latestOffset(start, limit)) != start:
+            found += rows(stream, start, end)
+            start = end
+        assert found == expected[2:]
 
 
 def test_several_stores_are_drained_in_proportion(made: MadeStore, tmp_path: Path) -> None:
