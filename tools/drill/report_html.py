@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from tools.drill.outcome import Result
+from tools.drill.outcome import Result, Series
 from tools.drill.report_text import figures
 from tools.drill.timeline import Event
 
@@ -24,6 +24,8 @@ _LAG_HEIGHT = 120
 _BETWEEN = 34
 _AXIS_HEIGHT = 30
 _TICKS_MAX = 12
+_BARS_MAX = 300
+_NUMBERS_MAX = 40
 
 _STYLE = """
 :root { color-scheme: light dark;
@@ -205,34 +207,36 @@ def _shaded(result: Result, plane: _Plane, top: float, bottom: float) -> list[st
 
 def _rate_panel(result: Result, plane: _Plane, top: float) -> list[str]:
     """Answers in each bucket, stacked: acknowledged, unknown, refused."""
-    series = result.series
-    per_s = 1 / series.width
-    stacked = [
-        sum(counts) * per_s
-        for counts in zip(series.acknowledged, series.unknown, series.refused, strict=True)
-    ]
+    width_s, counted = _wide(result.series)
+    stacked = [sum(counts) / width_s for counts in zip(*(each for _, each in counted), strict=True)]
     peak = nice_ceiling(max([*stacked, result.rate]))
     bottom = top + _RATE_HEIGHT
     parts = [
         f'<text class="title" x="{_LEFT}" y="{top - 26}">answers per second</text>',
         *_grid(peak, top, _RATE_HEIGHT, lambda value: f"{value:,.0f}"),
     ]
-    width = max(0.6, plane.x(series.width) - plane.x(0) - 0.4)
+    width = max(0.6, plane.x(width_s) - plane.x(0) - 0.4)
     for index in range(len(stacked)):
         y = bottom
-        for kind, counts in (
-            ("ack", series.acknowledged),
-            ("unknown", series.unknown),
-            ("refused", series.refused),
-        ):
-            size = counts[index] * per_s / peak * _RATE_HEIGHT
+        for kind, counts in counted:
+            size = counts[index] / width_s / peak * _RATE_HEIGHT
             if size > 0:
                 y -= size
                 parts.append(
-                    f'<rect x="{plane.x(index * series.width):.1f}" y="{y:.1f}" width="{width:.1f}" '
+                    f'<rect x="{plane.x(index * width_s):.1f}" y="{y:.1f}" width="{width:.1f}" '
                     f'height="{size:.1f}" fill="var(--{kind})"/>'
                 )
     return parts
+
+
+def _wide(series: Series) -> tuple[float, list[tuple[str, list[int]]]]:
+    """The counts in pieces so wide that each can be seen: their width, and for each colour the counts."""
+    factor = max(1, -(-len(series.acknowledged) // _BARS_MAX))
+    kinds = (("ack", series.acknowledged), ("unknown", series.unknown), ("refused", series.refused))
+    return series.width * factor, [
+        (kind, [sum(counts[at : at + factor]) for at in range(0, len(counts), factor)])
+        for kind, counts in kinds
+    ]
 
 
 def _lag_panel(lag: dict[str, list[tuple[float, int]]], plane: _Plane, top: float) -> list[str]:
@@ -282,23 +286,30 @@ def _time_axis(plane: _Plane, y: float) -> list[str]:
 
 
 def _marks(events: Sequence[Event], plane: _Plane, bottom: float) -> list[str]:
-    """A numbered line for each event. Marks that would lie on each other are put side by side."""
+    """A line for each event, with its number above. Numbers that would lie on each other are put side by side.
+
+    Where there are too many for that, a number that finds no room is left out: its line tells it to a pointer.
+    """
     parts = []
     free_from = -100.0
+    crowded = len(events) > _NUMBERS_MAX
     for number, event in enumerate(events, 1):
         x = plane.x(event.at)
-        label_x = max(x, free_from)
-        free_from = label_x + 19
-        label_x = min(label_x, WIDTH - 9.0)
         colour = f"var(--{event.kind})"
         dash = ' stroke-dasharray="3 4"' if event.kind in ("seen", "phase") else ""
         parts.append(
             f'<g><line x1="{x:.1f}" x2="{x:.1f}" y1="{_MARKS_HEIGHT - 4}" y2="{bottom}" stroke="{colour}" '
-            f'stroke-width="1.5"{dash}/><circle cx="{label_x:.1f}" cy="{_MARKS_HEIGHT - 12}" r="8.5" fill="{colour}"/>'
-            f'<text x="{label_x:.1f}" y="{_MARKS_HEIGHT - 8}" text-anchor="middle" '
-            f'style="fill:#fff;font-size:10px;font-weight:600">{number}</text>'
-            f"<title>{event.at:.3f} s: {escape(event.text)}</title></g>"
+            f'stroke-width="1.5"{dash}/>'
         )
+        if not crowded or x >= free_from:
+            label_x = min(max(x, free_from), WIDTH - 9.0)
+            free_from = label_x + 19
+            parts.append(
+                f'<circle cx="{label_x:.1f}" cy="{_MARKS_HEIGHT - 12}" r="8.5" fill="{colour}"/>'
+                f'<text x="{label_x:.1f}" y="{_MARKS_HEIGHT - 8}" text-anchor="middle" '
+                f'style="fill:#fff;font-size:10px;font-weight:600">{number}</text>'
+            )
+        parts.append(f"<title>{event.at:.3f} s: {escape(event.text)}</title></g>")
     return parts
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from tools.drill.outcome import Result
 from tools.drill.timeline import Event
@@ -42,8 +43,14 @@ def figures(result: Result) -> list[tuple[str, str]]:
         )
     answers = ", ".join(f"{code}: {count:,}" for code, count in result.answers.items())
     rows.append(("answers by code", answers or "none"))
-    rows.append(("the fault took effect", "; ".join(result.faults_hit)))
+    rows.append(("the fault took effect", "; ".join(_each_once(result.faults_hit))))
     return rows
+
+
+def _each_once(texts: Sequence[str]) -> Iterator[str]:
+    """The same text once, with how often it was there."""
+    for text, count in Counter(texts).items():
+        yield text if count == 1 else f"{text} ({count} times)"
 
 
 def _yes(value: bool | None) -> str:
