@@ -64,8 +64,8 @@ def test_a_reader_that_asks_now_and_then_ends_with_every_latest_time(
     journal = OffsetJournal()
     copy: dict[tuple[str, str, int], int] = {}
     sequence = 0
-    for now, (key, asks) in enumerate(steps):
-        journal.record(key, now)
+    for time, (key, asks) in enumerate(steps):
+        journal.record(key, time)
         if asks:
             part, sequence = journal.since(sequence, limit=2)
             copy.update(part)
