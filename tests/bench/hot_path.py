@@ -40,7 +40,7 @@ class NoWire:
     def __init__(self) -> None:
         self.sent = 0
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         self.sent += len(data)
 
     def close(self) -> None:

@@ -299,6 +299,19 @@ class Node:
 
     # -- what is in it ---------------------------------------------------------------------------------
 
+    def state(self) -> str:
+        if not self.alive:
+            return f"{self} is {'refused' if self.refused else 'down'}"
+        broker, replication = self.broker, self.broker.replication
+        record, client = broker.member.record, replication.client
+        link = f", {client.state.value} {client.why}" if client is not None else ""
+        fence = f", fenced: {replication.fence}" if replication.fence else ""
+        waiting = f", {len(broker.acks)} answers wait" if len(broker.acks) else ""
+        return (
+            f"{self} is {record.role} of {record.reign} (accepted {record.epoch}), ends at {broker.store.whole_end}"
+            f"{link}{fence}{waiting}"
+        )
+
     def log_bytes(self) -> tuple[int, bytes]:
         """Where its log begins, and all of it."""
         log, end = self.broker.store.log, self.broker.store.whole_end
@@ -779,10 +792,11 @@ class World:
             await trio.sleep(2)
             master = await self.settle()
             if master is None:
-                self.history.unfinished = ", ".join(
-                    f"{node}: {'refused' if node.refused else node.broker.member.record.role if node.alive else 'down'}"
-                    for node in self.nodes
-                )
+                self.history.unfinished = "; ".join(node.state() for node in self.nodes)
+                if not any(node.refused for node in self.nodes):
+                    raise Broken(
+                        f"everybody is up, and the group does not come to rest: {self.history.unfinished}"
+                    )
             else:
                 self.audit(master)
             nursery.cancel_scope.cancel()

@@ -88,7 +88,7 @@ class Net:
         self._changed = trio.Event()
         self._stuck: list[tuple[End, bytes]] = []
         self._ports = 40_000
-        self.ends: set[End] = set()
+        self.ends: dict[End, None] = {}  # in the order in which they came
 
     # -- time ------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Net:
         here = End(self, node, (from_ip, self._ports), to)
         there = End(self, target, to, (from_ip, self._ports))
         here.other, there.other = there, here
-        self.ends |= {here, there}
+        self.ends |= {here: None, there: None}
         target.accept(there)
         return here
 
@@ -205,7 +205,7 @@ class Net:
         if end.closing:
             return
         end.closing = True
-        self.ends.discard(end)
+        self.ends.pop(end, None)
         self._stuck = [(each, piece) for each, piece in self._stuck if each is not end]
         session, end.session = end.session, None
         if session is None:
