@@ -288,18 +288,21 @@ def _time_axis(plane: _Plane, y: float) -> list[str]:
 def _marks(events: Sequence[Event], plane: _Plane, bottom: float) -> list[str]:
     """A line for each event, with its number above. Numbers that would lie on each other are put side by side.
 
-    Where there are too many for that, a number that finds no room is left out: its line tells it to a pointer.
+    Where there are too many for that, only faults and troubles are drawn, faintly, and a number that finds no room is
+    left out: its line tells it to a pointer.
     """
     parts = []
     free_from = -100.0
     crowded = len(events) > _NUMBERS_MAX
     for number, event in enumerate(events, 1):
+        if crowded and event.kind not in ("fault", "trouble"):
+            continue
         x = plane.x(event.at)
         colour = f"var(--{event.kind})"
         dash = ' stroke-dasharray="3 4"' if event.kind in ("seen", "phase") else ""
         parts.append(
             f'<g><line x1="{x:.1f}" x2="{x:.1f}" y1="{_MARKS_HEIGHT - 4}" y2="{bottom}" stroke="{colour}" '
-            f'stroke-width="1.5"{dash}/>'
+            f'stroke-width="{0.6 if crowded else 1.5}"{dash}/>'
         )
         if not crowded or x >= free_from:
             label_x = min(max(x, free_from), WIDTH - 9.0)
@@ -307,7 +310,7 @@ def _marks(events: Sequence[Event], plane: _Plane, bottom: float) -> list[str]:
             parts.append(
                 f'<circle cx="{label_x:.1f}" cy="{_MARKS_HEIGHT - 12}" r="8.5" fill="{colour}"/>'
                 f'<text x="{label_x:.1f}" y="{_MARKS_HEIGHT - 8}" text-anchor="middle" '
-                f'style="fill:#fff;font-size:10px;font-weight:600">{number}</text>'
+                f'style="fill:#fff;font-size:{10 if number < 100 else 8}px;font-weight:600">{number}</text>'
             )
         parts.append(f"<title>{event.at:.3f} s: {escape(event.text)}</title></g>")
     return parts
