@@ -8,9 +8,9 @@ The builder works in Python for several microseconds a message. In a thread it t
 every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
 bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
 when nobody else wants the processor, unless a query or a stop waits for it. Even so two cores share their memory and
-their disk: while the log grows fast the index is left behind, by 256 MiB at most, and catches up in the
-first quiet moment, or when a query waits for it (sends ran at 0.75 of their rate before). `WorkerIndex` does the
-same work on a helper thread, for simulations, which own their threads.
+their disk (sends ran at 0.75 of their rate). So while the log grows by more than 5 MB/s the index is left behind. Past
+1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs, and it catches up in the first quiet moment,
+or when a query waits for it. `WorkerIndex` does the same work on a helper thread, for simulations, which own theirs.
 
 The process is killed by the kernel when the broker dies, and ends when its standard input does. It holds a lock while
 it lives: a broker that is started at once waits for it with its first index file and with nothing else.
@@ -49,10 +49,11 @@ from store.workers import Completions, Worker
 _MESSAGE = struct.Struct(">cqq")
 _FOLLOW_INTERVAL_MS = 200
 _BUSY_BYTES = 1 << 20
-_BEHIND_MAX = 256 << 20
-_WAIT_MS = 2000
+_STEP, _STEP_BUSY = 32 << 20, 3 << 20
+_BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
+_WAIT_MS = 5000
 _RESTART_MS = 5000
-_STOP_S = 10.0
+_STOP_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -96,13 +97,18 @@ class KeyIndex(ABC):
         if due and (through > self.position or min_offset > self._asked[1]):
             self._next_ask_ms = now + _FOLLOW_INTERVAL_MS
             busy, self._seen = through - self._seen > _BUSY_BYTES, through
-            if not busy or through - self.position > _BEHIND_MAX:
-                self._ask(through, min_offset)
+            behind = through - self.position
+            step = _STEP if not busy else _STEP_BUSY if behind > _BEHIND else 0
+            if behind > _BEHIND_MAX:
+                step = behind
+            if step:
+                # No more at a time: whoever begins to send again must not meet a builder with seconds of work.
+                self._ask(max(min(through, self.position + step), self._asked[0]), min_offset)
         while self._waiting and self._waiting[0][1] <= now:
             self._waiting.popleft()[2]()
 
     def when_built(self, through: int, callback: Callable[[], None]) -> None:
-        """Call back when records up to here can be found, or in two seconds: an index far behind still answers."""
+        """Call back when records up to here can be found, or in five seconds: an index far behind still answers."""
         if self.position >= through:
             callback()
             return

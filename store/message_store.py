@@ -79,7 +79,7 @@ class StoreConfig:
     queue_flush_interval_ms: int = 1000
     warm_window: int = 256 << 20
     prefault_window: int = 64 << 20
-    prefault_idle: int = 8 << 20
+    prefault_idle: int = 6 << 20
     delay_levels: DelayLevels = DEFAULT_LEVELS
     index: Geometry | None = None
     """The shape of the key index; None builds none."""
