@@ -236,7 +236,7 @@ MASKS = (
     (r"\b1[67]\d{11}\b", "MS"),
     (r"commitLogDiskRatio_[^\s:]+", "commitLogDiskRatio_PATH"),
     # Other modules have written to the same two servers before, and not the same to both.
-    (r"(?i)(commitLog ?Offset[=:] ?)\d+", r"\1OFFSET"),
+    (r"(?i)(commitLog ?Offset[=:]\s*)\d+", r"\1OFFSET"),
     (r"(@K@\w+@KEY)@[0-9a-f]+\b", r"\1@OFFSET"),
     (r"@[0-9a-f]{5,8}\b", "@HASH"),  # Java's way to print an object
     (r"\$\$Lambda[^\s,\]]*", "LAMBDA"),
