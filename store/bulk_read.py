@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
-from store.reader import GetStatus, is_of_topic
+from store.reader import GetStatus, is_of_topic, read_pinned
 from store.segment import Segment
 from store.workers import Completions, Helpers, Worker
 
@@ -141,25 +141,12 @@ class BulkReader:
         if worker.pending >= self._in_flight_max:
             done(None)
             return
-        for segment in segments:
-            segment.pins += 1
 
-        def read() -> object:
-            try:
-                return job()
-            except OSError as exc:
-                return exc
+        def failed() -> None:
+            self.failed += 1
+            done(None)
 
-        def bring(result: object) -> None:
-            for segment in segments:
-                segment.pins -= 1
-            if isinstance(result, OSError):
-                self.failed += 1
-                done(None)
-            else:
-                then(result)
-
-        worker.submit(read, bring)
+        read_pinned(worker, job, then, failed, segments)
 
     def _read(
         self,

@@ -22,7 +22,7 @@ from store.consume_queue import ConsumeQueue, FrozenQueue
 from store.index import Found, Query, find_messages, read_record
 from store.janitor import KeyIndex
 from store.segment import Segment
-from store.workers import Completions, Helpers
+from store.workers import Completions, Helpers, Worker
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -30,6 +30,37 @@ _RECORD_SIZE_MIN = 91
 _IDENTITY = struct.Struct(">i8xi4xqq")  # size at 0, queue id at 12, queue offset at 20, log offset at 28
 _V1_LAST = MAGIC_V1 & 0xFF
 _iter_entries = ENTRY.iter_unpack
+
+
+def read_pinned(
+    worker: Worker,
+    job: Callable[[], object],
+    then: Callable[..., None],
+    failed: Callable[[], None],
+    segments: Sequence[Segment],
+) -> None:
+    """Run `job` on a reader's thread, then `then(result)`, or `failed()` after an OSError, on the loop.
+
+    The segments that it reads keep their files until it is done.
+    """
+    for segment in segments:
+        segment.pins += 1
+
+    def read() -> object:
+        try:
+            return job()
+        except OSError as exc:
+            return exc
+
+    def bring(result: object) -> None:
+        for segment in segments:
+            segment.pins -= 1
+        if isinstance(result, OSError):
+            failed()
+        else:
+            then(result)
+
+    worker.submit(read, bring)
 
 
 class GetStatus(enum.Enum):
@@ -163,26 +194,12 @@ class Reader:
             done(None)
             return
 
-        for segment in segments:
-            segment.pins += 1
-
-        def read() -> object:
-            try:
-                return job()
-            except OSError as exc:
-                return exc
-
-        def bring(result: object) -> None:
-            for segment in segments:
-                segment.pins -= 1
+        def failed() -> None:
             # A place on disk that cannot be read is this consumer's trouble, and not the end of the process.
-            if isinstance(result, OSError):
-                self.failed += 1
-                done(None)
-            else:
-                then(result)
+            self.failed += 1
+            done(None)
 
-        worker.submit(read, bring)
+        read_pinned(worker, job, then, failed, segments)
 
     def _read(
         self,
