@@ -42,6 +42,7 @@ from broker.requests import Requests
 from broker.retry import RetryRules, SendBack
 from broker.schedule import DelayService
 from broker.send import SendProcessor, SendRules
+from broker.send_run import SendRuns
 from broker.serve import Connection
 from broker.session import PULL_FAMILY, Handlers, Session, Unfinished
 from broker.statistics import Statistics
@@ -196,7 +197,8 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
-        self.handlers.run = sends.send_run
+        self._runs = SendRuns(sends)
+        self.handlers.run = self._runs.take
         self.requests.register(self.handlers)
         Queries(self).register(self.handlers)
         self.admin = Admin(self)
@@ -455,6 +457,7 @@ class Broker:
 
     def end_turn(self) -> None:
         store = self.store
+        self._runs.settle()
         if self._topics_stale:
             self.publish_topics()
         self.replication.end_turn()

@@ -2,14 +2,10 @@
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
 sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
-and remembered in `_Target` until the topic table changes.
+and remembered in `Target` until the topic table changes.
 
-There are three ways with one outcome. `send` is the readable one and takes everything. `send_run` takes the run of
-plain messages that one read brought, which is nearly all there is under load, and is written for the interpreter:
-one typed decode of each header, membership tests on the property text instead of parsing it, one append for the
-whole run, formatted answers. Of those it hands on the ones whose header the client has sent before but for a few
-values (`send_shape`), which are neither decoded nor judged again. A test sends the same messages in all ways and
-compares what is stored and answered.
+This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
+is under load.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,45 +21,40 @@ import structlog
 
 from broker.groups import GroupTable
 from broker.retry import RetryRules
-from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
-from broker.session import RUN_MAX, Request, Session
+from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
-from ropewalk.codes import FrameFlag, MessageSysFlag, RequestCode, ResponseCode
+from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
 from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
 from ropewalk.format.record import encode_host, record_size
-from ropewalk.format.record_pattern import RecordPattern
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
-from store.message_store import Alike, Message, MessageStore
+from store.message_store import Message, MessageStore
 
 log = structlog.get_logger("broker.send")
 
 PROPERTIES_SIZE_MAX = 32_767
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
 _INNER_BITS = MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH
-_SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
+SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
 _CRC_PROPERTY = "__CRC32#"
-_PLAIN = b'{"code":310,'  # how every known client's JSON encoder begins this header
-_PREFIX = struct.Struct(">II")
 _ANY_QUEUE_MAX = 99_999_999
 
 _decode_v2 = json_decoder(SendMessageHeaderV2).decode
 _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
-_UNIQ = P.UNIQ_KEY + "\x01"
-_NO_WAIT = P.WAIT + "\x01false"
+NO_WAIT = P.WAIT + "\x01false"
 _NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
 _SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
 @dataclass(slots=True)
-class _Target:
+class Target:
     """What is known about a topic that has passed its checks."""
 
     config: TopicConfig
@@ -120,19 +110,19 @@ class SendProcessor:
 
         `place` says where a message goes, and with which tag code: a delayed one waits elsewhere (`schedule`).
         """
-        self._store = store
+        self.store = store
         self._topics = topics
         self._groups = groups
-        self._statistics = statistics
+        self.statistics = statistics
         self._chance = chance
         self._make_unique_key = make_unique_key
         self._refusal = refusal
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
-        self._targets: dict[str, _Target] = {}
+        self.targets: dict[str, Target] = {}
         self._targets_of = -1
-        self._judged = object()
+        self.judged = object()
         """Stands for the rules and topics by which a shape was judged; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
@@ -142,15 +132,15 @@ class SendProcessor:
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
-        self._judged = object()
+        self.judged = object()
         region, trace = rules.region, "true" if rules.trace_on else "false"
         # The original stores all three with every single message, and none with those of a batch.
         self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
-        self._own_text = encode_properties(self._own).decode()
+        self.own_text = encode_properties(self._own).decode()
         # Beyond it a message is either refused or larger than a segment: not for a run to find out half-way.
-        self._plain_size_max = min(rules.max_message_size, self._store.config.segment_size - _PLAIN_SLACK)
+        self.plain_size_max = min(rules.max_message_size, self.store.config.segment_size - _PLAIN_SLACK)
         always = {"MSG_REGION": region, "TRACE_ON": trace}
-        self._answer_format = (
+        self.answer_format = (
             b'{"code":0,"extFields":{'
             + json.dumps(always, separators=(",", ":"))[1:-1].replace("%", "%%").encode()
             + b',"msgId":"'
@@ -162,246 +152,39 @@ class SendProcessor:
     def wait(self, waits: bool) -> None:
         """Have answers wait for the disk or for slaves, or not, from the next request on."""
         self.waits = waits
-        self._judged = object()
+        self.judged = object()
 
-    # -- the common way ------------------------------------------------------------------------------
-
-    def send_run(self, session: Session, payloads: list[bytes], start: int) -> int:
-        """Take the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
-
-        Plain is: SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks, with nothing in flags and
-        properties that asks for more than to be stored. The first message that is anything else ends the run and
-        goes its own way through `send`. All of a run is appended at once.
-        """
-        if self._targets_of != self._topics.generation or self._refusal() is not None:
-            return start
-        shapes = session.shapes
-        if shapes is None:
-            shapes = session.shapes = Shapes()
-        shape = shapes.known.get(payloads[start][:4])
-        if shape is not None and shape.judged is self._judged:
-            index = self._send_alike(session, shape, payloads, start)
-            if index > start:
-                shapes.helped(index - start)
-                return index
-        targets, size_max = self._targets, self._plain_size_max
-        own_text, sync = self._own_text, self.waits
-        batch: list[Message] = []
-        owed: list[tuple[int, int, str, bool]] = []
-        index = start
-        last, topic_count, learned = None, 0, False
-        end = min(start + RUN_MAX, len(payloads))
-        for index in range(start, end):
-            payload = payloads[index]
-            if not payload.startswith(_PLAIN, 4):
-                break
-            # With the serialize type on top: anything but JSON is as far out of bounds as a length that lies.
-            header_end = 4 + int.from_bytes(payload[:4], "big")
-            if header_end > len(payload):
-                break
-            try:
-                frame = decode_plain(payload[4:header_end])
-            except UNREADABLE:
-                break
-            header = frame.extFields
-            target = targets.get(header.topic)
-            if target is None or header.batch or frame.flag & FrameFlag.RESPONSE:
-                break
-            queue_id = header.queue_id
-            queue = target.queues.get(queue_id)
-            body = payload[header_end:]
-            text = header.properties
-            if queue is None or queue_id >= target.queues_max or len(body) > size_max or not text:
-                break
-            sys_flag = header.sys_flag | target.sys_flag
-            if (
-                sys_flag & _SPECIAL_BITS
-                or "DELAY\x01" in text
-                or "TRAN_MSG" in text
-                or "TIMER_" in text
-                or "POP_CK" in text
-                or "CLUSTER\x01" in text
-                or "__CRC32#" in text
-                or "INNER_" in text
-            ):
-                break
-            at = text.rfind(_UNIQ)
-            if at < 0 or (at and text[at - 1] != "\x02"):
-                break
-            stop = text.find("\x02", at)
-            unique_key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
-            properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
-            if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
-                break
-            if target is not last:
-                last = target
-                topic_count += 1
-            target.queues_of_shapes[b"%d" % queue_id] = queue
-            batch.append(
-                (
-                    queue,
-                    body,
-                    properties,
-                    header.flag,
-                    sys_flag,
-                    header.born_timestamp,
-                    header.reconsume_times or 0,
-                    0,
-                    _tags_code(text),
-                )
-            )
-            # The text can stand inside another name or value; to answer before the flush is to be sure.
-            wait = sync and (_NO_WAIT not in text or _waits(parse_properties(text)))
-            owed.append((frame.opaque, frame.flag, unique_key, wait))
-            if not learned:
-                learned = True
-                if shapes.wants():
-                    self._learn(session, shapes, payload, frame, target, batch[-1], unique_key, wait)
-        else:
-            index = end
-        if batch:
-            stored = self._put(batch, session, one_topic=topic_count == 1)
-            self._answer_run(session, batch, owed, stored)
-            index = start + len(stored)  # the disk is full: the next one is refused on its own way
-        return index
-
-    def _learn(
-        self,
-        session: Session,
-        shapes: Shapes,
-        payload: bytes,
-        header: PlainHeader,
-        target: _Target,
-        message: Message,
-        key: str,
-        waits: bool,
-    ) -> None:
-        """Have requests that are like this plain one recognised."""
-        queue, _body, properties, flag, sys_flag, _born, reconsume_times, _prepared, tag_code = message
-        before, after = properties.split(key.encode(), 1)
-        pattern = RecordPattern(
-            queue.topic_bytes,
-            flag,
-            sys_flag,
-            _host_of(session.link.peer),
-            self._store.config.store_host,
-            reconsume_times,
-            before,
-            len(key),
-            after,
-        )
-        shape = shape_of(
-            self._judged,
-            payload,
-            header,
-            key,
-            queues=target.queues_of_shapes,
-            pattern=pattern,
-            tag_code=tag_code,
-            oneway=header.flag & FrameFlag.ONEWAY != 0,
-            waits=waits,
-        )
-        if shape is not None:
-            shapes.learn(payload, shape)
-
-    def _send_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int) -> int:
-        """Take the run of requests that have this shape; return the index behind it. HOT."""
-        unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
-        at_queue, at_born, at_key, at_opaque = shape.places
-        opaque_max, size_max = shape.opaque_max, self._plain_size_max
-        batch: list[Alike] = []
-        told: list[tuple[bytes, bytes, bytes]] = []
-        born_text, born = b"", 0
-        for index in range(start, min(start + RUN_MAX, len(payloads))):
-            payload = payloads[index]
-            if len(payload) < body_at:
-                break
-            pieces = unpack(payload)
-            key, opaque = pieces[at_key], pieces[at_opaque]
-            queue = queues.get(pieces[at_queue])
-            body = payload[body_at:]
-            if (
-                pieces[::2] != fixed
-                or queue is None
-                or not (key.isalnum() and opaque.isdigit() and b"0" <= opaque <= opaque_max)
-                or len(body) > size_max
-            ):
-                break
-            if pieces[at_born] != born_text:
-                born_text = pieces[at_born]
-                if not born_text.isdigit():
-                    break
-                born = int(born_text)
-            batch.append((queue, body, born, key))
-            told.append((pieces[at_queue], key, opaque))
-        if not batch:
-            return start
-        statistics = self._statistics
-        clock = statistics.clock
-        began = clock()
-        stored = self._store.put_alike(batch, shape.pattern, shape.tag_code)
-        if stored:
-            queue = batch[len(stored) - 1][0]
-            size = queue.max_physical - stored[0][0]
-            statistics.put(queue.topic, self._store.now, len(stored), size, clock() - began)
-            if not shape.oneway:
-                answers = session.waiting if shape.waits else session.ready
-                answer_format, pack = self._answer_format, _PREFIX.pack
-                for (queue_id, key, opaque), (offset, queue_offset) in zip(told, stored, strict=False):
-                    answer = answer_format % (offset, queue_id, queue_offset, key, opaque)
-                    answers.append(pack(len(answer) + 4, len(answer)) + answer)
-        return start + len(stored)
-
-    def _put(
-        self, batch: list[Message], session: Session, *, one_topic: bool = True
-    ) -> list[tuple[int, int]]:
+    def put(self, batch: list[Message], session: Session, *, one_topic: bool = True) -> list[tuple[int, int]]:
         """Append, and count what was appended. HOT."""
-        store, statistics = self._store, self._statistics
-        clock = statistics.clock
+        clock = self.statistics.clock
         began = clock()
-        stored = store.put(batch, _host_of(session.link.peer))
-        took_s = clock() - began
-        if not stored:
-            return stored
-        queue = batch[len(stored) - 1][0]
-        if one_topic:
-            statistics.put(queue.topic, store.now, len(stored), queue.max_physical - stored[0][0], took_s)
-            return stored
-        sizes: dict[str, list[int]] = {}
-        ends = [offset for offset, _ in stored[1:]] + [queue.max_physical]
-        for message, (offset, _), after in zip(batch, stored, ends, strict=False):
-            sizes.setdefault(message[0].topic, []).append(after - offset)
-        for topic, found in sizes.items():
-            statistics.put(topic, store.now, len(found), sum(found), took_s)
+        stored = self.store.put(batch, host_of(session.link.peer))
+        self.count([message[0] for message in batch], stored, clock() - began, one_topic=one_topic)
         return stored
 
-    def _answer_run(
-        self,
-        session: Session,
-        batch: list[Message],
-        owed: list[tuple[int, int, str, bool]],
-        stored: list[tuple[int, int]],
+    def count(
+        self, queues: list[ConsumeQueue], stored: list[tuple[int, int]], took_s: float, *, one_topic: bool
     ) -> None:
-        ready, waiting, answer_format, pack = (
-            session.ready,
-            session.waiting,
-            self._answer_format,
-            _PREFIX.pack,
-        )
-        for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
-            batch, owed, stored, strict=False
-        ):
-            if flag & FrameFlag.ONEWAY:
-                continue
-            answer = answer_format % (
-                offset,
-                b"%d" % message[0].queue_id,
-                queue_offset,
-                unique_key.encode(),
-                b"%d" % opaque,
-            )
-            size = len(answer)
-            (waiting if wait else ready).append(pack(size + 4, size) + answer)
+        """So many messages, from the first on, were stored in these queues. HOT."""
+        if not stored:
+            return
+        statistics, now = self.statistics, self.store.now
+        last = queues[len(stored) - 1]
+        end = last.max_physical
+        if one_topic:
+            statistics.put(last.topic, now, len(stored), end - stored[0][0], took_s)
+            return
+        sizes: dict[str, list[int]] = {}
+        ends = [offset for offset, _ in stored[1:]] + [end]
+        for queue, (offset, _), after in zip(queues, stored, ends, strict=False):
+            sizes.setdefault(queue.topic, []).append(after - offset)
+        for topic, found in sizes.items():
+            statistics.put(topic, now, len(found), sum(found), took_s)
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether what `targets` says is still so, and messages are taken at all. HOT."""
+        return self._targets_of == self._topics.generation and self._refusal() is None
 
     def send(self, session: Session, request: Request) -> None:
         """One SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE, whatever it asks for."""
@@ -453,9 +236,9 @@ class SendProcessor:
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
             return None
-        return ext, self._store.log.end_offset if wait and self.waits else 0
+        return ext, self.store.log.end_offset if wait and self.waits else 0
 
-    def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[_Target, ConsumeQueue]:
+    def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[Target, ConsumeQueue]:
         """The topic and the queue that a message asks for. Raises `_Refused`."""
         if (refused := self._refusal()) is not None:
             raise _Refused(*refused)
@@ -463,14 +246,14 @@ class SendProcessor:
         queue_id = header.queue_id
         if not 0 <= queue_id < target.queues_max:
             queue_id = self._any_queue(queue_id, target)
-        return target, self._store.queue(target.config.name, queue_id)
+        return target, self.store.queue(target.config.name, queue_id)
 
     def _put_one(
         self,
         session: Session,
         request: Request,
         header: SendMessageHeader | SendMessageHeaderV2,
-        target: _Target,
+        target: Target,
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
         """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `_Refused`."""
@@ -508,17 +291,17 @@ class SendProcessor:
             0,
             tag_code,
         )
-        stored = self._put([message], session)
+        stored = self.put([message], session)
         if not stored:
-            raise _Full(*_disk_full(self._store.full))
+            raise _Full(*_disk_full(self.store.full))
         if given_up:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
             topic = properties.get(P.RETRY_TOPIC, target.config.name)
-            self._statistics.dead(topic, group, self._store.now, len(body))
+            self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
         ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
-        return ext, _waits(properties)
+        return ext, waits_for(properties)
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
@@ -537,7 +320,7 @@ class SendProcessor:
         self._topic_created()
         if topic is None:
             raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
-        return True, self._store.queue(topic, 0)
+        return True, self.store.queue(topic, 0)
 
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix.decode()}{offset:016X}"
@@ -549,7 +332,7 @@ class SendProcessor:
         session: Session,
         request: Request,
         header: SendMessageHeader | SendMessageHeaderV2,
-        target: _Target,
+        target: Target,
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
         """Every item becomes a record of its own; all stand side by side, or none does. Raises `_Refused`."""
@@ -561,7 +344,7 @@ class SendProcessor:
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        if sys_flag & _SPECIAL_BITS:
+        if sys_flag & SPECIAL_BITS:
             raise _Refused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
@@ -573,7 +356,7 @@ class SendProcessor:
             raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         properties = parse_properties(header.properties or "")
         _refuse_special_in_batch(properties)
-        born_host = _host_of(session.link.peer)
+        born_host = host_of(session.link.peer)
         size, wait = 0, False
         batch: list[Message] = []
         for item in items:
@@ -581,7 +364,7 @@ class SendProcessor:
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
             if any(word in text for word in _SPECIAL_WORDS):
                 _refuse_special_in_batch(parse_properties(text))
-            wait = wait or _NO_WAIT not in text or _waits(parse_properties(text))
+            wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
             size += record_size(
                 len(queue.topic_bytes),
                 len(item.body),
@@ -599,20 +382,20 @@ class SendProcessor:
                     header.born_timestamp,
                     header.reconsume_times or 0,
                     0,
-                    _tags_code(text),
+                    tags_code_of(text),
                 )
             )
-        if not self._store.log.fits(size + 1):
+        if not self.store.log.fits(size + 1):
             raise _Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
-        self._store.reserve(size + 1)
-        stored = self._put(batch, session)
+        self.store.reserve(size + 1)
+        stored = self.put(batch, session)
         assert len(stored) == len(batch), "the room was reserved"
         key = properties.get(P.UNIQ_KEY) or parse_properties(items[0].properties).get(P.UNIQ_KEY, "")
         ids = ",".join(self._message_id(offset) for offset, _ in stored)
-        return self._answer_ext(ids, queue.queue_id, stored[0][1], key), wait and _waits(properties)
+        return self._answer_ext(ids, queue.queue_id, stored[0][1], key), wait and waits_for(properties)
 
     def _answer_ext(
         self, msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None
@@ -629,12 +412,12 @@ class SendProcessor:
 
     # -- the rest ------------------------------------------------------------------------------------
 
-    def _judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> _Target:
+    def _judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> Target:
         """Everything about the topic, in the original's order. Raises `_Refused`."""
         if self._targets_of != self._topics.generation:
             self._forget_targets()
             self._targets_of = self._topics.generation
-        elif (known := self._targets.get(header.topic)) is not None:
+        elif (known := self.targets.get(header.topic)) is not None:
             return known
         name = header.topic
         config = self._topics.get(name)
@@ -650,17 +433,17 @@ class SendProcessor:
         if config is None:
             config = self._create(header)
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
-        queues = self._store.queues.setdefault(name, {})
-        target = _Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})
+        queues = self.store.queues.setdefault(name, {})
+        target = Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
         ):  # each message there is judged by itself, so never in a run
-            self._targets[name] = target
+            self.targets[name] = target
         return target
 
     def _create(self, header: SendMessageHeader | SendMessageHeaderV2) -> TopicConfig:
-        name, now = header.topic, self._store.now
+        name, now = header.topic, self.store.now
         if name.startswith(names.RETRY_PREFIX):
             group = name[len(names.RETRY_PREFIX) :]
             config = self._topics.create_retry(group, queue_nums=1, now_ms=now) if group else None
@@ -683,10 +466,10 @@ class SendProcessor:
         return config
 
     def _forget_targets(self) -> None:
-        self._targets.clear()
-        self._judged = object()
+        self.targets.clear()
+        self.judged = object()
 
-    def _any_queue(self, queue_id: int, target: _Target) -> int:
+    def _any_queue(self, queue_id: int, target: Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:
             raise _Refused(
                 ResponseCode.INVALID_PARAMETER,
@@ -734,7 +517,7 @@ def _is_delayed(properties: dict[str, str]) -> bool:
     return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
 
 
-def _waits(properties: dict[str, str]) -> bool:
+def waits_for(properties: dict[str, str]) -> bool:
     """Whether the answer waits for the flush; only the word that clients write says no."""
     return properties.get(P.WAIT) != "false"
 
@@ -755,7 +538,7 @@ def _refuse_special_in_batch(properties: dict[str, str]) -> None:
         raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
 
 
-def _tags_code(text: str) -> int:
+def tags_code_of(text: str) -> int:
     """The tag hash of a property text, without parsing the rest."""
     at = text.rfind(_TAGS)
     if at < 0:
@@ -769,5 +552,5 @@ def _tags_code(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _host_of(peer: tuple[str, int]) -> bytes:
+def host_of(peer: tuple[str, int]) -> bytes:
     return encode_host(*peer)

@@ -180,6 +180,7 @@ class Session:
         "holds",
         "is_open",
         "link",
+        "put_off",
         "ready",
         "shapes",
         "wait_for",
@@ -203,6 +204,8 @@ class Session:
         """Answers of this read that leave when the log is flushed and replicated through `wait_for`."""
         self.wait_for: Callable[[Session], None] | None = None
         self.holds: set[HeldPull] = set()
+        self.put_off = False
+        """Whether sends of this session are appended only when the turn ends (`broker.send_run`)."""
         self.shapes: Shapes | None = None
         """What `broker.send` has learned of this client's headers."""
         self._handlers = handlers
@@ -232,9 +235,7 @@ class Session:
                 self._backlog = []
             self._work_through(payloads)
         finally:
-            self._owe()
-            if self.waiting and self.wait_for is not None:
-                self.wait_for(self)
+            self.owe()
 
     def _count_unfinished(self, buffered: int) -> None:
         unfinished = self._unfinished
@@ -246,7 +247,13 @@ class Session:
         unfinished.size += grown
         self._counted = buffered
 
-    def _owe(self) -> None:
+    def owe(self) -> None:
+        """Owe the peer what is answered, and have wait what must. HOT."""
+        self._owe_ready()
+        if self.waiting and self.wait_for is not None:
+            self.wait_for(self)
+
+    def _owe_ready(self) -> None:
         if self.ready:
             ready = self.ready
             self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
@@ -276,16 +283,17 @@ class Session:
                     return
                 if index - began >= RUN_MAX:
                     # A client with its window full works on these answers while we work on the rest of its requests.
-                    self._owe()
+                    self._owe_ready()
                     link.push()
                     continue
             if link.congested:
                 self._backlog = payloads[index:]
                 return
-            self._handle(payloads[index])
+            self.handle(payloads[index])
             index += 1
 
-    def _handle(self, payload: bytes) -> None:
+    def handle(self, payload: bytes) -> None:
+        """One request by itself, or the answer to one of ours. Raises `RemoteProtocolError`."""
         serialize_type, header_bytes, body = split_payload(payload)
         header: JsonHeader | Command
         if serialize_type == JSON:

@@ -22,6 +22,7 @@ from broker.config import BrokerConfig, load_config
 from broker.serve import Connection
 from broker.session import Session
 from ropewalk.codes import RequestCode
+from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import JSON, Command, FrameBuffer, decode_frame, encode_frame
 from store.disk import Disk, DiskFull, MappedFile
@@ -325,6 +326,19 @@ V2_NAMES = {
 def text_of(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
     pairs = properties.items() if isinstance(properties, Mapping) else properties
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+
+
+def taken(running: InProcess) -> tuple[int, int]:
+    """Changes whenever a message is stored or a topic made."""
+    return running.broker.store.log.end_offset, running.broker.topics.generation
+
+
+def batch_of(*bodies: bytes, **properties: str) -> bytes:
+    """The body of a batch; its messages have the ids K0, K1 ..."""
+    return encode_batch(
+        BatchItem(n, body, text_of({"UNIQ_KEY": f"K{n}", **properties}).encode())
+        for n, body in enumerate(bodies)
+    )
 
 
 def send_ext(topic: str, *, v1: bool = False, **changes: object) -> dict[str, object]:

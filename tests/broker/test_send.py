@@ -1,26 +1,18 @@
-"""Sends: what is refused and how, what is stored, and that the fast way and the readable way are one."""
+"""Sends: what is refused and how, what is stored, and when it is answered."""
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from broker import broker as broker_module
 from broker.topics import TopicConfig
 from ropewalk.codes import MessageSysFlag, Permission, RequestCode, ResponseCode
-from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import names
-from ropewalk.format.batch import BatchItem, encode_batch
-from ropewalk.format.properties import parse_properties, tags_code
-from ropewalk.format.record import Record, message_id
-from ropewalk.format.remoting import JSON, ROCKETMQ, Command
-from store.disk import MappedFile
+from ropewalk.format.properties import tags_code
+from ropewalk.format.record import message_id
+from ropewalk.format.remoting import JSON, ROCKETMQ
 from tests.broker.harness import (
     START_MS,
     UNIQ,
@@ -28,12 +20,11 @@ from tests.broker.harness import (
     FlushGate,
     FullDisk,
     InProcess,
-    config_of,
-    pull_ext,
+    batch_of,
     request,
     send_ext,
+    taken,
     text_of,
-    without_fsync,
 )
 
 StartBroker = Callable[..., InProcess]
@@ -42,10 +33,6 @@ V2 = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 OWN = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What the broker stores with every single message, as the original does."""
-
-
-def taken(running: InProcess) -> tuple[int, int]:
-    return running.broker.store.log.end_offset, running.broker.topics.generation
 
 
 # -- what a send that is taken looks like ---------------------------------------------------------------
@@ -452,133 +439,6 @@ def test_a_half_message_is_refused_however_often_it_was_consumed(client: Client,
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
-# -- batches --------------------------------------------------------------------------------------------
-
-
-def items(*bodies: bytes, **properties: str) -> bytes:
-    return encode_batch(
-        BatchItem(n, body, text_of({"UNIQ_KEY": f"K{n}", **properties}).encode())
-        for n, body in enumerate(bodies)
-    )
-
-
-@KINDS
-@pytest.mark.parametrize("marked", [True, False], ids=["m=true", "by its code"])
-def test_a_batch_becomes_records_side_by_side_in_its_order(
-    running: InProcess, marked: bool, kind: int
-) -> None:
-    client = running.connect()
-    client.send("T", queueId=1)
-    ext = send_ext("T", queueId=1, batch=marked, properties={"UNIQ_KEY": "BATCH"})
-    answer = client.call(BATCH, ext, items(b"a", b"b", b"c", TAGS="A"), serialize_type=kind)
-    assert answer.code == 0
-    records = running.stored("T", 1)[1:]
-    assert [r.body for r in records] == [b"a", b"b", b"c"]
-    assert [r.flag for r in records] == [0, 1, 2]
-    assert [r.queue_offset for r in records] == [1, 2, 3]
-    assert [r.properties for r in records] == [{"UNIQ_KEY": f"K{n}", "TAGS": "A"} for n in range(3)]
-    assert answer.ext["queueOffset"] == "1"
-    assert answer.ext["msgId"].split(",") == [r.msg_id for r in records]
-    assert answer.ext["transactionId"] == "BATCH"
-    assert [a.offset + a.size for a in records[:-1]] == [b.offset for b in records[1:]]
-    queue = running.broker.store.find_queue("T", 1)
-    assert queue is not None
-    assert queue.read(3)[2] == tags_code("A")
-
-
-def test_a_batch_may_come_under_the_plain_code_with_the_batch_field(client: Client) -> None:
-    client.send("T")
-    answer = client.call(V2, send_ext("T", batch=True), items(b"a", b"b"))
-    assert len(answer.ext["msgId"].split(",")) == 2
-
-
-def test_a_batch_without_an_id_of_its_own_answers_with_its_first_messages(client: Client) -> None:
-    assert client.call(BATCH, send_ext("T", properties=""), items(b"a", b"b")).ext["transactionId"] == "K0"
-
-
-def good(count: int = 3) -> bytes:
-    return items(*[b"body %d" % n for n in range(count)])
-
-
-MALFORMED = [
-    b"",
-    b"\x00",
-    good()[:-1],
-    good() + b"\x00",
-    b"\xff\xff\xff\xff" + good()[4:],
-    b"\x00\x00\x00\x00" + good()[4:],
-    b"\x7f\xff\xff\xff" + good()[4:],
-    good()[:16] + b"\xff\xff\xff\xff" + good()[20:],
-    good() + good()[:30],
-    b"plain text that is no batch at all, whatever it says",
-]
-
-
-@pytest.mark.parametrize("body", MALFORMED)
-def test_a_malformed_batch_is_answered_13_and_nothing_of_it_is_stored(
-    running: InProcess, body: bytes
-) -> None:
-    client = running.connect()
-    client.send("T")
-    before = taken(running)
-    answer = client.call(BATCH, send_ext("T", batch=True), body)
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert taken(running) == before
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {"DELAY": "3"},
-        {"DELAY": "x"},
-        {"TRAN_MSG": "true"},
-        {"TIMER_DELAY_MS": "1"},
-        {"INNER_NUM": "2"},
-        {"INNER_MULTI_DISPATCH": "%LMQ%a"},
-    ],
-)
-def test_what_is_not_built_is_refused_in_a_batch_and_around_it(
-    running: InProcess, properties: dict[str, str]
-) -> None:
-    client = running.connect()
-    client.send("T")
-    before = taken(running)
-    inside = encode_batch([BatchItem(0, b"fine", b""), BatchItem(0, b"not", text_of(properties).encode())])
-    assert client.call(BATCH, send_ext("T"), inside).code == ResponseCode.MESSAGE_ILLEGAL
-    around = client.call(BATCH, send_ext("T", properties=properties), items(b"a"))
-    assert around.code == ResponseCode.MESSAGE_ILLEGAL
-    assert taken(running) == before
-
-
-def test_a_batch_is_refused_for_a_retry_topic_and_beyond_the_body_limit(start_broker: StartBroker) -> None:
-    running = start_broker(maxMessageSize=1000)
-    client = running.connect()
-    assert client.call(BATCH, send_ext("%RETRY%g"), items(b"a")).code == ResponseCode.MESSAGE_ILLEGAL
-    assert client.call(BATCH, send_ext("T"), items(b"a" * 990)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert client.call(BATCH, send_ext("T"), items(b"a" * 400, b"b" * 400)).code == 0
-
-
-def test_a_batch_never_straddles_two_segments(start_broker: StartBroker) -> None:
-    running = start_broker(mappedFileSizeCommitLog=128 << 10)
-    client = running.connect()
-    for _ in range(20):
-        assert client.call(BATCH, send_ext("T"), items(*[b"z" * 10_000] * 3)).code == 0
-    records = running.stored("T")
-    assert len(records) == 60
-    for first in range(0, 60, 3):
-        assert len({r.offset // (128 << 10) for r in records[first : first + 3]}) == 1
-
-
-def test_a_batch_larger_than_a_segment_is_answered_13(start_broker: StartBroker) -> None:
-    running = start_broker(mappedFileSizeCommitLog=128 << 10)
-    client = running.connect()
-    client.send("T")
-    before = taken(running)
-    answer = client.call(BATCH, send_ext("T"), items(*[b"z" * 30_000] * 5))
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert taken(running) == before
-
-
 # -- waiting for the flush --------------------------------------------------------------------------------
 
 
@@ -609,26 +469,6 @@ def test_only_who_says_so_is_answered_before_the_flush(
         assert client.answer().code == 0
 
 
-@pytest.mark.parametrize(
-    ("inside", "around", "waits"),
-    [
-        (("false", "false"), "true", False),
-        (("false", "true"), "true", True),
-        (("true", "true"), "false", False),
-        (("true", "true"), "true", True),
-    ],
-)
-def test_a_batch_waits_if_any_of_its_messages_does(
-    synced: InProcess, flush_gate: FlushGate, inside: tuple[str, str], around: str, waits: bool
-) -> None:
-    client = synced.connect()
-    flush_gate.shut()
-    body = encode_batch(BatchItem(0, b"x", text_of({"WAIT": word}).encode()) for word in inside)
-    client.ask(BATCH, send_ext("T", properties={"WAIT": around}), body)
-    assert [c.code for c in client.answers()] == ([] if waits else [0])
-    flush_gate.open()
-
-
 # -- when there is no room, or no will ---------------------------------------------------------------------
 
 
@@ -651,33 +491,13 @@ def test_a_full_disk_is_answered_14_and_reads_and_later_sends_go_on(start_broker
     refused = client.answers()
     assert [c.code for c in refused] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 3
     assert "disk is full" in (refused[0].remark or "")
-    assert client.call(BATCH, send_ext("T"), items(b"z" * 30_000)).code == 14
+    assert client.call(BATCH, send_ext("T"), batch_of(b"z" * 30_000)).code == 14
     assert client.pull("T", queueOffset=stored - 1).code == 0
     assert client.send("T", b"small").code == 0, "what fits behind the last record is still taken"
     disk.full = False
     running.tick(10_000)  # the helper thread asks again from time to time
     running.until(lambda: running.broker.store.log.spare is not None)
     assert client.send("T", b"y" * 20_000).code == 0
-
-
-def test_of_a_run_only_what_was_stored_is_acknowledged(start_broker: StartBroker) -> None:
-    disk = FullDisk()
-    running = start_broker(disk, mappedFileSizeCommitLog=128 << 10)
-    client = running.connect()
-    client.send("T")
-    running.tick(100)
-    running.until(lambda: running.broker.store.log.spare is not None)
-    disk.full = True
-    client.feed(b"".join(request(V2, send_ext("T"), b"%02d" % n * 5000, opaque=n) for n in range(40)))
-    answers = {c.opaque: c for c in client.answers()}
-    assert sorted(answers) == list(range(40))
-    acknowledged = [n for n in range(40) if answers[n].code == 0]
-    assert 10 < len(acknowledged) < 30
-    assert {a.code for a in answers.values()} == {0, 14}
-    by_offset = {r.queue_offset: r.body for r in running.stored("T")}
-    assert len(by_offset) == 1 + len(acknowledged)
-    for n in acknowledged:
-        assert by_offset[int(answers[n].ext["queueOffset"])] == b"%02d" % n * 5000
 
 
 def test_a_broker_that_is_stopping_answers_14_and_makes_no_topics(running: InProcess) -> None:
@@ -688,7 +508,7 @@ def test_a_broker_that_is_stopping_answers_14_and_makes_no_topics(running: InPro
     for topic in ("T", "new"):
         answer = client.send(topic)
         assert (answer.code, answer.remark) == (14, "the broker is shutting down")
-    assert client.call(BATCH, send_ext("T"), items(b"a")).code == 14
+    assert client.call(BATCH, send_ext("T"), batch_of(b"a")).code == 14
     assert taken(running) == before
     assert client.pull("T").code == 0
 
@@ -710,256 +530,6 @@ def test_too_many_messages_waiting_for_the_disk_are_answered_2_at_once(
     synced.until(lambda: not len(synced.broker.acks))
     assert [c.code for c in client.answers()] == [0, 0, 0]
     assert client.send("T").code == 0
-
-
-# -- two ways, one outcome ---------------------------------------------------------------------------------
-
-
-@dataclass
-class Pair:
-    """Two brokers that get the same bytes; `plain` has no fast way."""
-
-    fast: InProcess
-    plain: InProcess
-    gate: FlushGate
-
-    def clients(self) -> tuple[Client, Client]:
-        return self.fast.connect(), self.plain.connect()
-
-
-@pytest.fixture(scope="module", params=["ASYNC_FLUSH", "SYNC_FLUSH"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    gate = FlushGate()
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(MappedFile, "sync", lambda file: gate.sync(file))  # noqa: PLW0108 - to be bound
-        without_fsync(patch)
-        fast, plain = (
-            stack.enter_context(
-                InProcess(
-                    config_of(
-                        tmp_path_factory.mktemp(name),
-                        flushDiskType=request.param,
-                        maxMessageSize=400,
-                        mappedFileSizeCommitLog=256 << 10,
-                    )
-                )
-            )
-            for name in ("fast", "plain")
-        )
-        plain.broker.handlers.run = None
-        stack.callback(gate.open)
-        yield Pair(fast, plain, gate)
-
-
-_NAMES = (
-    "TAGS KEYS UNIQ_KEY WAIT AWAIT DELAY XDELAY TRAN_MSG TIMER_DELAY_MS CLUSTER POP_CK a INNER_NUM __CRC32# "
-    "XTAGS MY_UNIQ_KEY"
-)
-_names = st.sampled_from(["", *_NAMES.split()])
-_values = st.sampled_from(
-    ["A", "AB", "true", "false", "FALSE", "0", "-1", "3", "", "é", "😀", "\x01", "xTAGS\x01B", UNIQ, UNIQ]
-)
-_pieces = st.lists(
-    st.one_of(
-        st.tuples(_names, _values).map(lambda pair: f"{pair[0]}\x01{pair[1]}"),
-        st.sampled_from(
-            ["", "x", "loose", "\x01", "TAGS", f"UNIQ_KEY\x01{UNIQ}", "TAGS\x01A", "WAIT\x01false"]
-        ),
-    ),
-    max_size=5,
-)
-_properties = st.builds(
-    lambda pieces, plain, close: "\x02".join(pieces + plain) + close,
-    _pieces,
-    st.sampled_from([[], [f"UNIQ_KEY\x01{UNIQ}"], ["WAIT\x01true", f"UNIQ_KEY\x01{UNIQ}"]]),
-    st.sampled_from(["", "\x02", "\x02\x02"]),
-)
-_plain = st.fixed_dictionaries({"properties": st.just(text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"}))})
-_odd = st.fixed_dictionaries(
-    {
-        "topic": st.sampled_from(["T", "U", "a/b", "SELF_TEST_TOPIC", "%RETRY%g"]),
-        "queueId": st.sampled_from([0, 1, 3, 4, 99, -1]),
-        "sysFlag": st.sampled_from([0, 0, 1, 2, 4, 8, 0x10, 0x20, 0x40, 0x80, 0x700, -1]),
-        "flag": st.sampled_from([0, 5, -1, 2**31 - 1]),
-        "reconsumeTimes": st.sampled_from([None, 0, 3]),
-        "bornTimestamp": st.sampled_from([0, START_MS, -1]),
-        "batch": st.sampled_from([False, False, True]),
-        "properties": _properties,
-    }
-)
-_one = st.tuples(
-    st.one_of(_plain, _plain, _properties.map(lambda text: {"properties": text}), _odd),
-    st.sampled_from([b"", b"x", b"y" * 300, b"z" * 401]),
-    st.sampled_from([0, 0, 0, 1, 2]),
-)
-
-
-def comparable(running: InProcess, answer: Command, own_key: bool) -> object:
-    """An answer without what two brokers choose or place differently; its id must be its record's."""
-    ext = dict(answer.ext)
-    if "msgId" in ext:
-        (found,) = (r for r in records_of(running) if r.msg_id == ext["msgId"].split(",")[0])
-        assert str(found.queue_offset) == ext["queueOffset"]
-        if found.topic != "%DLQ%g":  # who gives a message up is told of the queue that it was meant for
-            assert found.properties.get("REAL_QID", str(found.queue_id)) == ext["queueId"]
-        ext["msgId"] = str(len(ext["msgId"].split(",")))
-    if not own_key:
-        ext.pop("transactionId", None)
-    return answer.opaque, answer.code, answer.remark, answer.flag, ext
-
-
-def records_of(running: InProcess) -> list[Record]:
-    return [
-        record
-        for topic in ("T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
-        for queue_id in range(8)
-        for record in running.stored(topic, queue_id)[-40:]
-    ]
-
-
-def facts(record: Record, own_key: bool) -> object:
-    properties = dict(record.properties)
-    if not own_key:
-        properties.pop("UNIQ_KEY", None)
-    return (
-        record.topic,
-        record.queue_id,
-        record.queue_offset,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_timestamp,
-        record.reconsume_times,
-        record.body,
-        set(properties.items()),
-    )
-
-
-@given(messages=st.lists(_one, min_size=1, max_size=6))
-def test_the_fast_way_and_the_readable_way_store_and_answer_the_same(
-    pair: Pair, messages: list[tuple[dict[str, Any], bytes, int]]
-) -> None:
-    sync = pair.fast.broker.store.config.sync_flush
-    pair.gate.open()
-    for client in pair.clients():  # the topics exist and are known, so that the fast way is open
-        for topic in ("T", "U"):
-            for queue_id in range(4):
-                client.send(topic, b"warm", queueId=queue_id)
-    marks = [p.broker.store.log.end_offset for p in (pair.fast, pair.plain)]
-    if sync:
-        pair.gate.shut()
-    stream = b"".join(
-        request(
-            V2,
-            send_ext(header.get("topic", "T"), **{k: v for k, v in header.items() if k != "topic"}),
-            body,
-            opaque=n,
-            flag=flag,
-        )
-        for n, (header, body, flag) in enumerate(messages)
-    )
-    own_key = ["UNIQ_KEY" in parse_properties(header["properties"]) for header, _body, _flag in messages]
-    outcomes = []
-    for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
-        client.feed(stream)
-        outcomes.append((running, client.answers(), client))
-    at_once = [sorted(c.opaque for c in answers) for _running, answers, _client in outcomes]
-    assert at_once[0] == at_once[1], "one way waits for the flush where the other does not"
-    pair.gate.open()
-    seen = []
-    for mark, (running, answers, client) in zip(marks, outcomes, strict=True):
-        running.settle()
-        answers += client.answers()
-        new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
-        answered = sorted((comparable(running, c, own_key[c.opaque]) for c in answers), key=json.dumps)
-        key_known = {r.offset: all(own_key) for r in new}
-        seen.append((answered, [facts(r, key_known[r.offset]) for r in new]))
-        queues = running.broker.store.queues
-        for record in new:
-            tags = queues[record.topic][record.queue_id].read(record.queue_offset)[2]
-            if record.topic == "SCHEDULE_TOPIC_XXXX":
-                assert tags == record.store_timestamp + 10_000
-            else:
-                assert tags == tags_code(record.properties.get("TAGS")), record.properties
-    assert seen[0] == seen[1]
-
-
-_byte = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255))
-_replacements = st.sampled_from(
-    [
-        (b'"g":"1', b'"g":"0'),
-        (b'"e":"1"', b'"e":"7"'),
-        (b'"e":"1"', b'"e":"9"'),
-        (b'"opaque":', b'"opaque":0'),
-        (b'"flag":0', b'"flag":2'),
-        (b'"flag":0', b'"flag":1'),
-        (b'"f":"0"', b'"f":"8"'),
-        (b'"j":"0"', b'"j":"3"'),
-        (UNIQ.encode(), UNIQ.encode()[:-1] + b'"'),
-        (UNIQ.encode(), UNIQ.encode()[:-1] + b"\xff"),
-        (UNIQ.encode(), b"TRAN_MSG" + UNIQ.encode()[8:]),
-        (b"TAGS", b"KEYS"),
-        (b'"b":"T"', b'"b":"U"'),
-        (b'"c":"TBW102"', b'"c":' + b"[" * 5000),
-    ]
-)
-
-
-@settings(max_examples=40)
-@given(
-    repeated=st.integers(2, 5),
-    body=st.sampled_from([b"", b"x", b"y" * 400, b"z" * 401]),
-    damage=st.one_of(st.none(), _byte, _replacements),
-)
-def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
-    pair: Pair, repeated: int, body: bytes, damage: tuple[Any, Any] | None
-) -> None:
-    pair.gate.open()
-    outcomes = []
-    for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
-        for topic in ("T", "U"):
-            client.send(topic, b"warm", queueId=1)
-        running.settle()
-        mark = running.broker.store.log.end_offset
-        properties = text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"})
-        for n in range(repeated):
-            text = properties.replace(UNIQ, UNIQ[:-4] + f"{n:04d}")
-            client.feed(request(V2, send_ext("T", queueId=1, properties=text), b"b" * n, opaque=10 + n))
-        frame = request(V2, send_ext("T", queueId=1, properties=properties), body, opaque=99)
-        head = int.from_bytes(frame[4:8], "big")
-        if isinstance(damage, tuple) and isinstance(damage[0], bytes):
-            frame = frame.replace(*damage, 1)
-            header = len(frame) - len(body) - 8
-            frame = (len(frame) - 4).to_bytes(4, "big") + header.to_bytes(4, "big") + frame[8:]
-        elif damage is not None:
-            at = 8 + int(damage[0] * head)
-            frame = frame[:at] + bytes([damage[1]]) + frame[at + 1 :]
-        try:
-            client.feed(frame)
-            hung_up = False
-        except RemoteProtocolError:
-            hung_up = True
-        running.settle()
-        answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
-        new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
-        outcomes.append((hung_up, answers, [facts(r, True) for r in new], len(client.answers())))
-    assert outcomes[0] == outcomes[1]
-
-
-def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
-    client = running.connect()
-    client.send("T")
-    run = running.broker.handlers.run
-    assert run is not None
-    payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
-    assert run(client.session, payloads, 0) == 10
-    assert client.session.shapes is not None
-    assert client.session.shapes.known, "a header that comes again is learned"
-    assert run(client.session, payloads, 4) == 10
-    pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
-    assert run(client.session, [*payloads[:3], pull, *payloads], 0) == 3
-    assert run(client.session, [pull], 0) == 0
 
 
 def test_the_id_of_a_message_is_its_address_and_offset(client: Client) -> None:

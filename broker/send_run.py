@@ -1,0 +1,308 @@
+"""The run of plain sends that one read brought, judged, appended and answered together.
+
+Three ways of taking a message have one outcome. `SendProcessor.send` is the readable one and takes everything.
+`SendRuns.take` is written for the interpreter: one typed decode of each header, membership tests on the property text
+instead of parsing it, one append for the whole run, formatted answers. Of those it hands on the ones whose header the
+client has sent before but for a few values (`send_shape`), which are neither decoded nor judged again; and where a
+read brought only a few of these, they are put off until the turn ends, so that what many clients send one by one is
+appended at once too. A test sends the same messages in all ways and compares what is stored and answered.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import structlog
+
+from broker.send import (
+    NO_WAIT,
+    PROPERTIES_SIZE_MAX,
+    SPECIAL_BITS,
+    SendProcessor,
+    Target,
+    host_of,
+    tags_code_of,
+    waits_for,
+)
+from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
+from broker.session import RUN_MAX, Session
+from ropewalk.codes import FrameFlag
+from ropewalk.format.properties import P, parse_properties
+from ropewalk.format.record_pattern import RecordPattern
+from store.message_store import Alike, Message
+
+log = structlog.get_logger("broker.send")
+
+_PLAIN = b'{"code":310,'  # how every known client's JSON encoder begins this header
+_PREFIX = struct.Struct(">II")
+_UNIQ = P.UNIQ_KEY + "\x01"
+_FEW = 8
+
+_Owed = tuple[Session, Shape, bytes, bytes, bytes, bytes]
+"""To whom an answer is owed, and what stands in it: queue id, unique key and opaque; and the request as it came."""
+
+
+class SendRuns:
+    """The quick ways into the store, in front of one `SendProcessor`."""
+
+    def __init__(self, sends: SendProcessor) -> None:
+        self._sends = sends
+        self._put_off: list[Session] = []
+        self._batch: list[Alike] = []
+        self._owed: list[_Owed] = []
+
+    def take(self, session: Session, payloads: list[bytes], start: int) -> int:
+        """Take the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
+
+        Plain is: SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks, with nothing in flags and
+        properties that asks for more than to be stored. The first message that is anything else ends the run and
+        goes its own way through `send`. All of a run is appended at once.
+        """
+        sends = self._sends
+        if session.put_off:
+            self.settle()
+        if not sends.takes_runs:
+            return start
+        shapes = session.shapes
+        if shapes is None:
+            shapes = session.shapes = Shapes()
+        shape = shapes.known.get(payloads[start][:4])
+        if shape is not None and shape.judged is sends.judged:
+            index = self._take_alike(session, shape, payloads, start)
+            if index > start:
+                shapes.helped(index - start)
+                return index
+        targets, size_max = sends.targets, sends.plain_size_max
+        own_text, sync = sends.own_text, sends.waits
+        batch: list[Message] = []
+        owed: list[tuple[int, int, str, bool]] = []
+        index = start
+        last, topic_count, learned = None, 0, False
+        end = min(start + RUN_MAX, len(payloads))
+        for index in range(start, end):
+            payload = payloads[index]
+            if not payload.startswith(_PLAIN, 4):
+                break
+            # With the serialize type on top: anything but JSON is as far out of bounds as a length that lies.
+            header_end = 4 + int.from_bytes(payload[:4], "big")
+            if header_end > len(payload):
+                break
+            try:
+                frame = decode_plain(payload[4:header_end])
+            except UNREADABLE:
+                break
+            header = frame.extFields
+            target = targets.get(header.topic)
+            if target is None or header.batch or frame.flag & FrameFlag.RESPONSE:
+                break
+            queue_id = header.queue_id
+            queue = target.queues.get(queue_id)
+            body = payload[header_end:]
+            text = header.properties
+            if queue is None or queue_id >= target.queues_max or len(body) > size_max or not text:
+                break
+            sys_flag = header.sys_flag | target.sys_flag
+            if (
+                sys_flag & SPECIAL_BITS
+                or "DELAY\x01" in text
+                or "TRAN_MSG" in text
+                or "TIMER_" in text
+                or "POP_CK" in text
+                or "CLUSTER\x01" in text
+                or "__CRC32#" in text
+                or "INNER_" in text
+            ):
+                break
+            at = text.rfind(_UNIQ)
+            if at < 0 or (at and text[at - 1] != "\x02"):
+                break
+            stop = text.find("\x02", at)
+            unique_key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
+            properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
+            if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
+                break
+            if target is not last:
+                last = target
+                topic_count += 1
+            target.queues_of_shapes[b"%d" % queue_id] = queue
+            batch.append(
+                (
+                    queue,
+                    body,
+                    properties,
+                    header.flag,
+                    sys_flag,
+                    header.born_timestamp,
+                    header.reconsume_times or 0,
+                    0,
+                    tags_code_of(text),
+                )
+            )
+            # The text can stand inside another name or value; to answer before the flush is to be sure.
+            wait = sync and (NO_WAIT not in text or waits_for(parse_properties(text)))
+            owed.append((frame.opaque, frame.flag, unique_key, wait))
+            if not learned:
+                learned = True
+                if shapes.wants():
+                    self._learn(session, shapes, payload, frame, target, batch[-1], unique_key, wait)
+        else:
+            index = end
+        if batch:
+            stored = sends.put(batch, session, one_topic=topic_count == 1)
+            self._answer_run(session, batch, owed, stored)
+            index = start + len(stored)  # the disk is full: the next one is refused on its own way
+        return index
+
+    def _learn(
+        self,
+        session: Session,
+        shapes: Shapes,
+        payload: bytes,
+        header: PlainHeader,
+        target: Target,
+        message: Message,
+        key: str,
+        waits: bool,
+    ) -> None:
+        """Have requests that are like this plain one recognised."""
+        queue, _body, properties, flag, sys_flag, _born, reconsume_times, _prepared, tag_code = message
+        before, after = properties.split(key.encode(), 1)
+        pattern = RecordPattern(
+            queue.topic_bytes,
+            flag,
+            sys_flag,
+            host_of(session.link.peer),
+            self._sends.store.config.store_host,
+            reconsume_times,
+            before,
+            len(key),
+            after,
+        )
+        shape = shape_of(
+            self._sends.judged,
+            payload,
+            header,
+            key,
+            queues=target.queues_of_shapes,
+            pattern=pattern,
+            tag_code=tag_code,
+            oneway=header.flag & FrameFlag.ONEWAY != 0,
+            waits=waits,
+        )
+        if shape is not None:
+            shapes.learn(payload, shape)
+
+    def _take_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int) -> int:
+        """Take the run of requests that have this shape; return the index behind it. HOT."""
+        unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
+        at_queue, at_born, at_key, at_opaque = shape.places
+        opaque_max, size_max = shape.opaque_max, self._sends.plain_size_max
+        pattern, tag_code = shape.pattern, shape.tag_code
+        batch: list[Alike] = []
+        owed: list[_Owed] = []
+        born_text, born = b"", 0
+        for index in range(start, min(start + RUN_MAX, len(payloads))):
+            payload = payloads[index]
+            if len(payload) < body_at:
+                break
+            pieces = unpack(payload)
+            key, opaque = pieces[at_key], pieces[at_opaque]
+            queue = queues.get(pieces[at_queue])
+            body = payload[body_at:]
+            if (
+                pieces[::2] != fixed
+                or queue is None
+                or not (key.isalnum() and opaque.isdigit() and b"0" <= opaque <= opaque_max)
+                or len(body) > size_max
+            ):
+                break
+            if pieces[at_born] != born_text:
+                born_text = pieces[at_born]
+                if not born_text.isdigit():
+                    break
+                born = int(born_text)
+            batch.append((queue, body, born, key, pattern, tag_code))
+            owed.append((session, shape, pieces[at_queue], key, opaque, payload))
+        taken = len(batch)
+        if 0 < taken <= _FEW and start + taken == len(payloads):
+            session.put_off = True
+            self._put_off.append(session)
+            self._batch += batch
+            self._owed += owed
+            if len(self._batch) >= RUN_MAX:
+                self.settle()
+            return start + taken
+        return start + self._store(batch, owed, one_topic=True)
+
+    def settle(self) -> None:
+        """Append and answer what was put off; before a turn ends, and before its sender asks for more. HOT."""
+        if not self._put_off:
+            return
+        sessions, batch, owed = self._put_off, self._batch, self._owed
+        self._put_off, self._batch, self._owed = [], [], []
+        for session in sessions:
+            session.put_off = False
+        sends, done = self._sends, 0
+        if sends.takes_runs and all(one[1].judged is sends.judged for one in owed):
+            first = batch[0][0].topic
+            one_topic = all(alike[0].topic is first for alike in batch)
+            try:
+                done = self._store(batch, owed, one_topic=one_topic)
+            except OSError:
+                raise  # the disk: the process decides
+            except Exception:
+                log.exception("hung up on the clients of a turn after a failure", clients=len(sessions))
+                for session in sessions:
+                    session.link.close()
+                return
+        for session, _shape, _queue_id, _key, _opaque, payload in owed[done:]:
+            session.handle(payload)  # something changed since it came, or the disk is full
+        for session in sessions:
+            session.owe()
+
+    def _store(self, batch: list[Alike], owed: list[_Owed], *, one_topic: bool) -> int:
+        """Append, and prepare the answers; return how many there was room for. HOT."""
+        if not batch:
+            return 0
+        sends = self._sends
+        clock = sends.statistics.clock
+        began = clock()
+        stored = sends.store.put_alike(batch)
+        sends.count([alike[0] for alike in batch], stored, clock() - began, one_topic=one_topic)
+        answer_format, pack = sends.answer_format, _PREFIX.pack
+        for (session, shape, queue_id, key, opaque, _), (offset, queue_offset) in zip(
+            owed, stored, strict=False
+        ):
+            if not shape.oneway:
+                answer = answer_format % (offset, queue_id, queue_offset, key, opaque)
+                size = len(answer)
+                (session.waiting if shape.waits else session.ready).append(pack(size + 4, size) + answer)
+        return len(stored)
+
+    def _answer_run(
+        self,
+        session: Session,
+        batch: list[Message],
+        owed: list[tuple[int, int, str, bool]],
+        stored: list[tuple[int, int]],
+    ) -> None:
+        ready, waiting, answer_format, pack = (
+            session.ready,
+            session.waiting,
+            self._sends.answer_format,
+            _PREFIX.pack,
+        )
+        for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
+            batch, owed, stored, strict=False
+        ):
+            if flag & FrameFlag.ONEWAY:
+                continue
+            answer = answer_format % (
+                offset,
+                b"%d" % message[0].queue_id,
+                queue_offset,
+                unique_key.encode(),
+                b"%d" % opaque,
+            )
+            size = len(answer)
+            (waiting if wait else ready).append(pack(size + 4, size) + answer)

@@ -1,0 +1,161 @@
+"""Batches: one request, many records, all or none."""
+
+from collections.abc import Callable
+
+import pytest
+
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.batch import BatchItem, encode_batch
+from ropewalk.format.properties import tags_code
+from ropewalk.format.remoting import JSON, ROCKETMQ
+from tests.broker.harness import (
+    Client,
+    FlushGate,
+    InProcess,
+    batch_of,
+    send_ext,
+    taken,
+    text_of,
+)
+
+StartBroker = Callable[..., InProcess]
+KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+V2 = RequestCode.SEND_MESSAGE_V2
+
+
+@KINDS
+@pytest.mark.parametrize("marked", [True, False], ids=["m=true", "by its code"])
+def test_a_batch_becomes_records_side_by_side_in_its_order(
+    running: InProcess, marked: bool, kind: int
+) -> None:
+    client = running.connect()
+    client.send("T", queueId=1)
+    ext = send_ext("T", queueId=1, batch=marked, properties={"UNIQ_KEY": "BATCH"})
+    answer = client.call(BATCH, ext, batch_of(b"a", b"b", b"c", TAGS="A"), serialize_type=kind)
+    assert answer.code == 0
+    records = running.stored("T", 1)[1:]
+    assert [r.body for r in records] == [b"a", b"b", b"c"]
+    assert [r.flag for r in records] == [0, 1, 2]
+    assert [r.queue_offset for r in records] == [1, 2, 3]
+    assert [r.properties for r in records] == [{"UNIQ_KEY": f"K{n}", "TAGS": "A"} for n in range(3)]
+    assert answer.ext["queueOffset"] == "1"
+    assert answer.ext["msgId"].split(",") == [r.msg_id for r in records]
+    assert answer.ext["transactionId"] == "BATCH"
+    assert [a.offset + a.size for a in records[:-1]] == [b.offset for b in records[1:]]
+    queue = running.broker.store.find_queue("T", 1)
+    assert queue is not None
+    assert queue.read(3)[2] == tags_code("A")
+
+
+def test_a_batch_may_come_under_the_plain_code_with_the_batch_field(client: Client) -> None:
+    client.send("T")
+    answer = client.call(V2, send_ext("T", batch=True), batch_of(b"a", b"b"))
+    assert len(answer.ext["msgId"].split(",")) == 2
+
+
+def test_a_batch_without_an_id_of_its_own_answers_with_its_first_messages(client: Client) -> None:
+    assert client.call(BATCH, send_ext("T", properties=""), batch_of(b"a", b"b")).ext["transactionId"] == "K0"
+
+
+def good(count: int = 3) -> bytes:
+    return batch_of(*[b"body %d" % n for n in range(count)])
+
+
+MALFORMED = [
+    b"",
+    b"\x00",
+    good()[:-1],
+    good() + b"\x00",
+    b"\xff\xff\xff\xff" + good()[4:],
+    b"\x00\x00\x00\x00" + good()[4:],
+    b"\x7f\xff\xff\xff" + good()[4:],
+    good()[:16] + b"\xff\xff\xff\xff" + good()[20:],
+    good() + good()[:30],
+    b"plain text that is no batch at all, whatever it says",
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED)
+def test_a_malformed_batch_is_answered_13_and_nothing_of_it_is_stored(
+    running: InProcess, body: bytes
+) -> None:
+    client = running.connect()
+    client.send("T")
+    before = taken(running)
+    answer = client.call(BATCH, send_ext("T", batch=True), body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert taken(running) == before
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"DELAY": "3"},
+        {"DELAY": "x"},
+        {"TRAN_MSG": "true"},
+        {"TIMER_DELAY_MS": "1"},
+        {"INNER_NUM": "2"},
+        {"INNER_MULTI_DISPATCH": "%LMQ%a"},
+    ],
+)
+def test_what_is_not_built_is_refused_in_a_batch_and_around_it(
+    running: InProcess, properties: dict[str, str]
+) -> None:
+    client = running.connect()
+    client.send("T")
+    before = taken(running)
+    inside = encode_batch([BatchItem(0, b"fine", b""), BatchItem(0, b"not", text_of(properties).encode())])
+    assert client.call(BATCH, send_ext("T"), inside).code == ResponseCode.MESSAGE_ILLEGAL
+    around = client.call(BATCH, send_ext("T", properties=properties), batch_of(b"a"))
+    assert around.code == ResponseCode.MESSAGE_ILLEGAL
+    assert taken(running) == before
+
+
+def test_a_batch_is_refused_for_a_retry_topic_and_beyond_the_body_limit(start_broker: StartBroker) -> None:
+    running = start_broker(maxMessageSize=1000)
+    client = running.connect()
+    assert client.call(BATCH, send_ext("%RETRY%g"), batch_of(b"a")).code == ResponseCode.MESSAGE_ILLEGAL
+    assert client.call(BATCH, send_ext("T"), batch_of(b"a" * 990)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert client.call(BATCH, send_ext("T"), batch_of(b"a" * 400, b"b" * 400)).code == 0
+
+
+def test_a_batch_never_straddles_two_segments(start_broker: StartBroker) -> None:
+    running = start_broker(mappedFileSizeCommitLog=128 << 10)
+    client = running.connect()
+    for _ in range(20):
+        assert client.call(BATCH, send_ext("T"), batch_of(*[b"z" * 10_000] * 3)).code == 0
+    records = running.stored("T")
+    assert len(records) == 60
+    for first in range(0, 60, 3):
+        assert len({r.offset // (128 << 10) for r in records[first : first + 3]}) == 1
+
+
+def test_a_batch_larger_than_a_segment_is_answered_13(start_broker: StartBroker) -> None:
+    running = start_broker(mappedFileSizeCommitLog=128 << 10)
+    client = running.connect()
+    client.send("T")
+    before = taken(running)
+    answer = client.call(BATCH, send_ext("T"), batch_of(*[b"z" * 30_000] * 5))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert taken(running) == before
+
+
+@pytest.mark.parametrize(
+    ("inside", "around", "waits"),
+    [
+        (("false", "false"), "true", False),
+        (("false", "true"), "true", True),
+        (("true", "true"), "false", False),
+        (("true", "true"), "true", True),
+    ],
+)
+def test_a_batch_waits_if_any_of_its_messages_does(
+    synced: InProcess, flush_gate: FlushGate, inside: tuple[str, str], around: str, waits: bool
+) -> None:
+    client = synced.connect()
+    flush_gate.shut()
+    body = encode_batch(BatchItem(0, b"x", text_of({"WAIT": word}).encode()) for word in inside)
+    client.ask(BATCH, send_ext("T", properties={"WAIT": around}), body)
+    assert [c.code for c in client.answers()] == ([] if waits else [0])
+    flush_gate.open()
