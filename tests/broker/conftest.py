@@ -6,6 +6,7 @@ import pytest
 
 from store.disk import Disk, MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
+from tests.broker.name_server_world import World
 
 StartBroker = Callable[..., InProcess]
 
@@ -31,6 +32,12 @@ def running(start_broker: StartBroker) -> InProcess:
 @pytest.fixture
 def client(running: InProcess) -> Client:
     return running.connect()
+
+
+@pytest.fixture
+def world() -> World:
+    """A name server nobody has registered with yet."""
+    return World()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from broker import namesrv, routes
 from broker.data_version import DataVersion
 from broker.routes import Registration, RouteTable, TableFull, TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
-from tests.broker.test_namesrv import A1, A2, A3, World, identity, topic
+from tests.broker.name_server_world import A1, A2, A3, World, identity, topic
 
 
 @pytest.fixture
