@@ -7,7 +7,8 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -46,6 +47,12 @@ class Refused(Exception):
         self.code = code
 
 
+class Making:
+    """What is being made by a request."""
+
+    is_system = False
+
+
 class Desk:
     """The broker as administrators' requests see it, with the thread that looks things up for them."""
 
@@ -71,6 +78,18 @@ class Desk:
                 return request.reply(refused.code, str(refused))
 
         return handle
+
+    @contextmanager
+    def making(self, what: str) -> Iterator[Making]:
+        """Around what a request does to make something: statistics tell how long that took, or was refused."""
+        statistics = self.broker.statistics
+        one, began, ok = Making(), statistics.clock(), False
+        try:
+            yield one
+            ok = True
+        finally:
+            took_s = statistics.clock() - began
+            statistics.created(what, ok=ok, is_system=one.is_system, took_s=took_s)
 
     def later(
         self, request: Command, session: Session, job: Callable[[], T], answer: Callable[[T], Command]

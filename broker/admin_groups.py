@@ -13,6 +13,7 @@ from typing import Any
 from broker.admin_base import Desk, Handler, Refused, body_of, object_of
 from broker.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.session import Session
+from broker.statistics import CONSUMER_GROUP
 from broker.subscription import TAG
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import names
@@ -29,6 +30,7 @@ from ropewalk.format.remoting import Command
 
 class AdminGroups:
     def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self._broker = desk.broker
 
     def handlers(self) -> dict[int, Handler]:
@@ -50,15 +52,19 @@ class AdminGroups:
     # -- making, changing, deleting ------------------------------------------------------------------
 
     def update(self, request: Command, session: Session) -> Command:
-        self._put(self._from_entry(object_of(request)))
+        with self._desk.making(CONSUMER_GROUP) as making:
+            config = self._from_entry(object_of(request))
+            making.is_system = names.is_system_group(config.name)
+            self._put(config)
         return request.reply(ResponseCode.SUCCESS)
 
     def update_list(self, request: Command, session: Session) -> Command:
         """All of them or, if one is refused, none."""
-        entries = object_of(request).get("groupConfigList")
-        if not isinstance(entries, list) or not entries:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
-        self._put(*[self._from_entry(entry) for entry in entries])
+        with self._desk.making(CONSUMER_GROUP):
+            entries = object_of(request).get("groupConfigList")
+            if not isinstance(entries, list) or not entries:
+                raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
+            self._put(*[self._from_entry(entry) for entry in entries])
         return request.reply(ResponseCode.SUCCESS)
 
     def _from_entry(self, entry: Any) -> SubscriptionGroupConfig:

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.admin_base import Desk, Handler, Refused, body_of, object_of
 from broker.session import Session
+from broker.statistics import TOPIC
 from broker.topic_attributes import AttributeRefused, edit_attributes
 from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
@@ -45,30 +46,33 @@ class AdminTopics:
     # -- making and changing -------------------------------------------------------------------------
 
     def update(self, request: Command, session: Session) -> Command:
-        header = decode_header(CreateTopicHeader, request.ext)
-        if header.topic_filter_type not in _FILTER_TYPES:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"topicFilterType is {header.topic_filter_type!r}; it is one of {', '.join(_FILTER_TYPES)}",
+        with self._desk.making(TOPIC) as making:
+            header = decode_header(CreateTopicHeader, request.ext)
+            making.is_system = self._broker.topics.is_system(header.topic)
+            if header.topic_filter_type not in _FILTER_TYPES:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topicFilterType is {header.topic_filter_type!r}; it is one of {', '.join(_FILTER_TYPES)}",
+                )
+            config = TopicConfig(
+                header.topic,
+                header.read_queue_nums,
+                header.write_queue_nums,
+                header.perm,
+                header.topic_filter_type,
+                header.topic_sys_flag or 0,
+                header.order,
             )
-        config = TopicConfig(
-            header.topic,
-            header.read_queue_nums,
-            header.write_queue_nums,
-            header.perm,
-            header.topic_filter_type,
-            header.topic_sys_flag or 0,
-            header.order,
-        )
-        self._put(self._judged(config, header.attributes or ""))
+            self._put(self._judged(config, header.attributes or ""))
         return request.reply(ResponseCode.SUCCESS)
 
     def update_list(self, request: Command, session: Session) -> Command:
         """All of them or, if one is refused, none."""
-        entries = object_of(request).get("topicConfigList")
-        if not isinstance(entries, list) or not entries:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
-        self._put(*[self._from_entry(entry) for entry in entries])
+        with self._desk.making(TOPIC):
+            entries = object_of(request).get("topicConfigList")
+            if not isinstance(entries, list) or not entries:
+                raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
+            self._put(*[self._from_entry(entry) for entry in entries])
         return request.reply(ResponseCode.SUCCESS)
 
     def _from_entry(self, entry: Any) -> TopicConfig:

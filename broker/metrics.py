@@ -68,14 +68,20 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """One histogram without labels. Counts are by class, as `Durations` keeps them."""
+    """One histogram with all its series."""
 
     name: str
     help: str
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float | None
-    """The sum of what was observed; None where nobody adds it up."""
+    labels: tuple[str, ...]
+    rows: Sequence[tuple[tuple[str, ...], tuple[int, ...], float | None]]
+    """(the labels' values, counts by class as `Durations` keeps them, the sum of what was observed; None where nobody
+    adds it up)."""
+
+    @classmethod
+    def of(cls, name: str, help: str, durations: Durations) -> HistogramFamily:
+        """A histogram without labels."""
+        return cls(name, help, durations.bounds, (), [((), tuple(durations.counts), durations.total)])
 
 
 Families: TypeAlias = Iterable[Family | HistogramFamily]

@@ -6,9 +6,9 @@ only the disk can tell (ages of messages, sizes of directories) they look up the
 `SERIES_MAX` series, and `ropewalk_metrics_left_out` then says how many are missing: topics, groups and queues are
 named by strangers.
 
-Of RocketMQ's families these are not here, because they would need a clock or a label per message: `rpc_latency`,
-`message_size`, the creation-time histograms; nor those of stores and services that do not exist here. The label
-`message_type` is what the topic was declared to hold.
+Of RocketMQ's families two are not here, because they would cost every message: `rpc_latency` a clock, `message_size` a
+class; nor are those of stores and services that do not exist here. The label `message_type` is what the topic was
+declared to hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import ropewalk
 from broker.admin_base import Desk
 from broker.metrics import COUNTER, GAUGE, Family, HistogramFamily, Source
-from broker.statistics import PUT_TIME_BOUNDS_MS
+from broker.statistics import CONSUMER_GROUP, CREATION_BOUNDS_MS, PUT_TIME_BOUNDS_MS, TOPIC
 from ropewalk.format import names
 from store import reader
 from store.consume_queue import ConsumeQueue
@@ -58,7 +58,7 @@ def of_broker(broker: Broker) -> tuple[Found, list[Source]]:
         partial(_consumers, broker),
         partial(_lag, broker),
     ]
-    for part in (_tables, _totals, _storage, _process):
+    for part in (_tables, _totals, _creations, _storage, _process):
         part(broker, found, later)
     return found, later
 
@@ -129,8 +129,8 @@ def _totals(broker: Broker, found: Found, later: list[Source]) -> None:
             "ropewalk_append_seconds",
             "How long runs of messages took to append",
             bounds,
-            tuple(stats.put_times),
-            None,
+            (),
+            [((), tuple(stats.put_times), None)],
         ),
         Family(
             "rocketmq_processor_watermark",
@@ -184,6 +184,25 @@ def _traffic(broker: Broker) -> Iterator[Family]:
 def _is_internal(topic: str) -> bool:
     """Whether RocketMQ leaves the topic out of its counters of what went in and out."""
     return topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
+
+
+def _creations(broker: Broker, found: Found, later: list[Source]) -> None:
+    """What administrators made or changed, and how long that took."""
+    times = broker.statistics.creation_times
+    for what, name in ((TOPIC, "topic"), (CONSUMER_GROUP, "consumer_group")):
+        found.append(
+            HistogramFamily(
+                f"rocketmq_{name}_create_execution_time",
+                f"Milliseconds in which administrators' requests to make a {what} were carried out",
+                CREATION_BOUNDS_MS,
+                ("invocation_status", "is_system"),
+                [
+                    (("success" if ok else "failure", _flag(system)), tuple(seen.counts), seen.total * 1000)
+                    for (kind, ok, system), seen in times.items()
+                    if kind == what
+                ],
+            )
+        )
 
 
 # -- clients -----------------------------------------------------------------------------------------
@@ -265,8 +284,13 @@ class _Behind(NamedTuple):
     pair: tuple[str, ...]
     queue_id: int
     messages: int
+    """Not committed yet."""
+    ready: int
+    """Of these, not even fetched yet; the others are in flight."""
     spot: int
     """Place of the oldest such message in what `look` brings; -1 where there is none to look up."""
+    ready_spot: int
+    """The same for the oldest that was not fetched."""
 
 
 def _lag(broker: Broker) -> Iterator[Family]:
@@ -274,6 +298,17 @@ def _lag(broker: Broker) -> Iterator[Family]:
     offsets, queues, topics = broker.offsets, broker.store.queues, broker.topics
     desk = Desk(broker)
     ages_left = AGES_MAX
+
+    def spot_of(places: list[tuple[ConsumeQueue | None, int]], queue: ConsumeQueue, offset: int) -> int:
+        """Where the age of a message will be found; -1 if there is no such message, or no room."""
+        if offset >= queue.readable:
+            return -1
+        if places and places[-1] == (queue, offset):
+            return len(places) - 1
+        if len(places) >= ages_left:
+            return -1
+        places.append((queue, offset))
+        return len(places) - 1
 
     def count(
         pairs: Sequence[tuple[str, str, dict[int, int]]],
@@ -288,32 +323,58 @@ def _lag(broker: Broker) -> Iterator[Family]:
                 queue = of_topic.get(queue_id)
                 if queue is None:
                     continue
-                place = max(offset, queue.min_offset)
-                messages, spot = max(queue.readable - place, 0), -1
-                if messages and len(places) < ages_left:
-                    spot = len(places)
-                    places.append((queue, place))
-                found.append(_Behind(pair, queue_id, messages, spot))
+                place = min(max(offset, queue.min_offset), queue.readable)
+                fetched = max(place, min(offsets.fetched(group, topic, queue_id), queue.readable))
+                found.append(
+                    _Behind(
+                        pair,
+                        queue_id,
+                        queue.readable - place,
+                        queue.readable - fetched,
+                        spot_of(places, queue, place),
+                        spot_of(places, queue, fetched),
+                    )
+                )
         return found, desk.store_times(places)
 
     now = broker.now_ms()
     messages: Counter[tuple[str, ...]] = Counter()
+    ready: Counter[tuple[str, ...]] = Counter()
     age_ms: dict[tuple[str, ...], int] = {}
+    ready_ms: dict[tuple[str, ...], int] = {}
     by_queue = []
     for part, look in _sliced(broker, broker.metrics.on_loop(partial(offsets.pairs, SERIES_MAX)), count):
         stored_ms = look()
         ages_left -= len(stored_ms)
-        for pair, queue_id, behind, spot in part:
-            messages[pair] += behind
-            since = stored_ms[spot] if spot >= 0 else 0
-            age_ms[pair] = max(age_ms.get(pair, 0), now - since if since > 0 else 0)
-            by_queue.append(((pair[0], pair[1], str(queue_id)), float(behind)))
+        for one in part:
+            pair = one.pair
+            messages[pair] += one.messages
+            ready[pair] += one.ready
+            for ages, spot in ((age_ms, one.spot), (ready_ms, one.ready_spot)):
+                since = stored_ms[spot] if spot >= 0 else 0
+                ages[pair] = max(ages.get(pair, 0), now - since if since > 0 else 0)
+            by_queue.append(((pair[0], pair[1], str(one.queue_id)), float(one.messages)))
         if len(by_queue) > SERIES_MAX:
             break
     labels = ("consumer_group", "topic", "is_retry", "is_system")
     help = "Messages that a group has not committed yet"
     rows = [(pair, float(number)) for pair, number in messages.items()]
     yield Family("rocketmq_consumer_lag_messages", GAUGE, help, labels, rows)
+    rows = [(pair, float(number)) for pair, number in ready.items()]
+    yield Family(
+        "rocketmq_consumer_ready_messages",
+        GAUGE,
+        "Messages that no member of a group has fetched yet",
+        labels,
+        rows,
+    )
+    yield Family(
+        "rocketmq_consumer_inflight_messages",
+        GAUGE,
+        "Messages that members of a group have fetched and not committed yet",
+        labels,
+        [(pair, float(number - ready[pair])) for pair, number in messages.items()],
+    )
     yield Family(
         "ropewalk_consumer_queue_lag_messages",
         GAUGE,
@@ -327,6 +388,13 @@ def _lag(broker: Broker) -> Iterator[Family]:
         "Milliseconds since the oldest message was stored that a group has not committed yet",
         labels,
         [(pair, float(age)) for pair, age in age_ms.items()],
+    )
+    yield Family(
+        "rocketmq_consumer_queueing_latency",
+        GAUGE,
+        "Milliseconds since the oldest message was stored that no member of a group has fetched yet",
+        labels,
+        [(pair, float(age)) for pair, age in ready_ms.items()],
     )
 
 
@@ -362,11 +430,8 @@ def _storage(broker: Broker, found: Found, later: list[Source]) -> None:
         Family("ropewalk_delayed_messages", GAUGE, "Messages that wait for their time", ("level",), waiting),
     ]
     if store.flush_times is not None:
-        times = store.flush_times
         help = "How long the flushes of the log took"
-        found.append(
-            HistogramFamily("ropewalk_flush_seconds", help, times.bounds, tuple(times.counts), times.total)
-        )
+        found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))
     oldest, now_ms, min_offset = Path(root), broker.now_ms, log.min_offset
 
     def look() -> Iterator[Family]:
@@ -405,12 +470,10 @@ def _process(broker: Broker, found: Found, later: list[Source]) -> None:
     delays = broker.metrics.loop_delays
     uptime_s = (broker.now_ms() - broker.statistics.boot_ms) / 1000
     found += [
-        HistogramFamily(
+        HistogramFamily.of(
             "ropewalk_loop_delay_seconds",
             "By how much the loop's ticks came later than they were due",
-            delays.bounds,
-            tuple(delays.counts),
-            delays.total,
+            delays,
         ),
         _one("ropewalk_ready", GAUGE, "1 where messages are taken", float(not broker.unready())),
         _one("ropewalk_uptime_seconds", GAUGE, "Since the process began", uptime_s),

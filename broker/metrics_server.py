@@ -202,12 +202,13 @@ def _metric(family: Family | HistogramFamily, base: tuple[tuple[str, str], ...])
     names = [name for name, _value in base]
     values = [value for _name, value in base]
     if isinstance(family, HistogramFamily):
-        histogram = HistogramMetricFamily(family.name, family.help, labels=names)
-        buckets, count = [], 0
-        for bound, here in zip((*map(str, family.bounds), "+Inf"), family.counts, strict=True):
-            count += here
-            buckets.append((bound, float(count)))
-        histogram.add_metric(values, buckets, family.total)
+        histogram = HistogramMetricFamily(family.name, family.help, labels=[*names, *family.labels])
+        for labels, counts, total in family.rows:
+            buckets, count = [], 0
+            for bound, here in zip((*map(str, family.bounds), "+Inf"), counts, strict=True):
+                count += here
+                buckets.append((bound, float(count)))
+            histogram.add_metric([*values, *labels], buckets, total)
         return histogram
     make = CounterMetricFamily if family.kind == COUNTER else GaugeMetricFamily
     metric = make(family.name, family.help, labels=[*names, *family.labels])

@@ -21,12 +21,26 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, NamedTuple
 
-__all__ = ["Meter", "Snapshot", "Statistics", "Window"]
+from store.durations import Durations
+
+__all__ = [
+    "CONSUMER_GROUP",
+    "CREATION_BOUNDS_MS",
+    "PUT_TIME_BOUNDS_MS",
+    "TOPIC",
+    "Meter",
+    "Snapshot",
+    "Statistics",
+    "Window",
+]
 
 METERS_MAX = 100_000
 """Beyond this a new pair of topic and group is not counted: names come from strangers."""
 PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 """Upper bounds of the classes in which the original tells how long appends took; the last class is open."""
+CREATION_BOUNDS_MS: Final = (10, 100, 1000, 3000, 5000)
+TOPIC: Final = "topic"
+CONSUMER_GROUP: Final = "group"
 
 
 class Totals(NamedTuple):
@@ -163,6 +177,8 @@ class Statistics:
         self.put_time_max_s = 0.0
         self.put_times = [0] * (len(PUT_TIME_BOUNDS_MS) + 1)
         """Runs by how long they took to append; classes as in `PUT_TIME_BOUNDS_MS`."""
+        self.creation_times: dict[tuple[str, bool, bool], Durations] = {}
+        """By what was made (`TOPIC`, `CONSUMER_GROUP`), whether it succeeded, and whether it is the system's own."""
         self.put_rates, self.found_rates, self.missed_rates, self.total_rates, self.transferred_rates = (
             Rates() for _ in range(5)
         )
@@ -208,6 +224,14 @@ class Statistics:
     def dead(self, topic: str, group: str, now_ms: int, size: int) -> None:
         """A message that was first sent to `topic` has become a dead letter of a group."""
         self.meter("DLQ_PUT_NUMS", f"{topic}@{group}", now_ms).add(now_ms, 1, size)
+
+    def created(self, what: str, *, ok: bool, is_system: bool, took_s: float) -> None:
+        """An administrator's request to make or change something was carried out, or refused."""
+        times = self.creation_times.get((what, ok, is_system))
+        if times is None:
+            bounds = [bound / 1000 for bound in CREATION_BOUNDS_MS]
+            times = self.creation_times[what, ok, is_system] = Durations(bounds)
+        times.add(took_s)
 
     def meter(self, name: str, key: str, now_ms: int) -> Meter:
         """The meter of any other name and key, made on first use; keep it to save the look-up.

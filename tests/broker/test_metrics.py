@@ -43,6 +43,11 @@ UPSTREAM = {
     },
     "rocketmq_consumer_lag_messages": {"consumer_group", "topic", "is_retry", "is_system"},
     "rocketmq_consumer_lag_latency": {"consumer_group", "topic", "is_retry", "is_system"},
+    "rocketmq_consumer_inflight_messages": {"consumer_group", "topic", "is_retry", "is_system"},
+    "rocketmq_consumer_ready_messages": {"consumer_group", "topic", "is_retry", "is_system"},
+    "rocketmq_consumer_queueing_latency": {"consumer_group", "topic", "is_retry", "is_system"},
+    "rocketmq_topic_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
+    "rocketmq_consumer_group_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
     "rocketmq_messages_in_total": {"topic", "message_type", "is_system"},
     "rocketmq_throughput_in_total": {"topic", "message_type", "is_system"},
     "rocketmq_messages_out_total": {"topic", "consumer_group", "is_system"},
@@ -151,6 +156,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scraped]:
         )
         client.answers()
         send_to_dead_letters(running)
+        make_things(running)
         lagging = SlaveLink("10.0.0.2:40000", running.broker.store.log.end_offset - 100, True)
         status = HaStatus(epoch=3, slaves=[lagging])
         monkeypatch.setattr(type(running.broker.replication), "status", lambda *_about: status)
@@ -163,6 +169,17 @@ def send_to_dead_letters(running: InProcess) -> None:
     header = {"group": "cg", "offset": offset, "delayLevel": -1, "originTopic": "T", "maxReconsumeTimes": 16}
     answer = running.connect().call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     assert answer.code == 0, answer.remark
+
+
+def make_things(running: InProcess) -> None:
+    """A topic and a group that are made, and a topic that nobody may make."""
+    client = running.connect()
+    topic = {"defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    topic |= {"topicFilterType": "SINGLE_TAG"}
+    made = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "made", **topic})
+    refused = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "SCHEDULE_TOPIC_XXXX", **topic})
+    group = client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"made"}')
+    assert (made.code, group.code) == (0, 0) and refused.code != 0
 
 
 def test_names_and_labels_are_those_that_dashboards_look_for(busy: Scraped) -> None:
@@ -192,6 +209,11 @@ def test_numbers_are_what_happened(busy: Scraped) -> None:
     assert page.value("ropewalk_consumer_queue_lag_messages", topic="T", queue="0") == 3
     assert page.value("rocketmq_consumer_lag_latency", topic="T", consumer_group="cg") >= 1000
     assert page.value("rocketmq_send_to_dlq_messages_total", topic="T", consumer_group="cg") == 1
+    made = "rocketmq_topic_create_execution_time_count"
+    assert page.value(made, invocation_status="success", is_system="false") == 1
+    assert page.value(made, invocation_status="failure", is_system="true") == 1
+    made = "rocketmq_consumer_group_create_execution_time_bucket"
+    assert page.value(made, invocation_status="success", is_system="false", le="10") == 1
     assert page.value("rocketmq_consumer_connections", consumer_group="cg", language="java") == 1
     assert page.value("rocketmq_producer_connections", language="java") == 1
     assert page.value("rocketmq_broker_permission") == 6
@@ -203,6 +225,25 @@ def test_numbers_are_what_happened(busy: Scraped) -> None:
     assert again.value("rocketmq_consumer_lag_latency", topic="T") > page.value(
         "rocketmq_consumer_lag_latency", topic="T"
     )
+
+
+def test_messages_that_were_fetched_and_not_committed_are_in_flight_and_the_others_ready(
+    busy: Scraped,
+) -> None:
+    client = busy.running.connect()
+    client.pull("T", queueOffset=2, maxMsgNums=2)
+    client.pull("T", queueOffset=4, maxMsgNums=2)  # what was asked for next tells what has arrived
+    page = busy.get("/metrics")
+    about = {"topic": "T", "consumer_group": "cg"}
+    assert page.value("rocketmq_consumer_lag_messages", **about) == 3
+    assert page.value("rocketmq_consumer_inflight_messages", **about) == 2
+    assert page.value("rocketmq_consumer_ready_messages", **about) == 1
+    waited = page.value("rocketmq_consumer_queueing_latency", **about)
+    assert 0 < waited <= page.value("rocketmq_consumer_lag_latency", **about)
+    client.pull("T", queueOffset=5, maxMsgNums=2)
+    page = busy.get("/metrics")
+    assert page.value("rocketmq_consumer_inflight_messages", **about) == 3
+    assert page.value("rocketmq_consumer_queueing_latency", **about) == 0
 
 
 def test_a_group_that_has_read_everything_is_neither_messages_nor_time_behind(busy: Scraped) -> None:
