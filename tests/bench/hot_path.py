@@ -23,6 +23,7 @@ from ropewalk.format.remoting import Command, encode_frame
 from store.disk import Disk
 
 RUN = 256
+CLIENTS = 32
 PULLS = 64
 PULL_COUNT = 32
 ROUNDS = 30
@@ -105,10 +106,20 @@ def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
         broker.wakened()
         broker.tick()
 
+    sessions = [Session(link, broker.handlers, lambda _session: None) for _ in range(CLIENTS)]
+
+    def turn_of_many() -> None:
+        broker.begin_turn()
+        for session, frame in zip(sessions, frames, strict=False):
+            session.receive(frame)
+        broker.end_turn()
+
     turn_of(frames[0])()
+    turn_of_many()
     return [
         (f"send, runs of {RUN}", best_us(turn_of(b"".join(frames)), between, RUN)),
         ("send, one to a turn", best_us(turn_of(frames[0]), between, 1)),
+        (f"send, one each from {CLIENTS}", best_us(turn_of_many, between, CLIENTS)),
         (f"pull, {PULL_COUNT} at a time", best_us(turn_of(pulls), between, PULLS * PULL_COUNT)),
     ]
 

@@ -112,7 +112,7 @@ def test_each_of_two_groups_gets_everything(go: Run) -> None:
     everything = {f"both {n}" for n in range(48)}
     assert {group: set(found) for group, found in seen.items()} == {"one": everything, "two": everything}
     # The second member comes while the first is at work: what was handed over unfinished is seen twice.
-    assert all(len(found) <= 48 + 8 for found in seen.values())
+    assert all(max(Counter(found).values()) <= 2 for found in seen.values())
 
 
 def test_every_member_of_a_broadcasting_group_gets_everything_that_comes(go: Run) -> None:

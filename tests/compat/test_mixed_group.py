@@ -114,7 +114,9 @@ def test_java_and_python_share_a_group(java: str, ropewalk_broker: RopewalkBroke
             lambda: len({*ours, *java_side.messages}) == 2 * COUNT, "nothing is lost", timeout=WAIT_S
         )
         time.sleep(0.2)
-    assert len(ours) + len(java_side.messages) == 2 * COUNT, "and nothing came twice"
+    # Who leaves may have handled a message of each of its queues that it did not come to commit.
+    twice = len(ours) + len(java_side.messages) - 2 * COUNT
+    assert 0 <= twice <= QUEUES // 2, "and nothing else came twice"
     for member in (ours, java_side.messages):
         by_queue: dict[int, list[int]] = defaultdict(list)
         for queue, offset in member:
