@@ -1,4 +1,4 @@
-"""Codes 30000 to 30010: what members of a group, and whoever looks after it, ask a broker (`ha.hello`).
+"""Codes 30000 to 30011: what members of a group, and whoever looks after it, ask a broker (`ha.hello`).
 
 The answers about bytes of the log are made by the administrators' helper thread, with bounded questions. A promise is
 on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has to prove it first.
@@ -31,12 +31,16 @@ from ha.hello import (
     ranges_refusal,
     refusal_of,
 )
+from ha.mending import BlockAnswer, BlockAsk
+from ha.mending import refusal_of as refusal_to_give
 from ha.metadata import SyncAsk
 from ha.roles import Outcome
 from ha.service import Replica
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import Command
+from ropewalk.format.sidecar import block_sum
+from store.mending import NotVouched, vouched
 
 __all__ = ["AdminHa"]
 
@@ -60,6 +64,7 @@ class AdminHa:
             RequestCode.ROPEWALK_SLAVE_HELLO: self.hello,
             RequestCode.ROPEWALK_LOG_SUMS: self.sums,
             RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
+            RequestCode.ROPEWALK_LOG_BLOCK: self.block,
             RequestCode.ROPEWALK_SYNC: self.sync,
             RequestCode.ROPEWALK_LOOK: self.look,
             RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
@@ -191,6 +196,46 @@ class AdminHa:
             self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
 
         self._later(request, session, view, lambda: view.read(start, end - start), answer)
+
+    def block(self, request: Command, session: Session) -> None:
+        """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
+        ask = decode_untrusted(BlockAsk, request.body)
+        broker, config = self._broker, self._broker.config
+        store, member, damage = broker.store, broker.member, broker.store.damage
+        why = refusal_to_give(
+            ask,
+            config.broker_cluster_name,
+            config.broker_name,
+            store.log.segment_size,
+            member.epochs,
+            store.log.min_offset,
+            min(store.flushed_offset, store.whole_end),
+        )
+        if why is None and member.diverged is not None:
+            why = "this log is about to be cut, because it is not the beginning of its master's"
+        segment = store.log.find(ask.start)
+        if why is not None or segment is None or damage is None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
+        view = LogPins(store.log, ask.end)
+        sidecar, start = damage.frozen(segment), ask.start - segment.base_offset
+
+        def read() -> bytes | NotVouched:
+            try:
+                return vouched(
+                    segment, sidecar, start, start + ask.end - ask.start, ask.wanted, damage.report
+                )
+            except NotVouched as exc:
+                return exc
+
+        def answer(found: bytes | NotVouched) -> None:
+            if isinstance(found, NotVouched):
+                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(found))
+                return
+            log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
+            body = encode(BlockAnswer(ask.start, block_sum(found), found))
+            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
+
+        self._later(request, session, view, read, answer)
 
     def sync(self, request: Command, session: Session) -> Command:
         ask = decode_untrusted(SyncAsk, request.body)

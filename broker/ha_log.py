@@ -30,11 +30,13 @@ class LogPins:
         self._segments = []
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly these bytes, which are all there."""
+        """Exactly these bytes, which are all there. Raises OSError for damaged ones: they are nobody's log."""
         found = []
         for segment in self._segments:
             start, stop = max(offset, segment.base_offset), min(offset + size, segment.end_offset)
             if start < stop:
+                if segment.checks is not None:
+                    segment.checks.check_blocks(start - segment.base_offset, stop - start)
                 found.append(segment.file.read_at(start - segment.base_offset, stop - start))
         data = b"".join(found)
         assert len(data) == size, (offset, size, len(data))

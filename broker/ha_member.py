@@ -318,6 +318,8 @@ class HaMember:
             has_master=self.lost_ms < 0 and heard is not None,
             link=self._link(),
             slaves=self._slaves() if record.role != SLAVE else [],
+            damaged=len(store.damage) if store.damage is not None else 0,
+            mended=store.damage.mended if store.damage is not None else 0,
         )
 
     def _link(self) -> str:

@@ -33,6 +33,7 @@ from broker.broker import Broker, name_server_handlers
 from broker.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.config_keys import Mark
 from broker.ha_member import OwnGroup
+from broker.mending import Mending
 from broker.metrics_server import MetricsServer
 from broker.namesrv import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
@@ -351,6 +352,7 @@ class BrokerProcess:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, self.shell)
                 nursery.start_soon(SlaveSync(broker, self.shell).run)
+                nursery.start_soon(Mending(broker).run)
                 while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                     await trio.sleep(_TICK_S)
                 nursery.cancel_scope.cancel()

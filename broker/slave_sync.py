@@ -50,7 +50,7 @@ from store.diverged import About
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-__all__ = ["Peer", "SlaveSync"]
+__all__ = ["Peer", "SlaveSync", "master_address"]
 
 log = structlog.get_logger("broker.ha")
 
@@ -97,6 +97,16 @@ class Peer:
 
     async def look(self) -> StandingMessage:
         return decode_untrusted(StandingMessage, await self.ask(RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+
+
+def master_address(broker: Broker) -> str:
+    """The master's remoting address, by epoch, by name server, by configuration, or next to its HA port."""
+    replication = broker.replication
+    known = broker.member.record.master or replication.master_address or broker.config.ropewalk_master_address
+    if known or not replication.master_ha:
+        return known
+    host, _, port = replication.master_ha.rpartition(":")
+    return f"{host}:{int(port) - 1}"
 
 
 class SlaveSync:
@@ -152,13 +162,7 @@ class SlaveSync:
             log.warning(what, reason=trouble)
 
     def _master_address(self) -> str:
-        """The master's remoting address, by epoch, by name server, by configuration, or next to its HA port."""
-        replication, config = self._replication, self._broker.config
-        known = self._member.record.master or replication.master_address or config.ropewalk_master_address
-        if known or not replication.master_ha:
-            return known
-        host, _, port = replication.master_ha.rpartition(":")
-        return f"{host}:{int(port) - 1}"
+        return master_address(self._broker)
 
     # -- hello -----------------------------------------------------------------------------------------
 

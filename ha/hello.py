@@ -6,6 +6,7 @@
     LOG_BYTES  (30003)   a page of the log                                                      -> raw bytes
     SYNC       (30004)   slave to master, several times a second: metadata and positions        -> SyncAnswer
     LOOK … FOLLOW (30005 to 30009)   a handover's questions (`ha.promotion`)                    -> Standing
+    LOG_BLOCK  (30011)   any member to any other: bytes in place of damaged ones (`ha.mending`)
 
 Bodies are msgpack of the structs below. A stock RocketMQ broker answers 3 to all of it, and is then treated as one.
 
@@ -159,6 +160,10 @@ class StandingMessage(msgspec.Struct, frozen=True):
     link: str = ""
     """Of a slave: the state of its HA connection, and why there is none."""
     slaves: list[SlaveView] = []
+    damaged: int = 0
+    """Places of its log that do not match their checksums, and are not served."""
+    mended: int = 0
+    """Places that it has taken from another member's copy since it started."""
 
     def standing(self) -> Standing:
         return Standing(

@@ -8,6 +8,9 @@ of their own too. Three times it is looked for:
 *at a read* of bytes that an earlier process wrote, once for each block (`Checks`);
 *in the background*, a few MiB a second, over everything (`scrub.py`).
 
+A damaged place that is found while the store is open is reported, and every read of its segment is held against the
+checksums from then on; how it becomes whole again is `mending`'s affair.
+
 A block under a checksum had survived a flush when it was summed, so recovery never cuts there. Deleting the files
 costs these checks and no message. A segment's checksums go before the segment does: checksums without their segment,
 in a log that nobody else has written to, mean that somebody took it away.
@@ -16,7 +19,9 @@ in a log that nobody else has written to, mean that somebody took it away.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +39,28 @@ _SAVE_INTERVAL_S = 1.0
 
 class BlockDamaged(OSError):
     """Bytes on disk that are not what was written. Handled as the disk's error: they are never served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A place of the log, in whole blocks, that is not what was written. Positions are in its segment."""
+
+    base_offset: int
+    start: int
+    stop: int
+    wanted: int | None
+    """The CRC32C of what was written, which is one block; None in a segment without checksums."""
+    record: int = -1
+    """In such a segment: where the records begin of which one is not whole. What the place has before is whole."""
+
+    @property
+    def offset(self) -> int:
+        """The log offset of its first byte."""
+        return self.base_offset + self.start
+
+    @property
+    def end(self) -> int:
+        return self.base_offset + self.stop
 
 
 def sidecar_path(directory: Path, segment: Segment) -> Path:
@@ -60,16 +87,21 @@ class Checks:
         sidecar: Sidecar | None,
         end: int,
         directory: Path,
-        found: Callable[[str], None],
+        found: Callable[[str, Damaged | None], None],
+        told: Iterable[int] = (),
     ) -> None:
-        """Bytes before `end` are checked when they are first read; `found` is told of damage."""
+        """Bytes before `end` are checked when they are first read; `found` is told of damage but in blocks `told`."""
         self._segment = segment
         self._sidecar = sidecar or Sidecar(segment.base_offset, segment.size)
         self._end = end
         self._good = bytearray(len(self._sidecar.sums))
         self._directory = directory
         self._found = found
-        self._told: set[int] = set()
+        self._told: set[int] = set(told)
+
+    @property
+    def end(self) -> int:
+        return self._end
 
     def is_checked(self, position: int, size: int) -> bool:
         """Whether these bytes need no look."""
@@ -94,6 +126,7 @@ class Checks:
                     f"damaged record in {file.path} near byte {position} (log offset "
                     f"{self._segment.base_offset + position}): {exc}. Look at it with "
                     f"`ropewalk store verify {self._directory.parent.parent}`",
+                    None,
                 )
 
     def check_blocks(self, position: int, size: int) -> None:
@@ -105,13 +138,17 @@ class Checks:
             if not self._good[number]:
                 start, stop = sidecar.block(number)
                 if block_sum(file.read_at(start, stop - start)) != sidecar.sums[number]:
-                    self._tell(number, damage_text(self._segment, start, stop, self._directory))
+                    self._tell(
+                        number,
+                        damage_text(self._segment, start, stop, self._directory),
+                        Damaged(self._segment.base_offset, start, stop, sidecar.sums[number]),
+                    )
                 self._good[number] = 1
 
-    def _tell(self, key: int, text: str) -> None:
+    def _tell(self, key: int, text: str, damaged: Damaged | None) -> None:
         if key not in self._told:
             self._told.add(key)
-            self._found(text)
+            self._found(text, damaged)
         raise BlockDamaged(text)
 
 
@@ -122,9 +159,11 @@ class Checksums:
         self.directory = directory
         self.findings: list[str] = []
         """For people. Reader threads append too."""
+        self.reported: deque[Damaged] = deque()
+        """Damaged places, for whoever sees to them. Reader threads append too."""
         self.orphans: list[Path] = []
         """Checksums of segments from before the log: only retention takes those away, and the checksums first."""
-        self._block_size = block_size
+        self.block_size = block_size
         self._log = log
         self._disk = disk
         self._sidecars: dict[int, Sidecar] = {}
@@ -185,9 +224,7 @@ class Checksums:
         segments = self._log.segments
         for segment in segments:
             inherited = min(max(end - segment.base_offset, 0), segment.size)
-            segment.checks = Checks(
-                segment, self._copy(segment), inherited, self.directory, self.findings.append
-            )
+            segment.checks = Checks(segment, self._copy(segment), inherited, self.directory, self._found)
         for path in self.orphans:
             self._disk.remove(path)
         self.orphans.clear()
@@ -200,13 +237,35 @@ class Checksums:
     def _copy(self, segment: Segment) -> Sidecar | None:
         """What `Checks` uses must not change while the segment is summed further."""
         sidecar = self._sidecars.get(segment.base_offset)
-        return sidecar and Sidecar(
-            sidecar.base_offset,
-            sidecar.segment_size,
-            sidecar.block_size,
-            sidecar.covered,
-            list(sidecar.sums),
-        )
+        if sidecar is None:
+            return None
+        covered, sums = sidecar.covered, list(sidecar.sums)  # the worker may be adding to it
+        covered = min(covered, len(sums) * sidecar.block_size)
+        del sums[-(-covered // sidecar.block_size) :]
+        return Sidecar(sidecar.base_offset, sidecar.segment_size, sidecar.block_size, covered, sums)
+
+    def frozen(self, segment: Segment) -> Sidecar | None:
+        """What is known about a segment by now, for a thread to look at."""
+        return self._copy(segment)
+
+    def _found(self, text: str, damaged: Damaged | None) -> None:
+        """From any thread."""
+        self.findings.append(text)
+        if damaged is not None:
+            self.reported.append(damaged)
+
+    def distrust(self, segment: Segment, told: Iterable[int]) -> None:
+        """Hold every read of this segment against what there is from now on, also of what was looked at before.
+
+        Reads that are under way go by what was known when they began. Damage in blocks `told` is told already.
+        """
+        sidecar = self._copy(segment)
+        if segment.end_offset <= self._log.flushed_offset:
+            end = segment.size
+        else:
+            end = sidecar.covered if sidecar is not None else 0
+            end = max(end, segment.checks.end if segment.checks is not None else 0)
+        segment.checks = Checks(segment, sidecar, end, self.directory, self._found, told)
 
     # -- sum -----------------------------------------------------------------------------------------
 
@@ -221,7 +280,7 @@ class Checksums:
             if segment.base_offset < self._from:
                 return
             limit = min(flushed_offset - segment.base_offset, segment.size)
-            limit -= limit % self._block_size if limit < segment.size else 0
+            limit -= limit % self.block_size if limit < segment.size else 0
             sidecar = self._sidecars.get(segment.base_offset)
             if limit <= (sidecar.covered if sidecar is not None else 0):
                 continue
@@ -238,7 +297,7 @@ class Checksums:
             return
 
     def _new(self, segment: Segment) -> Sidecar:
-        sidecar = Sidecar(segment.base_offset, segment.size, self._block_size)
+        sidecar = Sidecar(segment.base_offset, segment.size, self.block_size)
         self._sidecars[segment.base_offset] = sidecar
         return sidecar
 

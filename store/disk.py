@@ -73,6 +73,18 @@ class MappedFile:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
         return _pread_nowait(self._fd, position, size)
 
+    def mend(self, position: int, old: bytes, data: bytes) -> None:
+        """Put `data` where `old` is read, page by page and only where they differ; `sync` makes it last. Blocks.
+
+        The file counts as written when it was: retention goes by that time, and what is mended is not new.
+        """
+        before = os.fstat(self._fd)
+        for at in range(0, len(data), PAGE_SIZE):
+            piece = data[at : at + PAGE_SIZE]
+            if old[at : at + PAGE_SIZE] != piece and os.pwrite(self._fd, piece, position + at) != len(piece):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        os.utime(self._fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+
     def prefault(self, position: int, size: int) -> None:
         """Make pages present and writable ahead of the writer. Blocks, with the interpreter lock released."""
         start = position - position % PAGE_SIZE

@@ -2,31 +2,41 @@
 
 Segments with checksums are compared with them. Segments without, which RocketMQ wrote or whose sidecar was lost, are
 read record by record, and get a sidecar if all is well. The loop hands out a budget of bytes a second and a helper
-thread spends it; what was found comes back as sentences for the log. Nothing is changed but sidecars.
+thread spends it; what was found comes back as sentences for the log, and as places for whoever can make them whole
+(`mending`). Nothing is changed here but sidecars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import MAGIC_BLANK, RECORD_SIZE_MIN, decode_record, read_frame
 from ropewalk.format.sidecar import Sidecar, block_sum
-from store.checksums import Checksums, damage_text
+from store.checksums import Checksums, Damaged, damage_text
 from store.commitlog import CommitLog
 from store.segment import Segment
 from store.workers import Worker
 
 _AT_ONCE_MAX = 8 << 20
 _SAVED_UP_S = 2
+_RECORD_MAX = 64 << 20
+"""No record is as long as this; a size that says so is damage."""
 
 
 class Scrubber:
     """Belongs to the loop; `_spend` runs on the worker."""
 
     def __init__(
-        self, log: CommitLog, checksums: Checksums, bytes_per_second: int, block_size: int, worker: Worker
+        self,
+        log: CommitLog,
+        checksums: Checksums,
+        bytes_per_second: int,
+        block_size: int,
+        worker: Worker,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
+        """`reported` is called on the loop when there may be something new in `checksums.reported`."""
         self.findings: list[str] = []
         self.passes = 0
         """How often the whole log was read."""
@@ -38,6 +48,7 @@ class Scrubber:
         self._allowance = 0.0
         self._ticked_ms = 0
         self._busy = False
+        self._told = reported
         self._next_base = 0
         self._segment: Segment | None = None
         self._reading: Iterator[int] = iter(())
@@ -69,6 +80,7 @@ class Scrubber:
             if spent[1]:
                 self._next_base = segment.end_offset
                 self._segment = None
+            self._told()
 
         self._worker.submit(lambda: self._spend(budget), done)
 
@@ -104,10 +116,15 @@ class Scrubber:
     def _compare(self, segment: Segment, sidecar: Sidecar) -> Iterator[int]:
         for number, wanted in enumerate(list(sidecar.sums)):
             start, stop = sidecar.block(number)
-            data = segment.file.read_at(start, stop - start)
-            if block_sum(data) != wanted:
+            try:
+                is_whole = block_sum(segment.file.read_at(start, stop - start)) == wanted
+            except OSError as exc:
+                self.findings.append(f"{segment.file.path} cannot be read at byte {start}: {exc}")
+                is_whole = False
+            if not is_whole:
                 self.findings.append(damage_text(segment, start, stop, self._checksums.directory))
-            yield len(data)
+                self._checksums.reported.append(Damaged(segment.base_offset, start, stop, wanted))
+            yield stop - start
 
     def _adopt(self, segment: Segment) -> Iterator[int]:
         """Read every record; if all are whole, the segment gets checksums. The filler's rest counts as it is."""
@@ -126,16 +143,26 @@ class Scrubber:
                         rest, segment.base_offset + position, segment.size - position
                     )
                 except CorruptRecord as exc:
-                    root = self._checksums.directory.parent.parent
-                    self.findings.append(
-                        f"damaged record in {segment.file.path} at or behind byte {position} (log offset "
-                        f"{segment.base_offset + position}): {exc}. Look at it with `ropewalk store verify {root}`"
-                    )
+                    self._report(segment, position, sidecar.covered, str(exc))
                     return
                 rest, position = rest[used:], position + used
+                if not at_filler and (len(rest) > _RECORD_MAX or sidecar.is_complete):
+                    stop = min(position - position % self._block_size + self._block_size, segment.size)
+                    self._report(segment, position, stop, "a record that does not end")
+                    return
             yield len(block)
         self._checksums.save(sidecar)
         self._checksums.adopt(sidecar)
+
+    def _report(self, segment: Segment, position: int, stop: int, why: str) -> None:
+        """Tell of a run of records, in a segment without checksums, of which one before `stop` is not whole."""
+        root = self._checksums.directory.parent.parent
+        self.findings.append(
+            f"damaged record in {segment.file.path} at or behind byte {position} (log offset "
+            f"{segment.base_offset + position}): {why}. Look at it with `ropewalk store verify {root}`"
+        )
+        start = position - position % self._block_size
+        self._checksums.reported.append(Damaged(segment.base_offset, start, stop, None, position))
 
 
 def whole_records(data: bytes, offset: int, room: int) -> tuple[int, bool]:

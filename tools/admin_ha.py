@@ -38,7 +38,7 @@ from tools.admin_base import (
 )
 from tools.ha_operator import Group, HandoverFailed, Members, Report
 from tools.interrupts import Interrupts
-from tools.output import UsageError, note, print_json
+from tools.output import UsageError, counted, note, print_json
 
 app = typer.Typer(
     name="ha",
@@ -131,7 +131,7 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
                 each.flushed,
                 behind,
                 round(lag, 3),
-                _link(each, master),
+                _link(each, master) + _damage(each),
             )
         )
     for address, why in sorted(group.silent.items()):
@@ -148,6 +148,12 @@ def _link(each: StandingMessage, master: StandingMessage | None) -> str:
     if master is None:
         return "no master" if not each.has_master else f"{each.link}, of a master that does not answer here"
     return each.link
+
+
+def _damage(each: StandingMessage) -> str:
+    """What is wrong with its log, or was."""
+    damaged = f", {counted(each.damaged, 'damaged place')} in its log" if each.damaged else ""
+    return damaged + (f", {counted(each.mended, 'place')} repaired from others" if each.mended else "")
 
 
 # -- handovers ------------------------------------------------------------------------------------------

@@ -86,6 +86,12 @@ class SimMapped(MappedFile):
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         return self.read_at(position, size)
 
+    def mend(self, position: int, old: bytes, data: bytes) -> None:
+        for at in range(0, len(data), PAGE):
+            self._disk.step()
+            piece = data[at : at + PAGE]
+            self._file.data[position + at : position + at + len(piece)] = piece
+
     def prefault(self, position: int, size: int) -> None:
         pass
 

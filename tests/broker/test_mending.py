@@ -1,0 +1,188 @@
+"""A flipped byte in a sealed segment is found by the scrubber and mended from the other member, on either side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ha.hello import decode_untrusted, encode
+from ha.mending import BlockAnswer, BlockAsk
+from ropewalk.client.blocking import Connection
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.remoting import Command
+from ropewalk.format.sidecar import Sidecar, block_sum
+from tests.broker.harness import InProcess, config_of, without_fsync
+from tests.ha.pairs import SEGMENT_SIZE, Pair, eventually, send, until_acknowledged
+from tests.processes import checkout_command, checkout_environment
+
+# -- two brokers -----------------------------------------------------------------------------------------------
+
+SECRET = "hush"
+BY_RATE = 1 << 22
+
+
+class Copy:
+    """One member's log on disk, to be damaged while the member runs."""
+
+    def __init__(self, pair: Pair, name: str) -> None:
+        self.pair, self.name = pair, name
+        self.root = pair.places[name].store
+
+    def segment(self, number: int) -> Path:
+        return self.root / "commitlog" / f"{number * SEGMENT_SIZE:020d}"
+
+    def is_summed(self, number: int) -> bool:
+        path = self.root / "ropewalk" / "checksums" / self.segment(number).name
+        sidecar = Sidecar.decode(path.read_bytes() if path.exists() else None)
+        return sidecar is not None and sidecar.is_complete
+
+    def flip(self, number: int, position: int) -> tuple[Callable[[], bool], bytes]:
+        """Change a byte; whether it is right again, and what the segment held meanwhile."""
+        path = self.segment(number)
+        good = path.read_bytes()
+        fd = os.open(path, os.O_RDWR)
+        try:
+            os.pwrite(fd, bytes([good[position] ^ 0x20]), position)
+        finally:
+            os.close(fd)
+        return lambda: path.read_bytes() == good, path.read_bytes()
+
+    def kept(self, number: int) -> bytes:
+        path = self.root / "ropewalk" / "replaced" / self.segment(number).name
+        return path.read_bytes() if path.exists() else b""
+
+    def said(self, words: str) -> bool:
+        return words in self.pair.places[self.name].errors()
+
+
+def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(tmp_path: Path) -> None:
+    with Pair(tmp_path, ropewalkSecret=SECRET, scrubBytesPerSecond=4 * BY_RATE) as pair:
+        master = pair.start("master", brokerRole="SYNC_MASTER")
+        slave = pair.start("slave", brokerRole="SLAVE", brokerId=1)
+        until_acknowledged(master.address)
+        with Connection(master.address, 5.0) as connection:
+            for number in range(50):
+                assert send(connection, number, size=30_000) == 0
+        pair.until_equal()
+        at_master, at_slave = Copy(pair, "master"), Copy(pair, "slave")
+        for copy in (at_master, at_slave):
+            eventually(lambda c=copy: all(c.is_summed(n) for n in range(4)), pair.errors)  # type: ignore[misc]
+
+        for copy, other, number in ((at_slave, master, 1), (at_master, slave, 2)):
+            is_mended, damaged = copy.flip(number, 77_000)
+            eventually(is_mended, pair.errors)
+            eventually(lambda c=copy, o=other: c.said(f"was repaired from {o.address}"), pair.errors)  # type: ignore[misc]
+            assert copy.kept(number) == damaged, "what stood there is kept aside"
+            assert not copy.said("cannot be repaired")
+        pair.until_equal()
+
+        # Both lose the same place: nobody has it, both say so, and neither takes the other's.
+        for copy in (at_master, at_slave):
+            copy.flip(3, 99_000)
+        for copy in (at_master, at_slave):
+            words = "is damaged, is not served, and cannot be repaired from another member"
+            eventually(lambda c=copy, w=words: c.said(w), pair.errors)  # type: ignore[misc]
+            eventually(lambda c=copy: c.said("the copy here is damaged too"), pair.errors)  # type: ignore[misc]
+            assert not copy.kept(3)
+        assert "1 damaged place in its log, 1 place repaired" in status(pair)
+        with Connection(slave.address, 5.0) as connection:
+            refused = connection.call(Command(RequestCode.ROPEWALK_LOG_BLOCK, {}, b""))
+            assert refused.code == ResponseCode.NO_PERMISSION, "the secret is not proven"
+
+
+def status(pair: Pair) -> str:
+    """What `admin ha status` says about the members' links and logs."""
+    done = subprocess.run(
+        [*checkout_command(), "admin", "ha", "status", "-n", pair.namesrv, "--json"],
+        capture_output=True,
+        text=True,
+        env={**checkout_environment(), "ROPEWALK_SECRET": SECRET},
+        check=True,
+        timeout=30,
+    )
+    return str([row["link"] for row in json.loads(done.stdout)])
+
+
+# -- whoever is asked, without sockets ------------------------------------------------------------------------
+
+SIZE = 64 << 10
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    without_fsync(monkeypatch)
+    process = InProcess(config_of(tmp_path, mappedFileSizeCommitLog=SIZE))
+    client = process.connect()
+    for _ in range(10):
+        client.send("T", b"x" * 20_000)
+    store = process.broker.store
+    store.request_flush()
+    process.until(lambda: store.flushed_offset == store.log.end_offset)
+    for _ in store.log.segments:  # one is summed at a time
+        process.tick()
+        process.until(lambda: not store._checksums._busy)  # type: ignore[union-attr]
+    return process
+
+
+def ask_of(process: InProcess, **changes: object) -> BlockAsk:
+    config, store = process.broker.config, process.broker.store
+    ask = BlockAsk(
+        config.broker_cluster_name, config.broker_name, "b:1", SIZE, 0, SIZE, None, store.log.end_offset
+    )
+    return msgspec.structs.replace(ask, **changes)
+
+
+def test_a_member_gives_what_its_checksums_vouch_for(asked: InProcess) -> None:
+    with asked as process:
+        client = process.connect()
+        data = process.broker.store.log.segments[0].file.read_at(0, SIZE)
+        for wanted in (None, block_sum(data)):
+            answer = client.call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process, wanted=wanted)))
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert decode_untrusted(BlockAnswer, answer.body) == BlockAnswer(0, block_sum(data), data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"broker_name": "other"}, "this broker belongs to"),
+        ({"wanted": 1}, "does not match that checksum"),
+        ({"start": 1 << 40, "end": (1 << 40) + 10, "log_end": 1 << 41}, "and not all of"),
+        ({"epochs": [(7, 5)]}, "same writers up to 5 only"),
+    ],
+)
+def test_a_member_says_why_it_gives_nothing(asked: InProcess, changes: dict[str, object], why: str) -> None:
+    with asked as process:
+        body = encode(ask_of(process, **changes))
+        answer = process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=body)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and why in (answer.remark or "")
+
+
+def test_nonsense_is_refused(asked: InProcess) -> None:
+    with asked as process:
+        for body in (b"", b"\xc1", b"[]", encode(ask_of(process))[:-5]):
+            answer = process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=body)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothing(asked: InProcess) -> None:
+    with asked as process:
+        store = process.broker.store
+        assert store.damage is not None
+        path = store.log.segments[0].file.path
+        fd = os.open(path, os.O_RDWR)
+        os.pwrite(fd, b"#", 300)
+        os.close(fd)
+        answer = process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process)))
+        assert "the copy here is damaged too" in (answer.remark or "")
+        process.tick()
+        assert [place.offset for place in store.damage.places()] == [0]
+        pulled = process.connect().pull("T", queueId=0, queueOffset=0)
+        assert pulled.code != ResponseCode.SUCCESS and not pulled.body
+        assert process.broker.member.standing().damaged == 1
