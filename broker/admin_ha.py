@@ -138,7 +138,7 @@ class AdminHa:
             )
             raise Refused(ResponseCode.ILLEGAL_OPERATION, refusal)
         reign = member.record.reign
-        view = LogPins(store.log, store.log.end_offset)
+        view = LogPins(store.log, store.log.end_offset, store.damage)
 
         def welcome(sums: list[int | None]) -> Welcome:
             return Welcome(reign, view.begin, view.end, member.epochs.pairs(), sums, member.record.terms)
@@ -173,7 +173,7 @@ class AdminHa:
         if (why := ranges_refusal(ask.ranges)) is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, why)
         log_of = self._broker.store.log
-        view = LogPins(log_of, log_of.end_offset)
+        view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(sums: list[int | None]) -> None:
             self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
@@ -190,7 +190,7 @@ class AdminHa:
         start, end = ask.ranges[0]
         if not log_of.min_offset <= start < end <= log_of.end_offset:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}")
-        view = LogPins(log_of, log_of.end_offset)
+        view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(data: bytes) -> None:
             self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))

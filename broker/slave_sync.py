@@ -190,7 +190,7 @@ class SlaveSync:
     async def _hello(self, peer: Peer, address: str, connection: Connection) -> None:
         broker, member, store = self._broker, self._member, self._broker.store
         record = member.record
-        view = LogPins(store.log, store.whole_end if store.log.segments else 0)
+        view = LogPins(store.log, store.whole_end if store.log.segments else 0, store.damage)
         try:
             ranges = tail(view.begin, view.end)
             sums = await trio.to_thread.run_sync(sums_of, view, ranges)

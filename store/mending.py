@@ -88,7 +88,7 @@ class Damage:
         return segment
 
     def frozen(self, segment: Segment) -> Sidecar | None:
-        """A segment's checksums as they are now, for a thread."""
+        """A segment's checksums as they are now. Any thread may ask, and keep what it gets."""
         return self._checksums.frozen(segment)
 
     def report(self, place: Damaged) -> None:

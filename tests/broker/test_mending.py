@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ha.hello import decode_untrusted, encode
+from ha.hello import RangesAsk, decode_untrusted, encode
 from ha.mending import BlockAnswer, BlockAsk
 from ropewalk.client.blocking import Connection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -19,12 +19,22 @@ from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import Sidecar, block_sum
 from tests.broker.harness import InProcess, config_of, without_fsync
 from tests.ha.pairs import SEGMENT_SIZE, Pair, eventually, send, until_acknowledged
+from tests.ports import free_ports
 from tests.processes import checkout_command, checkout_environment
 
 # -- two brokers -----------------------------------------------------------------------------------------------
 
 SECRET = "hush"
 BY_RATE = 1 << 22
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one byte under whoever runs on it."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes([os.pread(fd, 1, position)[0] ^ 0x20]), position)
+    finally:
+        os.close(fd)
 
 
 class Copy:
@@ -46,11 +56,7 @@ class Copy:
         """Change a byte; whether it is right again, and what the segment held meanwhile."""
         path = self.segment(number)
         good = path.read_bytes()
-        fd = os.open(path, os.O_RDWR)
-        try:
-            os.pwrite(fd, bytes([good[position] ^ 0x20]), position)
-        finally:
-            os.close(fd)
+        flip(path, position)
         return lambda: path.read_bytes() == good, path.read_bytes()
 
     def kept(self, number: int) -> bytes:
@@ -94,6 +100,31 @@ def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(
         with Connection(slave.address, 5.0) as connection:
             refused = connection.call(Command(RequestCode.ROPEWALK_LOG_BLOCK, {}, b""))
             assert refused.code == ResponseCode.NO_PERMISSION, "the secret is not proven"
+
+
+def test_damage_that_a_reconnect_meets_is_mended_and_not_taken_for_another_log(tmp_path: Path) -> None:
+    """Else a slave would cut what it has behind the place, and a damaged master would have it do so."""
+    (port,) = free_ports(1)  # a master that comes back elsewhere is looked for every half minute
+    with Pair(tmp_path, scrubBytesPerSecond=0, checkAtStartBytes=0) as pair:
+        master = pair.start("master", brokerRole="SYNC_MASTER", listenPort=port, haListenPort=port + 1)
+        pair.start("slave", brokerRole="SLAVE", brokerId=1)
+        until_acknowledged(master.address)
+        with Connection(master.address, 5.0) as connection:
+            for number in range(30):
+                assert send(connection, number, size=30_000) == 0
+        pair.until_equal()
+        for name, other in (("slave", "master"), ("master", "slave")):
+            pair.end(name)
+            copy = Copy(pair, name)
+            is_mended, _damaged = copy.flip(1, 77_000)
+            pair.start(name)
+            address = pair.servers[other].address
+            eventually(is_mended, pair.errors)
+            eventually(lambda c=copy, a=address: c.said(f"was repaired from {a}"), pair.errors)  # type: ignore[misc]
+            until_acknowledged(pair.servers["master"].address, f"after-{name}")
+        pair.until_equal()
+        for name in ("slave", "master"):
+            assert not (pair.places[name].store / "ropewalk" / "diverged").exists(), pair.errors()
 
 
 def status(pair: Pair) -> str:
@@ -171,14 +202,28 @@ def test_nonsense_is_refused(asked: InProcess) -> None:
             assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
+def test_damaged_bytes_are_no_part_of_a_comparison_of_logs(asked: InProcess) -> None:
+    with asked as process:
+        store = process.broker.store
+        assert store.damage is not None
+        client, ask = process.connect(), encode(RangesAsk([(0, SIZE)]))
+        whole = client.call(RequestCode.ROPEWALK_LOG_SUMS, body=ask)
+        assert whole.code == ResponseCode.SUCCESS
+        flip(store.log.segments[0].file.path, 300)
+        for code in (RequestCode.ROPEWALK_LOG_SUMS, RequestCode.ROPEWALK_LOG_BYTES):
+            answer = client.call(code, body=encode(RangesAsk([(0, 100)])))
+            assert answer.code == ResponseCode.SYSTEM_ERROR and "damaged bytes in" in (answer.remark or "")
+        process.tick()
+        assert [place.offset for place in store.damage.places()] == [0]
+        elsewhere = encode(RangesAsk([(SIZE, SIZE + 100)]))
+        assert client.call(RequestCode.ROPEWALK_LOG_SUMS, body=elsewhere).code == ResponseCode.SUCCESS
+
+
 def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothing(asked: InProcess) -> None:
     with asked as process:
         store = process.broker.store
         assert store.damage is not None
-        path = store.log.segments[0].file.path
-        fd = os.open(path, os.O_RDWR)
-        os.pwrite(fd, b"#", 300)
-        os.close(fd)
+        flip(store.log.segments[0].file.path, 300)
         answer = process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process)))
         assert "the copy here is damaged too" in (answer.remark or "")
         process.tick()
