@@ -51,7 +51,7 @@ class SendRuns:
         self._batch: list[Alike] = []
         self._owed: list[_Owed] = []
 
-    def take(self, session: Session, payloads: list[bytes], start: int) -> int:
+    def take(self, session: Session, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
 
         Plain is: SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks, with nothing in flags and
@@ -68,7 +68,7 @@ class SendRuns:
             shapes = session.shapes = Shapes()
         shape = shapes.known.get(payloads[start][:4])
         if shape is not None and shape.judged is sends.judged:
-            index = self._take_alike(session, shape, payloads, start)
+            index = self._take_alike(session, shape, payloads, start, end)
             if index > start:
                 shapes.helped(index - start)
                 return index
@@ -78,7 +78,6 @@ class SendRuns:
         owed: list[tuple[int, int, str, bool]] = []
         index = start
         last, topic_count, learned = None, 0, False
-        end = min(start + RUN_MAX, len(payloads))
         for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -192,7 +191,7 @@ class SendRuns:
         if shape is not None:
             shapes.learn(payload, shape)
 
-    def _take_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int) -> int:
+    def _take_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of requests that have this shape; return the index behind it. HOT."""
         unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
         at_queue, at_born, at_key, at_opaque = shape.places
@@ -201,7 +200,7 @@ class SendRuns:
         batch: list[Alike] = []
         owed: list[_Owed] = []
         born_text, born = b"", 0
-        for index in range(start, min(start + RUN_MAX, len(payloads))):
+        for index in range(start, end):
             payload = payloads[index]
             if len(payload) < body_at:
                 break

@@ -181,6 +181,11 @@ class Connection:
             self._shell.doomed.append(self)
 
     @property
+    def alone(self) -> bool:
+        """Whether this connection is the only one with anything to say in this turn."""
+        return self._shell.crowd == 1
+
+    @property
     def is_open(self) -> bool:
         return not self.closing
 
@@ -203,6 +208,8 @@ class Shell:
         self._resumed: list[Connection] = []
         self.connections: dict[int, Connection] = {}
         self.now = time.monotonic()
+        self.crowd = 0
+        """How many connections the turn at hand is about."""
         self._turns = turns
         self.out_max = out_max
         self._stall_s = stall_s
@@ -303,6 +310,7 @@ class Shell:
     def turn(self, events: list[tuple[int, int]]) -> None:
         """Read what is ready, end the turn, write what is owed."""
         self.now = now = time.monotonic()
+        self.crowd = len(events)
         turns = self._turns
         turns.begin_turn()
         connections = self.connections

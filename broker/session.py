@@ -45,6 +45,7 @@ _NO_FIELDS = Raw(b"")
 _H = TypeVar("_H", bound=Struct)
 RUN_MAX = 64
 """Requests that a run takes at most, before what it answered leaves."""
+_RUN_MIN = 16
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
 
@@ -61,6 +62,10 @@ class Link(Protocol):
         """Whether the peer is owed more bytes than it may be."""
 
     def send(self, data: bytes | memoryview) -> None: ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether this connection is the only one with anything to say in this turn."""
 
     def push(self) -> None:
         """Try to have what is owed leave now, and not only when the turn ends; never waits."""
@@ -130,8 +135,8 @@ class Handlers:
 
     def __init__(self) -> None:
         self.hot: dict[int, _Hot] = {}
-        self.run: Callable[[Session, list[bytes], int], int] | None = None
-        """Takes the run of requests of one kind that begins at an index, and returns the index behind it."""
+        self.run: Callable[[Session, list[bytes], int, int], int] | None = None
+        """Takes the run of requests of one kind from one index up to another, and returns the index behind it."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
 
     def without(self, codes: frozenset[int]) -> Handlers:
@@ -277,12 +282,16 @@ class Session:
         index, count = 0, len(payloads)
         while index < count:
             if run is not None:
-                began = index
-                index = run(self, payloads, index)
+                left = count - index
+                if left >= 2 * _RUN_MIN and link.alone:
+                    left = (left + 1) // 2
+                end = index + min(left, RUN_MAX)
+                index = run(self, payloads, index, end)
                 if index == count:
                     return
-                if index - began >= RUN_MAX:
+                if index == end:
                     # A client with its window full works on these answers while we work on the rest of its requests.
+                    # When nobody else has work for us, halves keep both at work: 1.5 times the rate at 1 x 64.
                     self._owe_ready()
                     link.push()
                     continue

@@ -34,6 +34,7 @@ class NoWire:
 
     peer = ("127.0.0.1", 50000)
     congested = False
+    alone = False
 
     def push(self) -> None:
         pass

@@ -77,6 +77,7 @@ class FakeLink:
         self.peer = peer
         self.sent = bytearray()
         self.congested = False
+        self.alone = True
         self.closed = False
 
     def send(self, data: bytes | memoryview) -> None:

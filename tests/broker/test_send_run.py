@@ -274,13 +274,13 @@ def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     run = running.broker.handlers.run
     assert run is not None
     payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
-    assert run(client.session, payloads, 0) == 10
+    assert run(client.session, payloads, 0, 10) == 10
     assert client.session.shapes is not None
     assert client.session.shapes.known, "a header that comes again is learned"
-    assert run(client.session, payloads, 4) == 10
+    assert run(client.session, payloads, 4, 10) == 10
     pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
-    assert run(client.session, [*payloads[:3], pull, *payloads], 0) == 3
-    assert run(client.session, [pull], 0) == 0
+    assert run(client.session, [*payloads[:3], pull, *payloads], 0, 14) == 3
+    assert run(client.session, [pull], 0, 1) == 0
 
 
 def test_of_a_run_only_what_was_stored_is_acknowledged(start_broker: StartBroker) -> None:

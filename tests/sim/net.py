@@ -36,6 +36,7 @@ class End:
         self.other: End
         self.out_size = 0
         self.congested = False
+        self.alone = True
         self.closing = False
         self.patient = False
         self.paused = False
