@@ -429,6 +429,11 @@ def _storage(broker: Broker, found: Found, later: list[Source]) -> None:
         _one("ropewalk_log_min_offset", GAUGE, "Where the log begins", log.min_offset),
         Family("ropewalk_delayed_messages", GAUGE, "Messages that wait for their time", ("level",), waiting),
     ]
+    if (damage := store.damage) is not None:
+        help = "Places of the log that do not match their checksums, and are not served"
+        found.append(_one("ropewalk_log_damaged_places", GAUGE, help, len(damage)))
+        help = "Damaged places that another member's copy made whole"
+        found.append(_one("ropewalk_log_mended_places", COUNTER, help, damage.mended))
     if store.flush_times is not None:
         help = "How long the flushes of the log took"
         found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))

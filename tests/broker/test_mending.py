@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from broker.metrics import Family
+from broker.metrics_families import of_broker
 from ha.hello import RangesAsk, decode_untrusted, encode
 from ha.mending import BlockAnswer, BlockAsk
 from ropewalk.client.blocking import Connection
@@ -231,3 +233,6 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
         pulled = process.connect().pull("T", queueId=0, queueOffset=0)
         assert pulled.code != ResponseCode.SUCCESS and not pulled.body
         assert process.broker.member.standing().damaged == 1
+        shown = {one.name: one.rows for one in of_broker(process.broker)[0] if isinstance(one, Family)}
+        assert shown["ropewalk_log_damaged_places"] == [((), 1)]
+        assert shown["ropewalk_log_mended_places"] == [((), 0)]
