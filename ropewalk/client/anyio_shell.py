@@ -3,23 +3,25 @@
     async with open_connection("127.0.0.1:9876") as connection:
         answer = await connection.call(command)
 
-A reader task lives exactly as long as the block. Any number of tasks may call at the same time.
+Three tasks live exactly as long as the block: one reads, one writes, one watches the time. Any number
+of tasks may call at the same time; what they ask in one turn of the loop leaves in one write.
 
-Cancellation is safe at every await. A call that is cancelled while it waits is forgotten, and its
-late answer is counted and dropped. One that is cancelled while its frame is being written first lets
-the frame out, for at most `timeout` seconds; if the peer does not take it, the call takes the
-connection with it, because nothing that followed could be told from the missing half, and the other
-callers get `OutcomeUnknown`, which is the truth.
+Cancellation is safe at every await. A call that is cancelled, or whose time is up, is forgotten: a
+frame that has not begun to leave is taken back, and a late answer is counted and dropped. The writer
+belongs to nobody's call, so no frame is cut off half-way while the peer takes bytes. If the peer takes
+none for `timeout` seconds the connection ends, because nothing that followed could be told from the
+missing half, and the callers get `OutcomeUnknown`, which is the truth, or `Unreachable` where their
+frame was still here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import SocketAttribute, SocketStream, TaskGroup
 
 from ropewalk.client.addresses import Address, parse_address
 from ropewalk.client.core import (
@@ -31,7 +33,8 @@ from ropewalk.client.core import (
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
-READ_SIZE = 64 * 1024
+READ_SIZE = 256 * 1024
+WRITE_SIZE = 256 * 1024
 TIMEOUT_S = 3.0
 """Seconds to connect, and seconds to wait for an answer, as the official clients do."""
 
@@ -60,25 +63,33 @@ async def open_connection(
         raise Unreachable(f"cannot connect to {where}: {exc.strerror or exc}") from exc
     connection = AsyncConnection(where, stream, timeout, on_request)
     failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connection._read_forever)
-        try:
-            yield connection
-        except Exception as exc:
-            # Kept out of the task group, which would wrap it: `except OutcomeUnknown` around the
-            # block should catch what the block raised.
-            failure = exc
-        finally:
-            connection._close("the connection was closed by this program")
-            tasks.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(connection._run)
+            try:
+                yield connection
+            except Exception as exc:
+                # Kept out of the task group, which would wrap it: `except OutcomeUnknown` around the
+                # block should catch what the block raised.
+                failure = exc
+            finally:
+                connection._close("the connection was closed by this program")
+                tasks.cancel_scope.cancel()
+    finally:
+        await anyio.aclose_forcefully(stream)  # also if its tasks never began
     if failure is not None:
         raise failure
 
 
-@dataclass(slots=True)
 class _Waiter:
-    arrived: anyio.Event = field(default_factory=anyio.Event)
-    answer: Command | None = None
+    """A call that waits for its answer."""
+
+    __slots__ = ("answer", "arrived", "deadline")
+
+    def __init__(self, deadline: float) -> None:
+        self.arrived = anyio.Event()
+        self.answer: Command | None = None
+        self.deadline = deadline
 
 
 class AsyncConnection:
@@ -93,8 +104,15 @@ class AsyncConnection:
         self._on_request = on_request
         self._core = RemotingCore()
         self._waiters: dict[int, _Waiter] = {}
-        self._write_lock = anyio.Lock()
-        self._reading = anyio.CancelScope()
+        self._outgoing: dict[int, bytes] = {}
+        """Frames in the order in which they leave: of calls by opaque, of what nobody answers by numbers below 0."""
+        self._written: dict[int, anyio.Event] = {}
+        """Who waits for a frame to have left, by the same numbers."""
+        self._oneways = 0
+        self._to_write = anyio.Event()
+        self._look_at = math.inf
+        self._look_sooner = anyio.Event()
+        self._scope = anyio.CancelScope()
         self._closed_because: str | None = None
         self._ended = anyio.Event()
 
@@ -123,25 +141,31 @@ class AsyncConnection:
         seconds = self.timeout if timeout is None else timeout
         self._require_open()
         opaque, frame = self._core.request(command)
-        waiter = self._waiters[opaque] = _Waiter()
+        waiter = self._waiters[opaque] = _Waiter(anyio.current_time() + seconds)
+        self._outgoing[opaque] = frame
+        self._to_write.set()
+        if waiter.deadline < self._look_at:
+            self._look_sooner.set()
         try:
-            with anyio.move_on_after(seconds):
-                await self._write(frame)
-                await waiter.arrived.wait()
+            await waiter.arrived.wait()
         finally:
             del self._waiters[opaque]
+            stayed = self._outgoing.pop(opaque, None) is not None
             self._core.forget(opaque)
         if waiter.answer is not None:
             return waiter.answer
         reason = self._closed_because or f"within {seconds:g} s"
+        if stayed:
+            raise Unreachable(f"the request did not leave for {self.address}: {reason}")
         raise OutcomeUnknown(f"no answer from {self.address}: {reason}")
 
     async def oneway(self, command: Command) -> None:
-        """Send a request that the peer will not answer."""
+        """Send a request that the peer will not answer; returns when it has left."""
         self._require_open()
         with anyio.move_on_after(self.timeout):
-            await self._write(self._core.oneway(command))
-            return
+            if await self._leave(self._core.oneway(command)):
+                return
+            raise OutcomeUnknown(f"{self.address} hung up during a request: {self._closed_because}")
         raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
 
     async def wait_closed(self) -> None:
@@ -152,43 +176,96 @@ class AsyncConnection:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
 
-    async def _write(self, frame: bytes) -> None:
-        async with self._write_lock:
-            self._require_open()
-            whole = False
-            try:
-                # Shielded: whoever is cancelled here waits until its frame is out, a moment as a rule, rather
-                # than take the connection away from everybody who shares it.
-                with anyio.move_on_after(self.timeout, shield=True):
-                    await self._stream.send(frame)
-                    whole = True
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
-                raise OutcomeUnknown(f"{self.address} hung up during a request") from exc
-            finally:
-                if not whole:
-                    self._close("a request was cut off half-way")
-            if not whole:
-                raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
+    async def _leave(self, frame: bytes) -> bool:
+        """Let a frame go that nobody answers, and wait until it has left. False if the connection ended first.
 
-    async def _read_forever(self) -> None:
-        reason = "the peer closed the connection"
+        Whoever is cancelled meanwhile takes it back, unless its bytes are on their way.
+        """
+        self._oneways -= 1
+        number = self._oneways
+        self._outgoing[number] = frame
+        written = self._written[number] = anyio.Event()
+        self._to_write.set()
         try:
-            with self._reading:
-                async with anyio.create_task_group() as replies:
-                    try:
-                        while True:
-                            await self._take_in(await self._stream.receive(READ_SIZE), replies)
-                    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                        pass
-                    except RemoteProtocolError as exc:
-                        reason = f"the peer sent what is no frame: {exc}"
-                    self._close(reason)
-                    replies.cancel_scope.cancel()
+            await written.wait()
+        finally:
+            self._outgoing.pop(number, None)
+            left = self._written.pop(number, None) is None
+        return left
+
+    # The tasks of a connection
+
+    async def _run(self) -> None:
+        """Read, write and watch the time until the connection ends."""
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._read_forever, tasks)
+                    tasks.start_soon(self._write_forever)
+                    tasks.start_soon(self._watch_the_time)
         finally:
             self._close("its reader was stopped")
             await anyio.aclose_forcefully(self._stream)
 
-    async def _take_in(self, data: bytes, replies: anyio.abc.TaskGroup) -> None:
+    async def _write_forever(self) -> None:
+        """Everything that has gathered leaves in one write, up to `WRITE_SIZE` or one frame."""
+        outgoing = self._outgoing
+        while True:
+            if not outgoing:
+                self._to_write = anyio.Event()
+                await self._to_write.wait()
+                continue
+            leaving: list[int] = []
+            size = 0
+            for number, frame in outgoing.items():
+                if leaving and size + len(frame) > WRITE_SIZE:
+                    break
+                leaving.append(number)
+                size += len(frame)
+            data = b"".join([outgoing.pop(number) for number in leaving])
+            whole = False
+            try:
+                with anyio.move_on_after(self.timeout):
+                    await self._stream.send(data)
+                    whole = True
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._close("the peer closed the connection")
+            if not whole:
+                # Half a frame may be out: whatever we wrote next would be taken for its other half.
+                self._close(f"it did not take a request within {self.timeout:g} s")
+                return
+            if self._written:
+                for number in leaving:
+                    written = self._written.pop(number, None)
+                    if written is not None:
+                        written.set()
+
+    async def _watch_the_time(self) -> None:
+        """Wake those whose time is up. One task for all calls: a scope for each would cost more than a send."""
+        while True:
+            now = anyio.current_time()
+            self._look_at = math.inf
+            for waiter in self._waiters.values():
+                if waiter.deadline <= now:
+                    waiter.arrived.set()
+                elif waiter.deadline < self._look_at:
+                    self._look_at = waiter.deadline
+            self._look_sooner = anyio.Event()
+            with anyio.move_on_after(self._look_at - now):
+                await self._look_sooner.wait()
+
+    async def _read_forever(self, tasks: TaskGroup) -> None:
+        reason = "the peer closed the connection"
+        try:
+            while True:
+                self._take_in(await self._stream.receive(READ_SIZE), tasks)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        except RemoteProtocolError as exc:
+            reason = f"the peer sent what is no frame: {exc}"
+        self._close(reason)
+
+    def _take_in(self, data: bytes, tasks: TaskGroup) -> None:
         for event in self._core.feed(data):
             if isinstance(event, Response):
                 waiter = self._waiters[event.opaque]
@@ -198,32 +275,27 @@ class AsyncConnection:
             reply = self._on_request(event.command)
             if reply is None or event.command.is_oneway:
                 continue
-            # Not written here: a peer that takes nothing until we have read would stop us both.
+            # Not waited for here: a peer that takes nothing until we have read would stop us both.
             if isinstance(reply, Command):
-                replies.start_soon(self._write_reply, encode_frame(reply))
+                tasks.start_soon(self._leave, encode_frame(reply))
             else:
-                replies.start_soon(self._write_late_reply, reply)
+                tasks.start_soon(self._write_late_reply, reply)
 
     async def _write_late_reply(self, reply: Callable[[], Awaitable[Command]]) -> None:
-        await self._write_reply(encode_frame(await reply()))
-
-    async def _write_reply(self, frame: bytes) -> None:
-        try:
-            with anyio.move_on_after(self.timeout):
-                await self._write(frame)
-        except (OutcomeUnknown, Unreachable):
-            pass  # the peer hung up; whoever waits on this connection hears of it from `_close`
+        await self._leave(encode_frame(await reply()))
 
     def _require_open(self) -> None:
         if self._closed_because is not None:
             raise Unreachable(f"the connection to {self.address} is gone: {self._closed_because}")
 
     def _close(self, reason: str) -> None:
-        """Mark the end and wake everybody who waits. The reader closes the stream on its way out."""
+        """Mark the end and wake everybody who waits. `_run` closes the stream on its way out."""
         if self._closed_because is None:
             self._closed_because = reason
             self._ended.set()
             self._core.fail()
             for waiter in self._waiters.values():
                 waiter.arrived.set()
-            self._reading.cancel()
+            for written in self._written.values():
+                written.set()
+            self._scope.cancel()

@@ -48,22 +48,28 @@ class Batcher(Generic[T]):
 
     def add(
         self, key: Hashable, item: T, size: int, now: float, *, ordered: bool = False, alone: bool = False
-    ) -> None:
-        """Let an item wait. `alone` keeps it out of company but not out of its key's order."""
+    ) -> bool:
+        """Let an item wait. `alone` keeps it out of company but not out of its key's order.
+
+        True if `take` or `next_due` may say something else now: whoever sleeps until then is to look again.
+        """
         batches = self._waiting.setdefault(key, deque())
         alone = alone or size >= self._size_max or self._count_max == 1 or self._linger_s == 0
         last = batches[-1] if batches else None
+        is_news = False
         if last is None or last.closed or alone or last.size + size > self._size_max:
             if last is not None:
                 last.closed = True
             last = _Batch(now + self._linger_s)
             batches.append(last)
+            is_news = True
         last.items.append(item)
         last.size += size
         self._count += 1
         last.closed = alone or last.size >= self._size_max or len(last.items) >= self._count_max
         if ordered:
             self._ordered.add(key)
+        return is_news or last.closed
 
     def take(self, now: float) -> list[tuple[Hashable, list[T]]]:
         """What is to leave now, with its key."""

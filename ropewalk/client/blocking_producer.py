@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.asking import ReplyMessage, reply_message
-from ropewalk.client.blocking_links import BlockingLinks
+from ropewalk.client.blocking_links import BlockingLinks, Together
 from ropewalk.client.core import Unreachable
 from ropewalk.client.ids import default_unique_keys
 from ropewalk.client.machine import clock, new_client_id, now_ms
@@ -45,7 +45,6 @@ from ropewalk.client.sending import (
     check_sendable,
     share_of,
 )
-from ropewalk.errors import RopewalkError
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -53,6 +52,11 @@ if TYPE_CHECKING:
     from ropewalk.client.producer import AsyncProducer
 
 _Pending = tuple[Message, "Future[SendResult]"]
+
+TOGETHER_MAX = 16
+"""Batches that wait for their answers at the same time."""
+LOOK_S = 0.002
+"""How often the thread that sends looks for new batches while it waits for answers."""
 
 
 class Producer:
@@ -159,10 +163,11 @@ class Producer:
                 )
                 self._sender.start()
             room = self._core.options.pending_max
-            self._changed.wait_for(lambda: self._pending_count < room or self._closing)
-            self._require_open()
-            self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone)
-            self._changed.notify_all()
+            if self._pending_count >= room:
+                self._changed.wait_for(lambda: self._pending_count < room or self._closing)
+                self._require_open()
+            if self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone):
+                self._changed.notify_all()
         return future
 
     def request(
@@ -277,37 +282,45 @@ class Producer:
 
     def _send_what_gathers(self) -> None:
         links = BlockingLinks(timeout=self._core.options.timeout)
-        while (batches := self._next_batches()) is not None:
+        talks: Together[tuple[Any, list[_Pending]], SendResult] = Together(links, self._changed)
+        while (batches := self._next_batches(wait=not talks)) or talks:
             for key, batch in batches:
-                outcome: SendResult | RopewalkError
-                try:
-                    steps = self._core.send(key[0], [message for message, _ in batch])
-                    outcome = links.drive(steps, self._changed)
-                except RopewalkError as exc:
-                    outcome = exc
-                for place, (_, future) in enumerate(batch):
-                    if isinstance(outcome, SendResult):
-                        future.set_result(share_of(outcome, place))
-                    else:
-                        future.set_exception(outcome)
-                with self._changed:
-                    self._under_way -= len(batch)
-                    self._batcher.landed(key)
-                    self._changed.notify_all()
+                talks.begin((key, batch), self._core.send(key[0], [message for message, _ in batch]))
+                while len(talks) >= TOGETHER_MAX:
+                    talks.wait(LOOK_S)
+                    self._settle(talks)
+            talks.wait(LOOK_S)
+            self._settle(talks)
         links.close()
 
-    def _next_batches(self) -> list[tuple[Any, list[_Pending]]] | None:
-        """Wait for something to send; None when the producer closes."""
+    def _settle(self, talks: Together[tuple[Any, list[_Pending]], SendResult]) -> None:
+        """Tell everybody who waits for a batch that has its outcome."""
+        ended, talks.ended = talks.ended, []
+        for (_, batch), outcome in ended:
+            for place, (_, future) in enumerate(batch):
+                if isinstance(outcome, SendResult):
+                    future.set_result(share_of(outcome, place))
+                else:
+                    future.set_exception(outcome)
+        if ended:
+            with self._changed:
+                for (key, batch), _ in ended:
+                    self._under_way -= len(batch)
+                    self._batcher.landed(key)
+                self._changed.notify_all()
+
+    def _next_batches(self, *, wait: bool) -> list[tuple[Any, list[_Pending]]]:
+        """What is to leave now. Waits for it if told to; nothing then means that the producer closes."""
         with self._changed:
             while not self._closing:
                 now = clock()
                 batches = self._take(now)
-                if batches:
+                if batches or not wait:
                     self._under_way += sum(len(batch) for _, batch in batches)
                     return batches
                 due = self._batcher.next_due()
                 self._changed.wait(None if due is None else max(0.0, due - now))
-            return None
+            return []
 
     def _take(self, now: float, *, everything: bool = False) -> list[tuple[Any, list[_Pending]]]:
         taken: list[tuple[Hashable, list[_Pending]]] = self._batcher.take(now)

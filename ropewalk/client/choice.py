@@ -66,6 +66,10 @@ class RoundRobin:
         """The next queue, not at a broker of `avoid` nor at one that is left alone, if that is possible."""
         assert queues, "a topic without queues offers no choice"
         turn = self._turns.get(topic, self._start)
+        first = queues[turn % len(queues)]
+        if not avoid and faults.is_available(first.broker_name, now):
+            self._turns[topic] = turn + 1
+            return first
         rotated = [queues[(turn + step) % len(queues)] for step in range(len(queues))]
         best = min(
             range(len(rotated)),

@@ -17,7 +17,7 @@ The core reads no clock and no socket. Time limits and the order of writes belon
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ropewalk.codes import FrameFlag, ResponseCode
 from ropewalk.errors import RopewalkError
@@ -31,16 +31,14 @@ class Unreachable(RopewalkError):
     """Nobody answers at an address, or the connection is already gone. The request never left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """The answer to one of our requests."""
 
     opaque: int
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRequest:
+class PeerRequest(NamedTuple):
     """Something the peer asks of us. Answer with `command.reply(...)` unless it is oneway."""
 
     command: Command
@@ -79,15 +77,13 @@ class RemotingCore:
         `command` is left as it is, so that the same command can be sent again.
         """
         opaque = self._take_opaque()
-        frame = encode_frame(replace(command, opaque=opaque))
+        frame = encode_frame(command, opaque)
         self._pending.add(opaque)  # last: a command that cannot be encoded leaves no trace
         return opaque, frame
 
     def oneway(self, command: Command) -> bytes:
         """The bytes of a request that nobody will answer."""
-        return encode_frame(
-            replace(command, opaque=self._take_opaque(), flag=command.flag | FrameFlag.ONEWAY)
-        )
+        return encode_frame(command, self._take_opaque(), command.flag | FrameFlag.ONEWAY)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Event]:
         """Take what arrived and say what it means, in the order of the wire.

@@ -16,11 +16,12 @@ import msgspec
 from ropewalk.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.batch import BatchItem, encode_batch
-from ropewalk.format.headers import PullMessageHeader, SendMessageHeaderV2, encode_header
+from ropewalk.format.headers import PullMessageHeader, encode_header
 from ropewalk.format.properties import P, encode_properties
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
 
+_DEFAULT_TOPIC_QUEUES = str(DEFAULT_TOPIC_QUEUE_COUNT)
 PRODUCER_GROUP = "ropewalk-client"
 READER_GROUP = "TOOLS_CONSUMER"
 """A group every RocketMQ broker knows from birth; a pull must name one even if it commits nothing."""
@@ -76,8 +77,7 @@ class Message:
         return not self.delay_level and P.DELAY not in self.properties
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """Where a message, or a batch of them, now lies."""
 
     status: SendStatus
@@ -123,13 +123,14 @@ def send_request(
 
     `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
     """
-    header = _send_header(topic, queue, now_ms, producer_group)
-    header.flag = message.flag
-    header.sys_flag = sys_flag
-    header.properties = _properties(message, unique_key).decode()
+    ext = _send_ext(topic, queue, now_ms, producer_group, _properties(message, unique_key))
+    if message.flag:
+        ext["h"] = str(message.flag)
+    if sys_flag:
+        ext["f"] = str(sys_flag)
     is_reply = message.properties.get(P.MSG_TYPE) == "reply"
     code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
-    return command_of(code, header, message.body if body is None else body)
+    return Command(code, ext, message.body if body is None else body)
 
 
 def batch_request(
@@ -143,14 +144,14 @@ def batch_request(
     producer_group: str = PRODUCER_GROUP,
 ) -> Command:
     """Several messages for one queue in one request (320)."""
-    header = _send_header(topic, queue, now_ms, producer_group)
-    header.batch = True
-    header.properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"}).decode()
+    properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"})
+    ext = _send_ext(topic, queue, now_ms, producer_group, properties)
+    ext["m"] = "true"
     items = [
         BatchItem(message.flag, message.body, _properties(message, unique_key))
         for message, unique_key in zip(messages, unique_keys, strict=True)
     ]
-    return command_of(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(items))
+    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(items))
 
 
 def pull_request(
@@ -173,19 +174,25 @@ def pull_request(
     return command_of(RequestCode.PULL_MESSAGE, header)
 
 
-def _send_header(topic: str, queue: Queue, now_ms: int, producer_group: str) -> SendMessageHeaderV2:
-    return SendMessageHeaderV2(
-        producer_group=producer_group,
-        topic=topic,
-        default_topic=DEFAULT_TOPIC,
-        default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_COUNT,
-        queue_id=queue.queue_id,
-        sys_flag=0,
-        born_timestamp=now_ms,
-        flag=0,
-        reconsume_times=0,
-        broker_name=queue.broker_name,
-    )
+def _send_ext(
+    topic: str, queue: Queue, now_ms: int, producer_group: str, properties: bytes
+) -> dict[str, str]:
+    """The fields of `SendMessageHeaderV2`, written out: by way of the header they would cost a send 5 us."""
+    return {
+        "a": producer_group,
+        "b": topic,
+        "c": DEFAULT_TOPIC,
+        "d": _DEFAULT_TOPIC_QUEUES,
+        "e": str(queue.queue_id),
+        "f": "0",
+        "g": str(now_ms),
+        "h": "0",
+        "i": properties.decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": queue.broker_name,
+    }
 
 
 def _properties(message: Message, unique_key: str) -> bytes:

@@ -25,7 +25,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,9 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
-from anyio.abc import ObjectReceiveStream, TaskGroup
+from anyio.abc import TaskGroup
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.anyio_links import AsyncLinks
@@ -51,6 +52,7 @@ from ropewalk.client.asked import (
 )
 from ropewalk.client.consuming import ConsumeFrom, ConsumerIdentity, is_missing_topic
 from ropewalk.client.core import refuse_peer_request
+from ropewalk.client.handoff import TURN_S, Handoff
 from ropewalk.client.machine import clock, new_client_id, new_consumer_core, now_ms, subscriptions
 from ropewalk.client.membership import HEARTBEAT_S, Subscription
 from ropewalk.client.offset_file import load_offsets, save_offsets
@@ -66,6 +68,7 @@ from ropewalk.format.remoting import Command
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
 OnError = Callable[[ReceivedMessage, Exception], None]
+_Arrival = tuple[QueueReader, QueueCache, ReceivedMessage]
 
 RELOCK_S = 20.0
 UNBALANCED_PAUSE_S = 1.0
@@ -177,15 +180,13 @@ class AsyncPushConsumer:
         self._sharing = anyio.CancelScope()
         self._in_order = anyio.CapacityLimiter(self.options.concurrency)
         self._threads = anyio.CapacityLimiter(self.options.concurrency)
-        self._arrivals, arrivals = anyio.create_memory_object_stream[
-            tuple[QueueReader, QueueCache, ReceivedMessage]
-        ](float("inf"))
+        self._arrivals = Handoff[_Arrival]()
         failure: Exception | None = None
-        async with AsyncLinks.open(on_request=self._on_request) as self._links, self._arrivals, arrivals:
+        async with AsyncLinks.open(on_request=self._on_request) as self._links:
             try:
                 async with anyio.create_task_group() as self._tasks:
                     try:
-                        await self._begin(self._tasks, arrivals)
+                        await self._begin(self._tasks)
                         yield
                         await self._settle()
                     except Exception as exc:
@@ -199,11 +200,7 @@ class AsyncPushConsumer:
         if failure is not None:
             raise failure
 
-    async def _begin(
-        self,
-        tasks: TaskGroup,
-        arrivals: ObjectReceiveStream[tuple[QueueReader, QueueCache, ReceivedMessage]],
-    ) -> None:
+    async def _begin(self, tasks: TaskGroup) -> None:
         if self._offsets_file is not None:
             self._kept = await anyio.to_thread.run_sync(load_offsets, self._offsets_file)
         for topic in self._topics:
@@ -214,7 +211,7 @@ class AsyncPushConsumer:
                     raise  # nobody to talk to at the start is an error; later it is weather
         await self._links.drive(self._core.heartbeats())
         for _ in range(0 if self.options.orderly else self.options.concurrency):
-            tasks.start_soon(self._work, arrivals)
+            tasks.start_soon(self._work)
         tasks.start_soon(self._rebalance_forever)
         tasks.start_soon(self._heartbeat_forever)
         tasks.start_soon(self._commit_forever)
@@ -471,14 +468,15 @@ class AsyncPushConsumer:
 
     # Handling
 
-    def _hand_over(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
+    def _hand_over(self, reader: QueueReader, cache: QueueCache, messages: Sequence[ReceivedMessage]) -> None:
         if not self.options.orderly:
-            self._arrivals.send_nowait((reader, cache, message))
+            self._arrivals.put([(reader, cache, message) for message in messages])
 
-    async def _work(
-        self, arrivals: ObjectReceiveStream[tuple[QueueReader, QueueCache, ReceivedMessage]]
-    ) -> None:
-        async for reader, cache, message in arrivals:
+    async def _work(self) -> None:
+        arrivals = self._arrivals
+        turn_ends = clock() + TURN_S
+        while True:
+            reader, cache, message = await arrivals.take()
             if not reader.begin(cache):
                 continue
             finished = False
@@ -489,11 +487,14 @@ class AsyncPushConsumer:
                 reader.end(cache, message if finished else None)
             if not finished:
                 self._tasks.start_soon(self._again, reader, cache, message)
+            if clock() > turn_ends:
+                await anyio.lowlevel.checkpoint()
+                turn_ends = clock() + TURN_S
 
     async def _again(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
         await anyio.sleep(GIVE_BACK_PAUSE_S)
         if not reader.released and not cache.dropped:
-            self._hand_over(reader, cache, message)
+            self._hand_over(reader, cache, [message])
 
     async def _give_back(self, reader: QueueReader, message: ReceivedMessage, failure: Exception) -> bool:
         """Let the group have a failed message later. False if no broker took it."""
@@ -528,8 +529,12 @@ class AsyncPushConsumer:
         """Call the handler; return what it raised."""
         began = clock()
         failure = await self._called(message)
-        tally = self._tallies.setdefault(message.source.topic, Tally())
-        tally.handled(clock(), clock() - began, ok=failure is None)
+        topic = message.source.topic
+        tally = self._tallies.get(topic)
+        if tally is None:
+            tally = self._tallies[topic] = Tally()
+        now = clock()
+        tally.handled(now, now - began, ok=failure is None)
         return failure
 
     async def _called(self, message: ReceivedMessage) -> Exception | None:

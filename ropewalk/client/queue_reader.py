@@ -11,10 +11,11 @@ fails stays where it is and stops its queue until it has been handled or has fai
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import anyio
+import msgspec
 
 from ropewalk.client.anyio_links import AsyncLinks
 from ropewalk.client.consuming import ConsumerCore
@@ -48,7 +49,7 @@ class ReadingOptions:
 
 
 class QueueReader:
-    """Reads one queue. `arrived` is told of every new message of a concurrent consumer."""
+    """Reads one queue. `arrived` is told of the messages of every pull."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class QueueReader:
         queue: TopicQueue,
         begin: int,
         options: ReadingOptions,
-        arrived: Callable[[QueueReader, QueueCache, ReceivedMessage], None],
+        arrived: Callable[[QueueReader, QueueCache, Sequence[ReceivedMessage]], None],
         tally: Tally | None = None,
     ) -> None:
         self.queue = queue
@@ -78,6 +79,8 @@ class QueueReader:
         self._scope = anyio.CancelScope()
         self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
+        self._waiting = 0
+        """Who waits for a change: where nobody does, none need be told, and most messages change nothing."""
         self._at_work = 0
 
     # Reading ahead
@@ -87,7 +90,7 @@ class QueueReader:
         with self._scope:
             while not self.released:
                 while self.cache.is_full:
-                    await self._changed.wait()
+                    await self._change()
                 try:
                     with anyio.CancelScope() as self._pulling:
                         await self._pull_once()
@@ -128,15 +131,15 @@ class QueueReader:
             self.cache = self._new_cache(result.next_offset)
             self._notify()
             return
-        subscription = self._core.subscription(self.queue.topic)
+        subscription, queue = self._core.subscription(self.queue.topic), self.queue
         messages = [
             message
             for record in result.records
-            if subscription.wants((message := received(record, self.queue)).tags)
+            if subscription.wants((message := received(record, queue)).tags)
         ]
         cache.add(messages, result.next_offset)
-        for message in messages:
-            self._arrived(self, cache, message)
+        if messages:
+            self._arrived(self, cache, messages)
         self._notify()
 
     def go_to(self, offset: int) -> None:
@@ -186,14 +189,14 @@ class QueueReader:
             message = cache.first
             if message is None or clock() - self.locked_at > LOCK_LASTS_S:
                 with anyio.move_on_after(1.0):
-                    await self._changed.wait()
+                    await self._change()
                 continue
             if not self.begin(cache):
                 continue
             finished = False
             try:
                 again = tries.get(message.queue_offset, 0)
-                attempt = replace(message, reconsume_times=message.reconsume_times + again)
+                attempt = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + again)
                 finished = await handle(attempt) or await give_up(attempt)
             finally:
                 self.end(cache, message if finished else None)
@@ -203,7 +206,7 @@ class QueueReader:
                 tries[message.queue_offset] = again + 1
                 with anyio.move_on_after(pause_s):
                     while not self.released:
-                        await self._changed.wait()
+                        await self._change()
 
     # The end
 
@@ -216,8 +219,17 @@ class QueueReader:
     async def settled(self) -> None:
         """Return once no handler is at work on this queue."""
         while self._at_work:
+            await self._change()
+
+    async def _change(self) -> None:
+        """Return when something about this queue has changed."""
+        self._waiting += 1
+        try:
             await self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        if self._waiting:
+            self._changed.set()
+            self._changed = anyio.Event()

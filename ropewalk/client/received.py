@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from ropewalk.client.bodies import readable_body
 from ropewalk.client.routes import Queue
 from ropewalk.format.properties import P
@@ -34,8 +36,7 @@ class RetryLater(Exception):
         self.delay_level = delay_level
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
+class ReceivedMessage(msgspec.Struct, frozen=True):
     """What a handler gets. Times are milliseconds since 1970."""
 
     topic: str
@@ -67,19 +68,20 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
     """A record read from `source`, as its consumer should see it."""
     body, note = readable_body(record.sys_flag, record.body)
     properties = record.properties
+    offset_id = record.msg_id
     return ReceivedMessage(
         topic=properties.get(P.RETRY_TOPIC, source.topic),
         body=body,
         keys=properties.get(P.KEYS),
         tags=properties.get(P.TAGS),
         properties=properties,
-        message_id=properties.get(P.UNIQ_KEY, record.msg_id),
+        message_id=properties.get(P.UNIQ_KEY, offset_id),
         reconsume_times=record.reconsume_times,
         born_timestamp_ms=record.born_timestamp,
         store_timestamp_ms=record.store_timestamp,
         source=source,
         queue_offset=record.queue_offset,
         log_offset=record.offset,
-        offset_message_id=record.msg_id,
+        offset_message_id=offset_id,
         note=note,
     )

@@ -12,7 +12,7 @@ and queues may name brokers that are not listed: both are harmless and mean "not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ropewalk.client.addresses import BadAddress, parse_address
@@ -72,17 +72,20 @@ class TopicRoute:
     queues: tuple[QueueData, ...]
     ordered_queues: tuple[Queue, ...] = ()
     """What `orderTopicConf` fixed, whatever is up at the moment; empty for an ordinary topic."""
+    _write_queues: tuple[Queue, ...] = field(init=False, repr=False, compare=False)
 
-    def write_queues(self) -> tuple[Queue, ...]:
-        """The queues a producer may choose from."""
-        if self.ordered_queues:
-            return self.ordered_queues
-        return tuple(
+    def __post_init__(self) -> None:
+        found = self.ordered_queues or tuple(
             Queue(data.broker_name, queue_id)
             for data in self.queues
             if data.permission & Permission.WRITE and self._has_master(data.broker_name)
             for queue_id in range(data.write_queue_count)
         )
+        object.__setattr__(self, "_write_queues", found)  # asked for by every send
+
+    def write_queues(self) -> tuple[Queue, ...]:
+        """The queues a producer may choose from."""
+        return self._write_queues
 
     def read_queues(self) -> tuple[Queue, ...]:
         """The queues a consumer may read."""

@@ -14,7 +14,7 @@ its order, and trying again after silence could store it twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.client.addresses import AddressRing, parse_address_list
@@ -375,11 +375,12 @@ def share_of(result: SendResult, place: int) -> SendResult:
     if len(result.unique_keys) == 1:
         return result
     ids = result.message_ids
-    return replace(
-        result,
-        queue_offset=result.queue_offset + place,
-        message_ids=ids[place : place + 1] if len(ids) > 1 else ids,
-        unique_keys=(result.unique_keys[place],),
+    return SendResult(
+        result.status,
+        result.queue,
+        result.queue_offset + place,
+        ids[place : place + 1] if len(ids) > 1 else ids,
+        (result.unique_keys[place],),
     )
 
 

@@ -16,8 +16,7 @@ A conversation must not yield while it is being closed: a shell that is cancelle
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,8 +30,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request whose answer is awaited for at most `timeout_s` seconds."""
 
     address: str
@@ -40,16 +38,14 @@ class Ask:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(NamedTuple):
     """A request that nobody answers."""
 
     address: str
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class AskAny:
+class AskAny(NamedTuple):
     """Several requests at once; resumed when at least one has an outcome. The others are forgotten."""
 
     asks: tuple[Ask, ...]

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
+
+import msgspec
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord, LocalProtocolError
@@ -89,8 +90,7 @@ _HEAD_BY_BITS: Final = {
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(TOPIC_SIZE_MAX_V1 + 1))
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One record, read. Times are ms since 1970, hosts (ip, port); the body is as stored."""
 
     offset: int
@@ -262,6 +262,10 @@ def decode_record(
 
     `check_crc=False` trusts the body, for readers that have just checked it or cannot afford to.
     """
+    if type(buffer) is bytes:
+        record = _decode_ordinary(buffer, position, check_crc=check_crc)
+        if record is not None:
+            return record
     size, magic = read_frame(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise CorruptRecord(f"position {position}: magic {magic:08x} is no record's")
@@ -312,6 +316,63 @@ def decode_record(
         raw_properties=raw_properties,
         body_crc=fields[2],
         magic=magic,
+    )
+
+
+def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record | None:
+    """The record, if it is one with IPv4 hosts, a short topic and nothing wrong with it; else None.
+
+    Nearly every record is such a one, and is read here in half the time. What to say about another is for
+    `decode_record`. HOT: a pull reads dozens.
+    """
+    room = len(buffer) - position
+    if room < RECORD_SIZE_MIN or position < 0:
+        return None
+    fields = _HEAD_V4.unpack_from(buffer, position)
+    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag = fields[:8]
+    body_start = position + _HEAD_V4.size
+    body_end = body_start + fields[14]
+    end = position + size
+    if (
+        magic != MAGIC_V1
+        or sys_flag & _V6_BITS
+        or not RECORD_SIZE_MIN <= size <= room
+        or not body_start <= body_end <= end - 3
+    ):
+        return None
+    topic_end = body_end + 1 + buffer[body_end]
+    if buffer[body_end] > TOPIC_SIZE_MAX_V1 or topic_end + 2 > end:
+        return None
+    properties_size = buffer[topic_end] << 8 | buffer[topic_end + 1]
+    if topic_end + 2 + properties_size != end or properties_size > PROPERTIES_SIZE_MAX:
+        return None
+    body = buffer[body_start:body_end]
+    if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != crc:
+        return None
+    try:
+        topic = buffer[body_end + 1 : topic_end].decode()
+    except UnicodeDecodeError:
+        return None
+    raw_properties = buffer[topic_end + 2 : end]
+    return Record(
+        offset,
+        size,
+        topic,
+        queue_id,
+        queue_offset,
+        flag,
+        sys_flag,
+        fields[8],
+        decode_host(fields[9]),
+        fields[10],
+        decode_host(fields[11]),
+        fields[12],
+        fields[13],
+        body,
+        parse_properties(raw_properties),
+        raw_properties,
+        crc,
+        magic,
     )
 
 

@@ -348,21 +348,21 @@ def _decode_binary_ext(header: bytes, position: int, end: int) -> dict[str, str]
 # Writing
 
 
-def encode_frame(command: Command) -> bytes:
-    """The frame of a command, length field included.
+def encode_frame(command: Command, opaque: int | None = None, flag: int | None = None) -> bytes:
+    """The frame of a command, length field included; `opaque` and `flag` replace the command's own.
 
     A command whose code does not fit the binary header is written as JSON whatever it asks for: every
     receiver goes by the frame itself. Raises LocalProtocolError for what no frame can carry.
     """
-    if command.opaque not in _I32 or command.flag not in _I32 or command.code not in _I32:
-        raise LocalProtocolError(
-            f"code {command.code}, opaque {command.opaque} or flag {command.flag} is no i32"
-        )
+    opaque = command.opaque if opaque is None else opaque
+    flag = command.flag if flag is None else flag
+    if opaque not in _I32 or flag not in _I32 or command.code not in _I32:
+        raise LocalProtocolError(f"code {command.code}, opaque {opaque} or flag {flag} is no i32")
     try:
         if command.serialize_type == ROCKETMQ and command.code in _I16 and command.version in _I16:
-            kind, header = ROCKETMQ, _encode_binary(command)
+            kind, header = ROCKETMQ, _encode_binary(command, opaque, flag)
         else:
-            kind, header = JSON, _encode_json(command)
+            kind, header = JSON, _encode_json(command, opaque, flag)
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"text that UTF-8 cannot carry: {error}") from None
     return frame_bytes(kind, header, command.body)
@@ -376,14 +376,14 @@ def frame_bytes(serialize_type: int, header: bytes, body: bytes) -> bytes:
     return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
 
 
-def _encode_json(command: Command) -> bytes:
+def _encode_json(command: Command, opaque: int, flag: int) -> bytes:
     return msgspec.json.encode(
         _WrittenHeader(
             code=command.code,
             extFields=command.ext or None,
-            flag=command.flag,
+            flag=flag,
             language=command.language,
-            opaque=command.opaque,
+            opaque=opaque,
             remark=command.remark,
             serializeTypeCurrentRPC="JSON",
             version=command.version,
@@ -391,7 +391,7 @@ def _encode_json(command: Command) -> bytes:
     )
 
 
-def _encode_binary(command: Command) -> bytes:
+def _encode_binary(command: Command, opaque: int, flag: int) -> bytes:
     ext: list[bytes] = []
     for name, value in command.ext.items():
         name_bytes, value_bytes = name.encode(), value.encode()
@@ -409,8 +409,8 @@ def _encode_binary(command: Command) -> bytes:
         command.code,
         Language.code_of(command.language),
         command.version,
-        command.opaque,
-        command.flag,
+        opaque,
+        flag,
         len(remark),
     )
     return b"".join((fixed, remark, _LENGTH.pack(len(ext_bytes)), ext_bytes))

@@ -13,7 +13,7 @@ from ropewalk.client.anyio_shell import open_connection
 from ropewalk.client.core import Unreachable
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown
-from ropewalk.format.remoting import Command
+from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from tests.ropewalk.client.fake_cluster import FakeCluster
 
 ROUTE = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
@@ -109,17 +109,97 @@ def test_a_cancelled_call_is_forgotten_and_the_connection_lives_on(cluster: Fake
     run(story)
 
 
-def test_a_frame_cancelled_half_way_takes_the_connection_with_it(run: Run) -> None:
+def test_a_peer_that_takes_nothing_loses_the_connection_and_callers_hear_what_left(run: Run) -> None:
+    told: list[type[Exception]] = []
+
     async def story() -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-            async with open_connection(f"127.0.0.1:{listener.getsockname()[1]}") as connection:
-                with pytest.raises(OutcomeUnknown):
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            async with open_connection(address, timeout=0.5) as connection:
+
+                async def ask(size: int) -> None:
+                    try:
+                        await connection.call(Command(10, body=bytes(size)), timeout=10)
+                    except (OutcomeUnknown, Unreachable) as exc:
+                        told.append(type(exc))
+
+                with pytest.raises(OutcomeUnknown, match=r"within 0\.1 s"):
                     await connection.call(Command(10, body=bytes(12 << 20)), timeout=0.1)
-                assert connection.closed
-                with pytest.raises(Unreachable):
+                assert not connection.closed, "half a frame is out, and the other half may follow"
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, 100)
+                    await connection.wait_closed()
+                with pytest.raises(Unreachable, match=r"gone: it did not take a request within 0\.5 s"):
                     await connection.call(ROUTE)
 
     run(story)
+    assert told == [Unreachable], "the second request had not begun to leave"
+
+
+def test_a_call_whose_time_is_up_before_it_left_is_taken_back(run: Run) -> None:
+    async def story() -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            async with (
+                open_connection(address, timeout=5) as connection,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(connection.oneway, Command(10, body=bytes(12 << 20)))
+                await anyio.sleep(0.05)
+                with pytest.raises(Unreachable, match="did not leave"):
+                    await connection.call(ROUTE, timeout=0.05)
+                tasks.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_what_tasks_ask_in_one_turn_leaves_in_one_write(run: Run) -> None:
+    reads: list[int] = []
+
+    def serve(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            frames = FrameBuffer()
+            answered = 0
+            while answered < 20:
+                payloads = frames.feed(peer.recv(1 << 16))
+                reads.append(len(payloads))
+                for payload in payloads:
+                    peer.sendall(encode_frame(decode_frame(payload).reply(0)))
+                answered += len(payloads)
+
+    async def story() -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(anyio.to_thread.run_sync, serve, listener)
+                address = f"127.0.0.1:{listener.getsockname()[1]}"
+                async with open_connection(address) as connection, anyio.create_task_group() as askers:
+                    for _ in range(20):
+                        askers.start_soon(connection.call, ROUTE)
+
+    run(story)
+    assert reads == [20]
+
+
+def test_calls_end_in_the_order_of_their_time_limits(cluster: FakeCluster, run: Run) -> None:
+    cluster.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: None
+    ended: list[float] = []
+
+    async def story() -> None:
+        async with open_connection(cluster.address) as connection:
+
+            async def ask(seconds: float) -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await connection.call(SEND, timeout=seconds)
+                ended.append(seconds)
+
+            async with anyio.create_task_group() as tasks:
+                for seconds in (0.3, 0.1, 0.2):
+                    tasks.start_soon(ask, seconds)
+            assert (await connection.call(ROUTE)).code == 17
+
+    run(story)
+    assert ended == [0.1, 0.2, 0.3]
 
 
 def test_a_peer_that_hangs_up_wakes_everybody(cluster: FakeCluster, run: Run) -> None:

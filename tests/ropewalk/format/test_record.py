@@ -269,6 +269,25 @@ def test_hostile_records_raise_nothing_but_corrupt_record(source: bytes, data: s
 
 
 @relaxed
+@given(st.sampled_from([EXAMPLE_A, simple(), simple(topic=b"t" * 127), simple(topic=b"t" * 200)]), st.data())
+def test_the_short_way_to_read_a_record_says_what_the_long_way_says(
+    source: bytes, data: st.DataObject
+) -> None:
+    """Only `bytes` are read the short way."""
+    changed = bytearray(source)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    check = data.draw(st.booleans())
+
+    def told(buffer: bytes | memoryview) -> object:
+        try:
+            return decode_record(buffer, check_crc=check)
+        except CorruptRecord as exc:
+            return str(exc)
+
+    assert told(bytes(changed)) == told(memoryview(bytes(changed)))
+
+
 @given(st.binary(max_size=200), st.integers(-5, 250))
 def test_garbage_raises_nothing_but_corrupt_record(data: bytes, position: int) -> None:
     for prefix in (
