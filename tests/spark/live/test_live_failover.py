@@ -25,18 +25,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from ropewalk.spark.live_read import _pool
 from ropewalk.spark.live_source import LiveReader, LiveStreamReader
 
 TOPIC = "T"
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left() -> Iterator[None]:
-    yield
-    for connection, _ in _pool()._idle.values():
-        connection.close()
-    _pool()._idle.clear()
 
 
 def options_of(group: Group, use: Use, **given: str) -> Any:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ropewalk.client.messages import Message
 from ropewalk.testing import RopewalkBroker
+from tests.spark.live.readers import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 240
 """A query takes seconds, and many times that on a machine that is busy with something else."""
-
-
-def fill(broker: RopewalkBroker, topic: str, count: int, *, start: int = 0) -> None:
-    for at, queue in enumerate(queues := broker.client.read_queues(topic)):
-        messages = [Message(b"%06d" % n, keys=f"k{n}") for n in range(start + at, start + count, len(queues))]
-        for first in range(0, len(messages), 200):
-            broker.client.send_batch(topic, messages[first : first + 200], queue)
 
 
 def batch(spark: SparkSession, broker: RopewalkBroker, **options: str) -> DataFrameReader:
