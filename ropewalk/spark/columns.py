@@ -259,7 +259,7 @@ class _Piece:
             case "headers":
                 return self.pairs.as_headers()
             case "tags" | "keys" | "uniqKey":
-                return as_text(self.pairs.column(_PAIR_COLUMNS[name]))
+                return self.pairs.text_column(_PAIR_COLUMNS[name])
             case "key":
                 return self.pairs.column(_PAIR_COLUMNS[name])
             case "bornHost":
@@ -289,9 +289,12 @@ class _Piece:
 
     def _hosts(self, name: str) -> pa.Array:
         if self.headers.has_wide_hosts:
-            hosts = self.headers.hosts(self.buffer, name)
-            return pa.array([_host_text(host) for host in hosts], pa.string())
-        packed = pa.array(np.ascontiguousarray(self.headers.fields[name]).view(np.uint64)).dictionary_encode()
+            wide = self.headers.hosts(self.buffer, name)
+            return pa.array([_host_text(host) for host in wide], pa.string())
+        hosts = np.ascontiguousarray(self.headers.fields[name]).view(np.uint64)
+        if (hosts == hosts[0]).all():
+            return _constant(_host_text(hosts[0].tobytes()), len(hosts))
+        packed = pa.array(hosts).dictionary_encode()
         texts = [_host_text(host.to_bytes(8, sys.byteorder)) for host in packed.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(packed.indices)
 

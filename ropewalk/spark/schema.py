@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import RopewalkError
@@ -109,13 +110,7 @@ class Selection:
 
     def arrow_schema(self) -> pa.Schema:
         """What every record batch of this read looks like."""
-        import pyarrow as pa
-
-        fields = [
-            pa.field(name, _arrow_type(self.type_of(name)), nullable=name not in self.required)
-            for name in self.names
-        ]
-        return pa.schema(fields)
+        return _arrow_schema(self)
 
     def ddl(self) -> str:
         """The schema as Spark reads it from text."""
@@ -185,6 +180,17 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None
+
+
+@lru_cache(maxsize=32)
+def _arrow_schema(selection: Selection) -> pa.Schema:
+    import pyarrow as pa
+
+    fields = [
+        pa.field(name, _arrow_type(selection.type_of(name)), nullable=name not in selection.required)
+        for name in selection.names
+    ]
+    return pa.schema(fields)
 
 
 def _arrow_type(spark_type: str) -> pa.DataType:
