@@ -10,7 +10,9 @@ every broker of its clusters that a responder might send to, before it asks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from ropewalk.client.bodies import readable_body
 from ropewalk.client.messages import Message
@@ -54,7 +56,7 @@ def request_message(message: Message, client_id: str, correlation_id: str, timeo
         P.REPLY_TO_CLIENT: client_id,
         P.TTL: str(round(timeout_s * 1000)),
     }
-    return replace(message, properties={**message.properties, **asked})
+    return msgspec.structs.replace(message, properties={**message.properties, **asked})
 
 
 def reply_topic(cluster: str) -> str:
@@ -71,7 +73,8 @@ def reply_message(request: ReceivedMessage, answer: Message) -> tuple[str, Messa
         )
     told = {P.MSG_TYPE: REPLY, P.TTL: asked.get(P.TTL, "0")}
     told |= {name: asked[name] for name in (P.CORRELATION_ID, P.REPLY_TO_CLIENT)}
-    return reply_topic(asked[P.CLUSTER]), replace(answer, properties={**answer.properties, **told})
+    told_answer = msgspec.structs.replace(answer, properties={**answer.properties, **told})
+    return reply_topic(asked[P.CLUSTER]), told_answer
 
 
 def pushed_reply(push: Command) -> tuple[str, ReplyMessage]:

@@ -51,7 +51,15 @@ if TYPE_CHECKING:
 
     from ropewalk.client.producer import AsyncProducer
 
-_Pending = tuple[Message, "Future[SendResult]"]
+
+class _Outcome(Future[SendResult]):
+    """What becomes of one message. It is on its way, so it cannot be cancelled."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+_Pending = tuple[Message, _Outcome]
 
 TOGETHER_MAX = 16
 """Batches that wait for their answers at the same time."""
@@ -151,8 +159,7 @@ class Producer:
         """
         message = as_message(message)
         check_sendable(topic, [message])
-        future: Future[SendResult] = Future()
-        future.set_running_or_notify_cancel()
+        future = _Outcome()
         key, ordered, alone = batch_key(topic, message)
         size = len(message.body) + MESSAGE_OVERHEAD
         with self._changed:

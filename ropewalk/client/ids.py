@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 import random
 import socket
-import struct
 import time
 from collections.abc import Callable
 
-_TAIL = struct.Struct(">HIIH")
 MONTH_MS_MAX = 31 * 86_400_000
 
 
@@ -30,9 +28,7 @@ class UniqueKeys:
 
     def __init__(self, ip: bytes, pid: int, salt: int, now_ms: Callable[[], int]) -> None:
         assert len(ip) in (4, 16), ip
-        self._prefix = ip.hex().upper()
-        self._pid = pid & 0xFFFF
-        self._salt = salt & 0xFFFF_FFFF
+        self._prefix = f"{ip.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
         self._now_ms = now_ms
         self._counter = 0
         self._month_ms = month_start_ms(now_ms())
@@ -47,8 +43,7 @@ class UniqueKeys:
             elapsed = self._now_ms() - self._month_ms
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        tail = _TAIL.pack(self._pid, self._salt, elapsed & 0xFFFF_FFFF, counter)
-        return self._prefix + tail.hex().upper()
+        return f"{self._prefix}{elapsed & 0xFFFF_FFFF:08X}{counter:04X}"
 
 
 def local_ip() -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -49,8 +49,7 @@ SEND_STATUSES = {status.value: status for status in SendStatus}
 PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """Something to send. `keys` are separated by blanks, `tags` is one tag in practice.
 
     With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later. Which
@@ -61,7 +60,7 @@ class Message:
     body: bytes
     keys: str | None = None
     tags: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
     group: str | None = None
@@ -196,6 +195,8 @@ def _send_ext(
 
 
 def _properties(message: Message, unique_key: str) -> bytes:
+    if not (message.properties or message.keys or message.tags or message.delay_level or message.group):
+        return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
     properties = dict(message.properties)
     if message.keys:
         properties[P.KEYS] = message.keys
