@@ -1,11 +1,18 @@
 """What every test may rely on: hypothesis profiles, the long counts, and programs that may be missing."""
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 LONG = os.environ.get("ROPEWALK_LONG") == "1"
 
@@ -18,6 +25,14 @@ settings.register_profile(
     "long", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("long" if LONG else "quick")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Who runs what under `make test`. In a plain `pytest` nobody asks."""
+    from tests.parallel import make_scheduler
+
+    return make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.errors import RopewalkError
-from tests.ha.group import free_ports
+from tests.ports import free_ports
 from tests.processes import checkout_command, checkout_environment
 from tests.test_readme import section, shown
 from tools.admin_ha import COLUMNS, status_rows

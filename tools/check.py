@@ -4,6 +4,9 @@ The cheap steps come first and the first failing one ends the run, so that a mis
 a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
 on the terminal is its own summary, and its exit status is this program's.
 
+All the tests are shared out among two processes (tests/parallel.py says how). With arguments for pytest, which
+ask for some of them or for a debugger, there is one process as in a plain `pytest`.
+
 `--long` runs the same suites at the counts that an issue asks to see proven. It is carried to the
 tests by the environment variable `ROPEWALK_LONG=1`. Under `CI=true` the tests of `tests/compat` fail,
 rather than skip, when java or mvn is missing; they read that variable themselves.
@@ -21,6 +24,8 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED_OUT = ("-n", "2")
+"""Two also where there are more cores: many tests start processes of their own, and some look at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ def plan(*, fix: bool = False, pytest_arguments: Sequence[str] = ()) -> tuple[St
         Step("format", "ruff", ("format", "--check", "--quiet")),
         Step("lint", "ruff", ("check", "--quiet")),
         Step("types", "mypy", ("--no-error-summary",)),
-        Step("tests", "pytest", tuple(pytest_arguments)),
+        Step("tests", "pytest", tuple(pytest_arguments) or SHARED_OUT),
     )
 
 

@@ -25,7 +25,7 @@ from ropewalk.client.blocking import Connection
 from ropewalk.client.messages import Message, send_request
 from ropewalk.client.routes import Queue
 from ropewalk.codes import ResponseCode
-from tests.bench.peers.rocketmq.original import Original, free_ports
+from tests.bench.peers.rocketmq.original import Original
 from tests.compat.driver import Driver, Event
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.swap_ledger import (
@@ -39,6 +39,7 @@ from tests.compat.swap_ledger import (
     committed,
 )
 from tests.crash.server import NoStart, Place, Server
+from tests.ports import free_ports
 from tests.processes import checkout_command, checkout_environment, first_line, stop
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
@@ -151,7 +152,7 @@ class World:
         self._stack = contextlib.ExitStack()
         self._still_count = 0
         self._still_keys = [SHARED_KEY]
-        _, port = free_ports()
+        (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         self._settings = {**SETTINGS, "listenPort": port, "haListenPort": port + 1, **(settings or {})}
         self.namesrv = ""

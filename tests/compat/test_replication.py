@@ -17,7 +17,7 @@ import pytest
 from ropewalk.client.blocking import Connection
 from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
-from tests.bench.peers.rocketmq.original import Original, free_ports
+from tests.bench.peers.rocketmq.original import Original
 from tests.compat.driver import JAVA_DIR
 from tests.ha.pairs import (
     PATIENCE_S,
@@ -30,6 +30,7 @@ from tests.ha.pairs import (
     send,
     until_acknowledged,
 )
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -144,7 +145,7 @@ def flow_on(traffic: Traffic, count: int, pair: Pair) -> None:
 
 def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, tools_classpath: str) -> None:
     with Pair(tmp_path) as pair:
-        _, port = free_ports()
+        (port,) = free_ports(1)
         ports: dict[str, str | int] = {"listenPort": port, "haListenPort": port + 1}
         master = pair.start("master", brokerRole="SYNC_MASTER", slaveTimeout=SLAVE_TIMEOUT_MS, **ports)
         slave = original(pair, brokerRole="SLAVE", brokerId=1)
@@ -227,7 +228,7 @@ def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_ma
     tmp_path: Path, java: str
 ) -> None:
     with Pair(tmp_path) as pair:
-        _, port = free_ports()
+        (port,) = free_ports(1)
         ports: dict[str, str | int] = {"listenPort": port, "haListenPort": port + 1}
         master = pair.start("master", brokerRole="SYNC_MASTER", **ports)
         pair.start("slave", brokerRole="SLAVE", brokerId=1)

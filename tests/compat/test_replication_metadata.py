@@ -12,9 +12,9 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
-from tests.bench.peers.rocketmq.original import free_ports
 from tests.compat.test_replication import original
 from tests.ha.pairs import Pair, eventually
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -107,7 +107,7 @@ def test_a_rocketmq_slave_gets_what_its_ropewalk_master_has(
     if not long_run:
         pytest.skip("RocketMQ's slave asks for the first time a minute after its start: make test-long")
     with Pair(tmp_path) as pair:
-        _, port = free_ports()
+        (port,) = free_ports(1)
         ports: dict[str, str | int] = {"listenPort": port, "haListenPort": port + 1}
         master = pair.start("master", brokerRole="ASYNC_MASTER", **ports)
         slave = original(pair, brokerRole="SLAVE", brokerId=1)

@@ -1,7 +1,6 @@
 """A name server, a master and a slave as processes of their own, and the commands of whoever looks after them."""
 
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -15,6 +14,7 @@ from ropewalk.client.blocking_admin import Admin
 from ropewalk.client.messages import Message, SendStatus
 from ropewalk.client.simple import Client
 from ropewalk.errors import RopewalkError
+from tests.ports import free_ports
 from tests.processes import READY_TIMEOUT_S, checkout_command, checkout_environment, first_line
 from tools.admin_ha import COLUMNS, status_rows
 from tools.ha_operator import Members, find_group
@@ -22,23 +22,6 @@ from tools.ha_operator import Members, find_group
 SEGMENT_SIZE = 1 << 20
 PATIENCE_S = 30.0
 BROKER = "broker-a"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has at this moment, and of which the two below each are free as well."""
-    found: list[int] = []
-    while len(found) < count:
-        with socket.socket() as main, socket.socket() as fast, socket.socket() as ha:
-            main.bind(("127.0.0.1", 0))
-            port = main.getsockname()[1]
-            try:
-                fast.bind(("127.0.0.1", port - 2))
-                ha.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            if all(abs(port - other) > 3 for other in found):
-                found.append(port)
-    return found
 
 
 @dataclass

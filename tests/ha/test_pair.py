@@ -7,15 +7,15 @@ from pathlib import Path
 
 from ropewalk.client.blocking import Connection
 from ropewalk.codes import ResponseCode
-from tests.bench.peers.rocketmq.original import free_ports
 from tests.ha.pairs import SEGMENT_SIZE, Pair, Traffic, eventually, missing, send, until_acknowledged
+from tests.ports import free_ports
 
 
 def test_a_slave_follows_through_rolls_kills_and_reconnects_and_nothing_acknowledged_is_missing(
     tmp_path: Path,
 ) -> None:
     with Pair(tmp_path) as pair:
-        _, port = free_ports()
+        (port,) = free_ports(1)
         master = pair.start("master", brokerRole="SYNC_MASTER", listenPort=port, haListenPort=port + 1)
         with Connection(master.address, 5.0) as connection:
             assert send(connection, 1, "early") == ResponseCode.SLAVE_NOT_AVAILABLE

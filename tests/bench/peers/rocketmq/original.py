@@ -19,7 +19,6 @@ import atexit
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import struct
@@ -36,6 +35,7 @@ from types import TracebackType
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from tests.bench.peers.rocketmq.artifacts import classpath, program
+from tests.ports import free_ports
 
 VERSION = "5.5.0"
 POM = Path(__file__).with_name("pom.xml")
@@ -69,25 +69,6 @@ class OriginalFailed(Exception):
     """A process of the original did not come up; the text ends with what it last printed."""
 
 
-def free_ports() -> tuple[int, int]:
-    """A name server port and a broker port that have nobody on them, nor on P-2 and P+1.
-
-    The broker opens P-2 (the same codes, without pulls) and P+1 (replication) beside its own. The ports
-    are free when this returns, not reserved: two starters at once are told apart by chance alone.
-    """
-    for _ in range(200):
-        broker = random.randrange(20_000, 32_000)
-        wanted = (broker - 2, broker, broker + 1, broker + 4)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in wanted:
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-        return broker + 4, broker
-    raise OriginalFailed("no free ports between 20000 and 32000")
-
-
 class Original:
     """One name server and one broker of Apache RocketMQ 5.5.0.
 
@@ -110,7 +91,7 @@ class Original:
         self.heap = heap
         self._java_options = tuple(java_options)
         self._own_namesrv = namesrv is None
-        namesrv_port, broker_port = free_ports()
+        namesrv_port, broker_port = free_ports(2)
         config = dict(BROKER_DEFAULTS)
         config["listenPort"] = str(broker_port)
         config["storePathRootDir"] = str(self.store_dir)

@@ -1,0 +1,116 @@
+"""How `make test` shares the tests out among processes: by file, the longest first, and what is measured alone.
+
+pytest-xdist starts the workers and carries the reports; this decides who runs what, from the names of the tests alone.
+
+- The tests of a file stay together and in order, as module fixtures want it.
+- Folders that share something costly, a session of Spark or servers of Java, stay together altogether.
+- What needs the machine to itself comes first, on one worker, while the others wait.
+- Then the longest come first, so that no worker is left with a long file when the others have ended.
+
+Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
+
+ALONE = "alone"
+"""The scope of what is run while nothing else is."""
+
+ALONE_PREFIXES: tuple[str, ...] = (
+    "tests/bench/",
+    "tests/broker/test_process.py::test_a_second_signal_ends_it_at_once",
+    "tests/crash/test_flush_before_reply.py",
+    "tests/store/test_reader.py::test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop",
+    "tests/tools/test_bench.py",
+)
+"""Tests that measure time more finely than a busy machine lets them, or use something that a machine has once."""
+
+TOGETHER: dict[str, tuple[str, ...]] = {
+    "spark": ("tests/spark/", "tests/compat/test_spark_live.py"),
+    "compat": ("tests/compat/",),
+}
+"""Scope -> what belongs to it; the first that fits counts."""
+
+LONG_S: dict[str, int] = {
+    "compat": 290,
+    "spark": 220,
+    "tests/tools/drill/test_run.py": 46,
+    "tests/sim/test_power_loss.py": 43,
+    "tests/crash/test_delay.py": 42,
+    "tests/ha/test_handover.py": 40,
+    "tests/crash/test_kill.py": 39,
+    "tests/bugs/test_planted.py": 37,
+    "tests/store/test_damage.py": 36,
+    "tests/ropewalk/client/test_storm.py": 34,
+    "tests/sim/test_planted_in_sim.py": 32,
+    "tests/broker/test_process.py": 25,
+    "tests/sim/test_group.py": 24,
+    "tests/ha/test_pair.py": 21,
+    "tests/broker/test_send_run.py": 20,
+    "tests/sim/test_planted_in_group.py": 18,
+    "tests/test_readme.py": 16,
+    "tests/tools/test_admin.py": 16,
+    "tests/tools/drill/test_live.py": 15,
+    "tests/test_examples.py": 14,
+    "tests/ropewalk/client/test_push_consumer.py": 14,
+    "tests/crash/test_storm.py": 13,
+    "tests/tools/test_cli.py": 13,
+    "tests/tools/test_ordering_and_groups.py": 11,
+    "tests/ropewalk/test_testing.py": 11,
+}
+"""Scope -> about how many seconds it takes; what is not here takes less than ten."""
+
+
+def scope_of(test: str) -> str:
+    """The scope of a test's id: what has one scope is run by one worker, in order."""
+    if test.startswith(ALONE_PREFIXES):
+        return ALONE
+    for scope, prefixes in TOGETHER.items():
+        if test.startswith(prefixes):
+            return scope
+    return test.split("::", 1)[0]
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without types
+    """Scopes as `scope_of` has them, handed out by length."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        quiet = self._holder() is not None
+        super().mark_test_complete(node, item_index, duration)
+        if quiet and self._holder() is None:
+            for waiting in self.nodes:
+                # Twice: a worker begins a test when it knows the next one, and a scope may have but one.
+                self._reschedule(waiting)
+                self._reschedule(waiting)
+
+    def _holder(self) -> WorkerController | None:
+        """The worker that has the machine to itself, while one has."""
+        for node, work in self.assigned_work.items():
+            if not all(work.get(ALONE, {}).values()):
+                return node
+        return None
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if self._holder() not in (None, node):
+            return
+        first = (
+            ALONE if ALONE in self.workqueue else max(self.workqueue, key=lambda scope: LONG_S.get(scope, 0))
+        )
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
+
+
+def make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    """The scheduler of this run; None, which is pytest-xdist's own, if the command line names another `--dist`."""
+    return ByFile(config, log) if config.getvalue("dist") == "load" else None
