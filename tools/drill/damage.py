@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ropewalk.format.sidecar import Sidecar
 from store.offline import Damage, find_log_files, read_log
 from tools.drill.group import CannotRun
 
@@ -108,6 +109,13 @@ class Byte:
             return os.pread(fd, 1, self.position) == bytes([self.value])
         finally:
             os.close(fd)
+
+
+def is_summed(store: Path, byte: Byte) -> bool:
+    """Whether a byte of the log is under a checksum, as it is flushed: only then can it be known that it changed."""
+    path = store / "ropewalk" / "checksums" / byte.path.name
+    sidecar = Sidecar.decode(path.read_bytes() if path.exists() else None)
+    return sidecar is not None and byte.position < sidecar.covered
 
 
 def choose_byte(store: Path, chance: random.Random) -> Byte | None:

@@ -190,14 +190,16 @@ async def corrupt_slave(stage: Stage) -> None:
     chosen = damage.choose_byte(slave.store, stage.chance)
     if chosen is None:
         stage.cannot("the slave has no sealed segment yet: raise --seconds or --rate")
+    if not await stage.wait_for(lambda: damage.is_summed(slave.store, chosen), MEND_S):
+        stage.cannot(f"{slave.name} has made no checksum of its sealed segment")
     stage.fault(f"change one byte of {slave.name}: {chosen}")
     chosen.flip()
     stage.hit(f"byte {chosen} reads differently now")
     if await stage.wait_for(chosen.is_whole, MEND_S):
         stage.saw(f"{slave.name} has found and mended it, {stage.since_fault():.1f} s later")
         return
-    if slave.has_said("damaged bytes in"):
-        stage.saw(f"the scrubber of {slave.name} has found it, and cannot mend it by itself")
+    found = "found it, and not mended it" if slave.has_said("damaged bytes in") else "not found it"
+    stage.broken("not mended", f"{slave.name} has {found} while it ran")
 
     async def mend() -> None:
         try:

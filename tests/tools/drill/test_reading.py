@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.record import encode_blank, encode_host, encode_record, record_size
+from ropewalk.format.sidecar import Sidecar
 from tools.drill import damage
 from tools.drill.group import CannotRun
 from tools.drill.messages import Identity, body_of
@@ -96,6 +97,18 @@ def test_a_byte_is_changed_in_a_sealed_message_and_found(tmp_path: Path) -> None
     assert not chosen.is_whole()
     assert len(read_replica(store, TOPIC, RUN).damages) == 1
     assert damage.choose_byte(write_log(tmp_path / "b", 3), random.Random(1)) is None
+
+
+def test_a_change_can_be_noticed_once_the_byte_is_under_a_checksum(tmp_path: Path) -> None:
+    byte = damage.Byte(tmp_path / "commitlog" / f"{0:020d}", 700, 7)
+    path = tmp_path / "ropewalk" / "checksums" / byte.path.name
+    assert not damage.is_summed(tmp_path, byte)
+    path.parent.mkdir(parents=True)
+    for covered, summed in ((512, False), (1024, True)):
+        path.write_bytes(Sidecar(0, 4096, 512, covered, [1] * (covered // 512)).encode())
+        assert damage.is_summed(tmp_path, byte) is summed
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not damage.is_summed(tmp_path, byte), "a torn file holds none"
 
 
 def test_a_small_disk_fills_up_and_has_room_again(tmp_path: Path) -> None:
