@@ -240,7 +240,9 @@ class AdminHa:
     def sync(self, request: Command, session: Session) -> Command:
         ask = decode_untrusted(SyncAsk, request.body)
         member = self._broker.member
-        if not member.core.is_master:
+        if not member.core.is_master or self._broker.replication.is_slave:
+            # Also while a promotion is not on disk yet: a topic of the log that is in no table so far would be taken
+            # for deleted, and a slave would remove its queues.
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
             )

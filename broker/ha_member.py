@@ -174,14 +174,12 @@ class HaMember:
         def saved() -> None:
             if act is Act.LEAD:
                 self.epochs = epochs
+            # The terms may be newer by now, and somebody may have asked for another epoch: a role that was given
+            # begins all the same, or a master that is released again would be none.
             now = self.core.record
-            if (now.role, now.epoch, now.reign, now.by) == (
-                record.role,
-                record.epoch,
-                record.reign,
-                record.by,
-            ):
-                self._begin(act, now)  # no newer role was decided meanwhile; the terms may well be newer
+            same = (now.role, now.reign, now.master) == (record.role, record.reign, record.master)
+            if same and (act is not Act.RESUME or now.epoch == now.reign):
+                self._begin(act, now)
             self._publish()
             done()
 
@@ -193,7 +191,7 @@ class HaMember:
             replication.fence = None
         elif act is Act.LEAD:
             self.roll = Roll.of(record.terms)
-            replication.fence = None
+            replication.fence = self._fenced() if self.core.is_fenced else None
             replication.lead(record.role, record.terms.in_sync_replicas)
             broker.delays.load(self._delays_known or broker.delays.offsets())
             self.heard, self.lost_ms = None, -1
@@ -306,7 +304,9 @@ class HaMember:
             log_epoch=self.epochs.of_end(end),
             waiting=len(broker.acks) if record.role != SLAVE else 0,
             terms=record.terms,
-            master=broker.replication.master_address if record.role == SLAVE else self.address,
+            master=record.master or broker.replication.master_address
+            if record.role == SLAVE
+            else self.address,
             master_end=heard.end if heard is not None else 0,
             master_age_ms=age,
             name_server=self.name_server,

@@ -482,7 +482,8 @@ class SlaveSync:
             return min(own)
         if self._member.record.broker_id != MASTER_ID:
             return self._member.record.broker_id
-        return next(n for n in range(1, 1 << 16) if str(n) not in master.terms.slaves)
+        # Where the new master did not know whose place it took, it kept that place for whoever comes.
+        return next(n for n in range(1, 1 << 16) if not master.terms.slaves.get(str(n)))
 
     async def _who_may_know(self) -> set[str]:
         member = self._member

@@ -8,9 +8,11 @@ master. A master in that place is *fenced*: it takes no message, and what it has
 only if a slave that still follows it reports the bytes. Both go on when somebody is promoted in the new epoch, or
 when whoever asked for it gives up and releases them; nobody else can, because an epoch is accepted from one asker
 only. That is what makes it safe to go back: the asker alone could have promoted somebody, and knows that it did not.
+It knows that of its own epoch and of no other: a promise that a later one overtook holds again when that is released.
 
     free      epoch == reign                accept -> promised
-    promised  epoch > reign, `by` is set    promote -> free (a master), follow -> free (a slave), release -> free
+    promised  epoch > reign, `by` is set    promote -> free (a master), follow -> free (a slave)
+                                            release -> free, or promised to whoever asked before and has not released
 
 Everything here is on disk before anybody hears of it, so a member that crashes wakes up with the same promises.
 `RoleCore` decides and changes nothing in the world: each call returns the record to save and the act that is due.
@@ -39,6 +41,7 @@ __all__ = [
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 MASTER_ID = 0
 SLAVES_MAX = 64
+_OVERTAKEN_MAX = 8
 
 
 class Terms(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,7 +57,10 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
     version: int = 0
     """Rises with every change; a slave says which one it has."""
     slaves: dict[str, str] = {}
-    """Broker id, as text, -> address on the remoting port, of every slave that was ever accepted under this id."""
+    """Broker id, as text, -> address on the remoting port, of every slave that was ever accepted under this id.
+
+    An empty address is a master of before, which nobody who was asked knew the address of.
+    """
 
     @property
     def required_acks(self) -> int:
@@ -91,10 +97,12 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
         )
 
     def after_swap(self, winner: int, old_master: str) -> Terms:
-        """The terms of the master that was slave `winner`: its old id now belongs to the master before it."""
-        slaves = {name: address for name, address in self.slaves.items() if name != str(winner)}
-        if old_master:
-            slaves[str(winner)] = old_master
+        """The terms of the master that was slave `winner`: its old id now belongs to the master before it.
+
+        That one stays on the roll also where nobody knows its address any more: it has messages that were
+        acknowledged, and with one slave fewer too few answers would be enough for the next handover.
+        """
+        slaves = {**self.slaves, str(winner): old_master}
         return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves)
 
 
@@ -110,6 +118,8 @@ class RoleRecord(msgspec.Struct, frozen=True, rename="camel"):
     master: str = ""
     """Whom a slave follows, by its address on the remoting port; empty: whoever the name server names."""
     terms: Terms = msgspec.field(default_factory=Terms)
+    overtaken: tuple[tuple[int, str], ...] = ()
+    """Promises that a later one overtook and nobody released: epoch and asker, the oldest first."""
 
     def __post_init__(self) -> None:
         if self.role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
@@ -175,14 +185,28 @@ class RoleCore:
             return Outcome(record)
         if epoch <= record.epoch:
             return self._refused(f"epoch {record.epoch} is accepted already, and {epoch} is not above it")
+        overtaken = record.overtaken
+        if record.epoch > record.reign:
+            overtaken = (*overtaken, (record.epoch, record.by))
+        if len(overtaken) > _OVERTAKEN_MAX:
+            # The two oldest become one that nobody releases: that is more than was promised, and never less.
+            overtaken = ((overtaken[1][0], ""), *overtaken[2:])
         act = Act.FENCE if self.is_master else Act.DROP
-        return self._change(msgspec.structs.replace(record, epoch=epoch, by=by), act)
+        return self._change(msgspec.structs.replace(record, epoch=epoch, by=by, overtaken=overtaken), act)
 
     def release(self, epoch: int, by: str) -> Outcome:
         """The asker gives up: nobody was promoted in this epoch, and nobody will be."""
-        record = self.record
+        record, overtaken = self.record, self.record.overtaken
+        if by and (epoch, by) in overtaken:
+            rest = tuple(each for each in overtaken if each != (epoch, by))
+            return self._change(msgspec.structs.replace(record, overtaken=rest), Act.NOTHING)
         if epoch != record.epoch or by != record.by or record.epoch == record.reign:
             return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
+        if overtaken:
+            # Somebody else was promised an epoch before, and may have promoted a master in it by now.
+            before, asker = overtaken[-1]
+            new = msgspec.structs.replace(record, epoch=before, by=asker, overtaken=overtaken[:-1])
+            return self._change(new, Act.NOTHING)
         return self._change(msgspec.structs.replace(record, epoch=record.reign, by=""), Act.RESUME)
 
     # -- a role is given -------------------------------------------------------------------------------

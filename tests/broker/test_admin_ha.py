@@ -26,6 +26,7 @@ from ha.hello import (
     proof_of,
 )
 from ha.metadata import Seen, SyncAnswer, SyncAsk
+from ha.roles import Terms
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from tests.broker.harness import Client, InProcess, config_of, send_ext, without_fsync
@@ -255,7 +256,51 @@ def test_a_role_begins_although_the_terms_change_before_it_is_saved(
         process.until(lambda: told == ["ASYNC_MASTER"])
         assert process.broker.replication.role == "ASYNC_MASTER"
         assert process.connect().send("T").code == ResponseCode.SUCCESS
-        assert member.roll.terms.slaves == {"2": "10.0.0.3:10911"}
+        assert member.roll.terms.slaves == {"1": "", "2": "10.0.0.3:10911"}
+
+
+def test_a_promoted_slave_leads_although_another_epoch_is_asked_of_it_and_released_before_that_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        done: list[str] = []
+        process.broker.begin_turn()
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        member.carry_out(member.core.accept(2, "other"), lambda: done.append("accepted"))
+        process.broker.end_turn()
+        process.until(lambda: done == ["accepted"])
+        assert process.broker.replication.role == "ASYNC_MASTER"
+        assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        process.broker.begin_turn()
+        member.carry_out(member.core.release(2, "other"), lambda: done.append("released"))
+        process.broker.end_turn()
+        process.until(lambda: done == ["accepted", "released"])
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
+def test_who_is_promoted_tells_slaves_nothing_before_its_role_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics of its log that are in no table yet would be taken for deleted, and slaves would remove their queues."""
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        link = process.connect()
+        question = SyncAsk(2, "10.0.0.3:10911", 1, Seen())
+        process.broker.begin_turn()
+        member.carry_out(member.core.learn(Terms(slaves={"2": "10.0.0.3:10911"})))
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        process.broker.end_turn()
+        early = ask(link, RequestCode.ROPEWALK_SYNC, question)
+        assert early.code == ResponseCode.ILLEGAL_OPERATION
+        process.until(lambda: process.broker.replication.role == "ASYNC_MASTER")
+        assert ask(link, RequestCode.ROPEWALK_SYNC, question).code == ResponseCode.SUCCESS
 
 
 def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(process: InProcess) -> None:

@@ -67,6 +67,48 @@ def test_who_is_released_goes_on_as_before() -> None:
         assert member.accept(1, "other").refusal is None
 
 
+def test_a_promise_that_a_later_one_overtook_holds_again_when_that_is_released() -> None:
+    for member in (slave(), master()):
+        member.accept(5, "op")
+        promised = member.record
+        member.accept(7, "other")
+        outcome = member.release(7, "other")
+        assert outcome.act is Act.NOTHING and outcome.refusal is None
+        assert member.record == promised, "somebody may be the master of epoch 5 by now"
+        assert not member.listens_to(4)
+        assert member.promote(5, "op").act is Act.LEAD
+
+
+def test_whoever_was_overtaken_can_give_up_too() -> None:
+    member = slave()
+    before = member.record
+    member.accept(5, "op")
+    member.accept(7, "other")
+    assert member.release(5, "other").refusal is not None
+    assert member.release(5, "op").act is Act.NOTHING
+    assert member.record.epoch == 7
+    assert member.release(7, "other").act is Act.RESUME
+    assert member.record == before
+
+
+def test_promises_that_nobody_releases_take_no_room_without_end_and_are_kept() -> None:
+    member = slave()
+    for epoch in range(1, 101):
+        member.accept(epoch, f"op{epoch}")
+    assert len(member.record.overtaken) <= 8
+    for epoch in range(100, 0, -1):
+        member.release(epoch, f"op{epoch}")
+    assert not member.listens_to(90)
+
+
+def test_a_master_of_before_stays_on_the_roll_though_nobody_knows_where_it_is() -> None:
+    member = slave(1)
+    member.accept(1, "op")
+    terms = member.promote(1, "op", old_master="").record.terms
+    assert terms.slaves == {"1": "", "2": "c:1"}
+    assert terms.answers_needed == TERMS.answers_needed
+
+
 def test_nobody_is_released_from_a_reign() -> None:
     member = slave()
     member.accept(1, "op")
@@ -132,6 +174,8 @@ def test_whatever_is_asked_an_epoch_has_one_asker_and_a_reign_never_falls(
     steps: list[tuple[str, int, str]],
 ) -> None:
     member = slave()
+    promises: dict[int, str] = {}
+    """What it promised and was not released from, nor given a role above."""
     for what, epoch, by in steps:
         before = member.record
         match what:
@@ -148,8 +192,13 @@ def test_whatever_is_asked_an_epoch_has_one_asker_and_a_reign_never_falls(
         assert after.reign >= before.reign
         if outcome.refusal is not None:
             assert after == before and outcome.act is Act.NOTHING
-        if after.epoch < before.epoch:
-            assert what == "release" and by == before.by and after.epoch == before.reign == after.reign
+        elif what == "accept":
+            promises[epoch] = by
+        elif what == "release":
+            assert promises.pop(epoch) == by
+        else:
+            promises.clear()
+        assert after.epoch == max(promises, default=after.reign), "the newest promise that still stands"
         if outcome.act is Act.LEAD:
             assert (before.epoch, before.by) == (epoch, by)
 
