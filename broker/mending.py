@@ -9,6 +9,7 @@ help with stays unserved, is told with the command that a person can run, and is
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +21,7 @@ from ropewalk.client.anyio_shell import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.sidecar import BLOCK_SIZE
-from store.mending import Damage, Damaged, NotWhole, look, put_back
+from store.mending import Damage, Damaged, NotDurable, NotWhole, look, put_back
 from store.segment import Segment
 
 if TYPE_CHECKING:
@@ -65,18 +66,23 @@ class Mending:
         where = f"{segment.file.path} at byte {place.start} to {place.stop} (log offset {place.offset} to {place.end})"
         reasons: list[str] = []
         try:
-            before = await trio.to_thread.run_sync(look, segment, place)
-            if before is None:
+            is_whole, before = await trio.to_thread.run_sync(look, segment, place)
+            anew = self._core.is_unsure(place)
+            if is_whole and not anew:
                 damage.is_whole(place, mended=False)
                 return
             for address in self._others(place):
                 data = await self._ask(address, place, before, reasons)
                 if data is not None:
                     whole = replace(place, stop=place.start + len(data))
-                    kept = await trio.to_thread.run_sync(put_back, segment, whole, data, root, disk)
+                    job = partial(put_back, segment, whole, data, root, disk, anew=anew)
+                    kept = await trio.to_thread.run_sync(job)
                     damage.is_whole(place, mended=True)
                     log.warning("store", finding=f"{where} was repaired from {address}", kept=str(kept))
                     return
+        except NotDurable as exc:
+            self._core.not_durable(place)
+            reasons.append(str(exc))
         except (OSError, NotWhole) as exc:
             reasons.append(f"it cannot be written here: {exc}")
         if (told := self._core.failed(place, reasons, self._broker.monotonic_ms())) is not None:

@@ -197,15 +197,25 @@ class Mender:
     """Which damaged place is due, and what people are told about those that nobody could help with."""
 
     _tried: dict[Damaged, _Tried] = field(default_factory=dict)
+    _unsure: set[Damaged] = field(default_factory=set)
 
     def due(self, places: Sequence[Damaged], now_ms: int) -> Damaged | None:
         """The place to mend now: the oldest bytes of those whose time has come."""
         for gone in self._tried.keys() - set(places):
             del self._tried[gone]
+            self._unsure.discard(gone)
         return next(
             (place for place in places if place not in self._tried or self._tried[place].again_ms <= now_ms),
             None,
         )
+
+    def is_unsure(self, place: Damaged) -> bool:
+        """Whether what is read at this place may be on no disk: then it is written anew, however good it looks."""
+        return place in self._unsure
+
+    def not_durable(self, place: Damaged) -> None:
+        """It was written, and the sync failed: after that the page cache proves nothing."""
+        self._unsure.add(place)
 
     def failed(self, place: Damaged, reasons: Iterable[str], now_ms: int) -> str | None:
         """Nobody helped. It is tried again, ever more rarely; what to tell people, unless it is what they know."""

@@ -26,7 +26,17 @@ from store.disk import Disk
 from store.scrub import whole_records
 from store.segment import Segment
 
-__all__ = ["FOLDER", "Damage", "Damaged", "NotVouched", "NotWhole", "look", "put_back", "vouched"]
+__all__ = [
+    "FOLDER",
+    "Damage",
+    "Damaged",
+    "NotDurable",
+    "NotVouched",
+    "NotWhole",
+    "look",
+    "put_back",
+    "vouched",
+]
 
 FOLDER = "replaced"
 PLACES_MAX = 4096
@@ -39,6 +49,10 @@ class NotVouched(RopewalkError):
 
 class NotWhole(RopewalkError):
     """What was put back does not read as it should: the text says where."""
+
+
+class NotDurable(RopewalkError):
+    """What was put back reads well, but may be nowhere but in the page cache."""
 
 
 class Damage:
@@ -119,8 +133,8 @@ class Damage:
 # -- on a helper thread --------------------------------------------------------------------------------------
 
 
-def look(segment: Segment, place: Damaged) -> bytes | None:
-    """What a damaged place has before the records of which one is not whole; None if it is whole by now.
+def look(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
+    """Whether a place is whole by now, and what it has before the records of which one was not.
 
     Blocks. Raises OSError for bytes without a checksum that cannot be read.
     """
@@ -128,8 +142,8 @@ def look(segment: Segment, place: Damaged) -> bytes | None:
         try:
             data = segment.file.read_at(place.start, place.stop - place.start)
         except OSError:
-            return b""  # a sector that the disk cannot read: writing it is what may help
-        return None if block_sum(data) == place.wanted else b""
+            return False, b""  # a sector that the disk cannot read: writing it is what may help
+        return block_sum(data) == place.wanted, b""
     data = segment.file.read_at(place.start, place.stop - place.start)
     at = place.record - place.start
     try:
@@ -137,14 +151,18 @@ def look(segment: Segment, place: Damaged) -> bytes | None:
             data[at:], place.base_offset + place.record, segment.size - place.record
         )
     except CorruptRecord:
-        return data[:at]
-    return None if used or at_filler else data[:at]
+        return False, data[:at]
+    return bool(used or at_filler), data[:at]
 
 
-def put_back(segment: Segment, place: Damaged, data: bytes, root: Path, disk: Disk) -> Path:
+def put_back(
+    segment: Segment, place: Damaged, data: bytes, root: Path, disk: Disk, *, anew: bool = False
+) -> Path:
     """Have a damaged place read as `data`, durably; what it held is kept in the file returned.
 
-    Blocks. Raises OSError or `NotWhole`: the place is then as it was, or its checksum still says that it is damaged.
+    `anew` writes all of it, whatever is read there: after a sync that failed, what is read may be on no disk. Blocks.
+    Raises `NotDurable` for such a sync; OSError or `NotWhole` otherwise: the place is then as it was, or its checksum
+    still says that it is damaged.
     """
     assert len(data) == place.stop - place.start, (len(data), place)
     assert place.wanted is None or block_sum(data) == place.wanted, place
@@ -153,10 +171,15 @@ def put_back(segment: Segment, place: Damaged, data: bytes, root: Path, disk: Di
         old = segment.file.read_at(place.start, len(data))
     except OSError:
         old = b""  # nothing to keep, and every page is written
-    if old:
+    if old and old != data:
         disk.append_file(aside, old)
-    segment.file.mend(place.start, old, data)
-    segment.file.sync()
+    segment.file.mend(place.start, b"" if anew else old, data)
+    try:
+        segment.file.sync()
+    except OSError as exc:
+        raise NotDurable(
+            f"{segment.file.path} was written at byte {place.start}, and not synced: {exc}"
+        ) from exc
     if segment.file.read_at(place.start, len(data)) != data:
         raise NotWhole(f"{segment.file.path} does not keep what is written at byte {place.start}")
     return aside

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
+import trio
 
+from broker.mending import Mending
 from broker.metrics import Family
 from broker.metrics_families import of_broker
 from ha.hello import RangesAsk, decode_untrusted, encode
@@ -19,6 +22,8 @@ from ropewalk.client.blocking import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import Sidecar, block_sum
+from store.disk import MappedFile
+from store.mending import Damage, Damaged
 from tests.broker.harness import InProcess, config_of, without_fsync
 from tests.ha.pairs import SEGMENT_SIZE, Pair, eventually, send, until_acknowledged
 from tests.ports import free_ports
@@ -236,3 +241,81 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
         shown = {one.name: one.rows for one in of_broker(process.broker)[0] if isinstance(one, Family)}
         assert shown["ropewalk_log_damaged_places"] == [((), 1)]
         assert shown["ropewalk_log_mended_places"] == [((), 0)]
+
+
+# -- the task, with another member that the test plays ------------------------------------------------------
+
+
+def damaged_broker(process: InProcess) -> tuple[Mending, Damage, bytes]:
+    """A broker that knows of a damaged place, and what belongs there."""
+    store = process.broker.store
+    assert store.damage is not None
+    path = store.log.segments[0].file.path
+    good = path.read_bytes()
+    flip(path, 300)
+    assert process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process))).code
+    process.tick()
+    assert len(store.damage) == 1
+    return Mending(process.broker), store.damage, good
+
+
+async def mend_once(mending: Mending, damage: Damage) -> None:
+    (place,) = damage.places()
+    segment = damage.hold(place)
+    assert segment is not None
+    await mending._mend(damage, place, segment)
+    segment.pins -= 1
+
+
+def test_a_sync_that_fails_leaves_the_place_damaged_until_one_succeeds(
+    asked: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asked as process:
+        mending, damage, good = damaged_broker(process)
+        member_says(monkeypatch, mending, lambda: good)
+        path = process.broker.store.log.segments[0].file.path
+        syncs: list[int] = []
+
+        def sync(_file: MappedFile) -> None:
+            syncs.append(1)
+            if len(syncs) == 1:
+                raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(MappedFile, "sync", sync)
+        trio.run(mend_once, mending, damage)
+        assert (len(damage), damage.mended) == (1, 0)
+        assert path.read_bytes() == good, "it looks well"
+        trio.run(mend_once, mending, damage)
+        assert (len(syncs), len(damage), damage.mended) == (2, 0, 1)
+
+
+def test_a_place_that_turns_out_to_be_whole_is_asked_of_nobody(
+    asked: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asked as process:
+        mending, damage, _good = damaged_broker(process)
+        member_says(monkeypatch, mending, lambda: pytest.fail("nobody should be asked"))
+        flip(process.broker.store.log.segments[0].file.path, 300)
+        trio.run(mend_once, mending, damage)
+        assert not len(damage) and not damage.mended
+
+
+def test_a_broker_on_its_own_says_which_command_helps(asked: InProcess) -> None:
+    with asked as process:
+        mending, damage, _good = damaged_broker(process)
+        with structlog.testing.capture_logs() as told:
+            trio.run(mend_once, mending, damage)
+            trio.run(mend_once, mending, damage)
+        (said,) = told
+        assert "there is no other member to ask" in said["finding"] and said["log_level"] == "error"
+        assert said["command"].startswith("ropewalk store repair ") and len(damage) == 1
+
+
+def member_says(monkeypatch: pytest.MonkeyPatch, mending: Mending, bytes_of: Callable[[], bytes]) -> None:
+    """Another member is there, and gives this."""
+
+    async def ask(address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
+        return bytes_of()
+
+    monkeypatch.setattr(mending, "_others", lambda place: ("b:1",))
+    monkeypatch.setattr(mending, "_ask", ask)

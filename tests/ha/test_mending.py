@@ -323,3 +323,13 @@ def test_a_place_that_is_damaged_a_second_time_is_new() -> None:
     mender.failed(FIRST, ["no"], 0)
     assert mender.due([], 1) is None
     assert mender.due([FIRST], 2) == FIRST
+
+
+def test_what_was_written_and_not_synced_is_written_again_until_it_is_known_to_last() -> None:
+    mender = Mender()
+    assert not mender.is_unsure(FIRST)
+    mender.not_durable(FIRST)
+    mender.failed(FIRST, ["not synced"], 0)
+    assert mender.due([FIRST], 1_000) == FIRST and mender.is_unsure(FIRST) and not mender.is_unsure(SECOND)
+    assert mender.due([], 1_001) is None
+    assert not mender.is_unsure(FIRST), "it was mended"

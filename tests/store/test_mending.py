@@ -16,7 +16,7 @@ from ha.source import LogSource
 from ropewalk.format.sidecar import block_sum
 from store.checksums import Damaged
 from store.disk import Disk
-from store.mending import NotVouched, NotWhole, look, put_back, vouched
+from store.mending import NotDurable, NotVouched, NotWhole, look, put_back, vouched
 from store.message_store import MessageStore, StoreConfig
 from store.reader import Reader, ReadLimits
 from store.segment import Segment
@@ -190,9 +190,9 @@ def test_without_checksums_the_scrubber_names_the_run_of_records(tmp_path: Path)
             turn(store, clock, 1000)
         (place,) = store.damage.places()
         assert place.wanted is None and place.start <= place.record <= 1000 < place.stop
-        assert look(segment, place) == good[place.start : place.record]
+        assert look(segment, place) == (False, good[place.start : place.record])
         mend(store, place, good[place.start : place.stop])
-        assert look(segment, place) is None
+        assert look(segment, place) == (True, good[place.start : place.record])
         scrub(store, clock)
         assert segment.base_offset in store._checksums._sidecars  # type: ignore[union-attr]
 
@@ -250,6 +250,9 @@ def test_only_pages_that_differ_are_written(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "pwrite", pwrite)
     put_back(segment, PLACE, GOOD, tmp_path / "store", disk)
     assert written == [(4096, 4096), (8192, 4096)]
+    written.clear()
+    put_back(segment, PLACE, GOOD, tmp_path / "store", disk, anew=True)
+    assert [position for position, _size in written] == [0, 4096, 8192, 12288]
     segment.file.close()
 
 
@@ -260,6 +263,20 @@ def test_a_mended_file_is_as_old_as_it_was(tmp_path: Path) -> None:
     put_back(segment, PLACE, GOOD, tmp_path / "store", disk)
     assert segment.file.path.stat().st_mtime_ns == 10**18
     segment.file.close()
+
+
+def test_after_a_failed_sync_it_is_written_again_however_good_it_looks() -> None:
+    disk = SimDisk(random.Random(1))
+    path = ROOT / "commitlog" / f"{0:020d}"
+    disk.files[path] = disk.named[path] = SimFile(BAD)
+    segment = Segment(0, disk.open_mapped(path))
+    disk.fail_syncs = 1
+    with pytest.raises(NotDurable, match="not synced"):
+        put_back(segment, PLACE, GOOD, ROOT, disk)
+    assert look(segment, PLACE)[0], "that is what the page cache says"
+    assert disk.files[path].platter == BAD
+    put_back(segment, PLACE, GOOD, ROOT, disk, anew=True)
+    assert disk.files[path].platter == GOOD and disk.read_file(ASIDE) == BAD
 
 
 def test_bytes_that_the_disk_does_not_keep_do_not_pass_for_mended(
@@ -295,7 +312,7 @@ def test_a_crash_at_any_step_leaves_the_place_as_it_was_or_better_and_its_bytes_
             if found != BAD:
                 assert after.read_file(ASIDE) == BAD, "it was kept before the first byte changed"
             again = Segment(0, after.open_mapped(path))
-            if look(again, PLACE) is not None:
+            if not look(again, PLACE)[0]:
                 put_back(again, PLACE, GOOD, ROOT, after)
             assert bytes(again.map) == GOOD
     assert steps > 5
