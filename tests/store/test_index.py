@@ -614,8 +614,7 @@ def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> Non
         assert "started again" in store.take_findings()[0]
         second = send(store, {"KEYS": "k"})
         world.clock.ms += 10_000
-        store.tick()
-        wait_for(store, lambda: index_of(store).position >= store.readable_offset)
+        built(store)
         assert helper(store).pid != process.pid
         assert find(store, "k") == first + second
 
@@ -644,7 +643,7 @@ def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> No
     index = ProcessIndex(world.place, Disk(), lambda: time.time_ns() // 1_000_000, completions)
     index.start(FOREVER, 0, 0, abnormal=False)
     end = store.readable_offset
-    index.follow(end, 0)
+    index.when_built(end, lambda: None)
     time.sleep(0.5)
     completions.run()
     assert world.names == []
@@ -656,6 +655,30 @@ def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> No
         completions.run()
     index.stop(end, 0)
     assert world.names
+
+
+def test_a_few_records_start_no_helper_until_somebody_asks_or_they_are_many(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        index = index_of(store)
+        assert isinstance(index, ProcessIndex)
+        send(store, {"KEYS": "k"})
+        for _ in range(3):
+            world.clock.ms += 10_000
+            store.tick()
+        assert index._thread is None
+        built(store)
+        assert len(find(store, "k")) == 1
+        assert index._thread is not None
+    with world.opened() as store:
+        index = index_of(store)
+        assert isinstance(index, ProcessIndex)
+        send(store, *[{"note": "x" * 1000}] * 1200)
+        assert index._thread is None
+        for _ in range(2):  # it was growing fast until now
+            world.clock.ms += 10_000
+            store.tick()
+        assert index._thread is not None
 
 
 def test_put_does_not_wait_for_a_helper(world: World) -> None:
