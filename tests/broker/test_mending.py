@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ import pytest
 import structlog
 import trio
 
+import broker.mending
 from broker.mending import Mending
 from broker.metrics import Family
 from broker.metrics_families import of_broker
@@ -265,6 +268,86 @@ async def mend_once(mending: Mending, damage: Damage) -> None:
     assert segment is not None
     await mending._mend(damage, place, segment)
     segment.pins -= 1
+
+
+class Link:
+    """A connection from one broker of this process to another one, as the shell of clients offers it."""
+
+    def __init__(self, other: InProcess) -> None:
+        self.address = "b:1"
+        self._client = other.connect()
+        self.calls: list[int] = []
+
+    async def call(self, request: Command, _timeout_s: float) -> Command:
+        self.calls.append(request.code)
+        return self._client.call(request.code, request.ext, request.body)
+
+
+@contextmanager
+def two_copies(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, checksums: bool
+) -> Iterator[tuple[InProcess, InProcess, Link]]:
+    """A broker, with or without checksums of its log, that has lost a byte; and one that has not."""
+    settings = {"mappedFileSizeCommitLog": SIZE, "ropewalkSecret": SECRET, "checkAtStartBytes": 0}
+    with InProcess(config_of(root / "other", **settings)) as process:
+        for _ in range(10):
+            process.connect().send("T", bytes(range(256)) * 78)
+        process.settle()
+    shutil.copytree(root / "other", root / "own")
+    if not checksums:
+        shutil.rmtree(root / "own" / "ropewalk" / "checksums")
+    flip(root / "own" / "commitlog" / f"{SIZE:020d}", 30_000)
+    with (
+        InProcess(config_of(root / "other", **settings)) as other,
+        InProcess(config_of(root / "own", **settings)) as own,
+    ):
+        link = Link(other)
+
+        @asynccontextmanager
+        async def connected(_address: str, timeout: float) -> AsyncIterator[Link]:
+            yield link
+
+        monkeypatch.setattr(broker.mending, "open_connection", connected)
+        monkeypatch.setattr(Mending, "_others", lambda self, place: ("b:1",))
+        store = own.broker.store
+        assert store.damage is not None
+
+        def found() -> bool:
+            own.tick(1_000)
+            return bool(store.damage)
+
+        own.until(found)
+        yield own, other, link
+
+
+@pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "no checksums"])
+def test_two_copies_of_a_log_mend_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checksums: bool
+) -> None:
+    without_fsync(monkeypatch)
+    with two_copies(tmp_path, monkeypatch, checksums=checksums) as (own, other, link):
+        damage = own.broker.store.damage
+        assert damage is not None
+        (place,) = damage.places()
+        assert (place.wanted is not None) is checksums and place.base_offset == SIZE
+        trio.run(mend_once, Mending(own.broker), damage)
+        assert (len(damage), damage.mended) == (0, 1)
+        assert link.calls == [RequestCode.ROPEWALK_CHALLENGE, RequestCode.ROPEWALK_LOG_BLOCK]
+        for one, two in zip(own.broker.store.log.segments, other.broker.store.log.segments, strict=True):
+            assert one.file.path.read_bytes() == two.file.path.read_bytes()
+        assert own.connect().pull("T", queueId=0, queueOffset=3).code == ResponseCode.SUCCESS
+
+
+def test_a_rocketmq_broker_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_fsync(monkeypatch)
+    with two_copies(tmp_path, monkeypatch, checksums=True) as (own, other, link):
+        damage = own.broker.store.damage
+        assert damage is not None
+        del other.broker.handlers.cold[RequestCode.ROPEWALK_CHALLENGE]  # it answers 3, as RocketMQ does
+        with structlog.testing.capture_logs() as told:
+            trio.run(mend_once, Mending(own.broker), damage)
+        assert "b:1 is a RocketMQ broker" in told[-1]["finding"]
+        assert link.calls == [RequestCode.ROPEWALK_CHALLENGE] and len(damage) == 1
 
 
 def test_a_sync_that_fails_leaves_the_place_damaged_until_one_succeeds(
