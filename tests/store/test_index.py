@@ -657,28 +657,30 @@ def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> No
     assert world.names
 
 
+def has_helper(store: MessageStore) -> bool:
+    index = index_of(store)
+    assert isinstance(index, ProcessIndex)
+    return index._thread is not None
+
+
 def test_a_few_records_start_no_helper_until_somebody_asks_or_they_are_many(world: World) -> None:
     world.process = True
     with world.opened() as store:
-        index = index_of(store)
-        assert isinstance(index, ProcessIndex)
         send(store, {"KEYS": "k"})
         for _ in range(3):
             world.clock.ms += 10_000
             store.tick()
-        assert index._thread is None
+        assert not has_helper(store)
         built(store)
         assert len(find(store, "k")) == 1
-        assert index._thread is not None
+        assert has_helper(store)
     with world.opened() as store:
-        index = index_of(store)
-        assert isinstance(index, ProcessIndex)
         send(store, *[{"note": "x" * 1000}] * 1200)
-        assert index._thread is None
+        assert not has_helper(store)
         for _ in range(2):  # it was growing fast until now
             world.clock.ms += 10_000
             store.tick()
-        assert index._thread is not None
+        assert has_helper(store)
 
 
 def test_put_does_not_wait_for_a_helper(world: World) -> None:
