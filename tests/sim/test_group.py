@@ -6,8 +6,8 @@ import pytest
 
 from tests.sim.group import run
 
-SEEDS = 40
-SEEDS_LONG = 1000
+SEEDS = 400
+SEEDS_LONG = 4000
 PARTS = 10
 
 

@@ -1,0 +1,465 @@
+"""One machine of the simulated group: a whole shipped broker, its disk, and what its process does around it.
+
+What `broker.process` does with threads, sockets and sleeping tasks is done here with callbacks at seeded moments: turns
+when bytes come, ticks, the steps of each helper thread at a pace of its own, tables saved. The tasks that are shipped
+as tasks (replication, slave's sync, the look around, registration) run as they are. A machine dies between two of its
+turns, or at a step of its disk, and starts again on what that disk holds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
+
+import trio
+
+from broker import json_file, registrar, slave_sync
+from broker.broker import Broker
+from broker.config import BrokerConfig, load_config
+from broker.ha_member import OwnGroup
+from broker.registrar import Registrar
+from broker.slave_sync import SlaveSync
+from ha.client import ClientState
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format import fastjson
+from ropewalk.format.record import decode_record
+from store.commitlog import StoreDamaged
+from store.disk import MappedFile
+from store.diverged import About, cut_store, empty_store
+from store.workers import Completions, Flusher, FlushFailed, Worker
+from tests.sim.disk import PowerLoss, SimDisk
+from tests.sim.group_callers import dialled_by
+from tests.sim.net import Address, End
+
+if TYPE_CHECKING:
+    from tests.sim.group import World
+
+BROKER_PORT, HA_PORT = 10911, 10912
+CLUSTER, NAME, TOPIC = "DefaultCluster", "b", "orders"
+NAME_SERVER = "10.0.0.9:9876"
+
+CURRENT: ContextVar[Node] = ContextVar("node")
+
+
+class Broken(AssertionError):
+    """A promise of the group does not hold."""
+
+
+@functools.cache
+def _config(number: int, settings: tuple[tuple[str, str], ...]) -> BrokerConfig:
+    ip = f"10.0.0.{number + 1}"
+    role = "SYNC_MASTER" if number == 0 else "SLAVE"
+    return load_config(
+        config_file=None,
+        settings=[f"{key}={value}" for key, value in {**dict(settings), "brokerRole": role}.items()],
+        named={
+            "brokerIP1": ip,
+            "brokerIP2": ip,
+            "brokerId": str(number),
+            "brokerName": NAME,
+            "storePathRootDir": f"/sim/{number}",
+        },
+        environ={},
+    )
+
+
+class Node:
+    """A machine with a broker on it: it can die, and be started again on what its disk holds."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.net = world.net
+        self.number = number
+        self.ip = f"10.0.0.{number + 1}"
+        self.address: Address = (self.ip, BROKER_PORT)
+        self.disk = SimDisk(world.chance)
+        self.tables: dict[Path, bytes] = {}
+        self.alive = False
+        self.refused = False
+        """Whether its start was refused: a person would have to look."""
+        self.slow_disk = False
+        self.led = -1
+        """The newest epoch in which it was the master."""
+        self.broker: Broker
+        self.config = _config(number, tuple(world.settings.items()))
+        self._helpers: dict[Worker | Flusher, bool] = {}
+        """Each helper thread, and whether a step of it is due."""
+        self._life = 0
+        self._scope = trio.CancelScope()
+        self._diverged = trio.Event()
+        self._registrar: Registrar
+        self._wakes = self._saves = False
+        self._saved: dict[Path, object] = {}
+
+    def __repr__(self) -> str:
+        return f"node {self.number}"
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """From start to death."""
+        if self.alive:
+            return  # somebody was faster
+        CURRENT.set(self)
+        with trio.CancelScope() as self._scope:
+            try:
+                self._open()
+            except StoreDamaged as exc:
+                self.refused = True
+                self.world.log(self, f"refuses to start: {exc}")
+                return
+            except (PowerLoss, FlushFailed):
+                self._after_death(power=self.world.power_fails)
+                return
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._registrar.run)
+                    nursery.start_soon(self._replicate)
+            except* (PowerLoss, FlushFailed) as group:
+                self.die(power=self.world.power_fails, reason=repr(group.exceptions[0]))
+
+    def _open(self) -> None:
+        self._life += 1
+        self._helpers.clear()
+        self._wakes = self._saves = False
+        self.broker = self._make()
+        self.broker.open()
+        self._registrar = Registrar(
+            {
+                "brokerName": NAME,
+                "brokerAddr": f"{self.ip}:{BROKER_PORT}",
+                "clusterName": CLUSTER,
+                "haServerAddr": f"{self.ip}:{HA_PORT}",
+                "brokerId": str(self.broker.member.record.broker_id),
+                "heartbeatTimeoutMillis": "120000",
+            },
+            lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
+            group=OwnGroup(lambda: self.broker.member),
+            period_s=self.config.register_name_server_period / 1000,
+            call_s=3.0,
+            local=None,
+            remote=(NAME_SERVER,),
+        )
+        self.alive = True
+        self._join()
+        self._later(self.world.chance.uniform(0, 0.1), self._tick)
+        self._later(2, self._save_now_and_then)
+
+    def _make(self) -> Broker:
+        world = self.world
+        self._diverged = trio.Event()
+        broker = Broker(
+            self.config,
+            address=self.address,
+            disk=self.disk,
+            now_ms=world.now_ms,
+            monotonic_ms=world.monotonic_ms,
+            chance=world.chance,
+            wake=self._wake,
+        )
+        broker.member.ha_address = f"{self.ip}:{HA_PORT}"
+        return broker
+
+    def _join(self) -> None:
+        self._saved = {}
+        self.broker.on_topics_changed = self._topics_changed
+        self.broker.member.on_role = self._role_changed
+        self._note_reign()
+        self.broker.publish_topics()
+
+    def _topics_changed(self) -> None:
+        self._registrar.changed()
+        self._save_soon()
+
+    def _role_changed(self) -> None:
+        self._note_reign()
+        self._registrar.be(self.broker.member.record.broker_id)
+
+    def _note_reign(self) -> None:
+        if self.broker.member.core.is_master:
+            self.led = self.broker.member.record.reign
+
+    def die(self, *, power: bool, reason: str = "") -> None:
+        """The process is gone at this very moment, or the machine is."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.world.log(self, f"dies{' with its power' if power else ''} {reason}")
+        self._scope.cancel()
+        self.net.reset_host(self.ip)
+        self._after_death(power=power)
+
+    def _after_death(self, *, power: bool) -> None:
+        old, self.disk = self.disk, self.disk.power_loss(self.world.chance) if power else self.disk.killed()
+        old.crash_after = 0  # nothing that is left of that process writes any more
+        self._helpers.clear()
+
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it then, if this process still lives."""
+        life = self._life
+
+        def due() -> None:
+            if self.alive and self._life == life:
+                act()
+
+        self.world.events.later(delay_s, due)
+
+    # -- turns, as the shell makes them ----------------------------------------------------------------
+
+    def turn(self, act: Callable[[], object]) -> None:
+        def whole() -> None:
+            broker = self.broker
+            broker.begin_turn()
+            act()
+            broker.end_turn()
+
+        if self.alive:
+            self._guarded(whole)
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        token = CURRENT.set(self)
+        try:
+            act()
+        except (PowerLoss, FlushFailed) as exc:
+            self.die(power=self.world.power_fails, reason=repr(exc))
+        finally:
+            CURRENT.reset(token)
+
+    def received(self, end: End, piece: bytes) -> None:
+        def act() -> None:
+            try:
+                if end.session is not None:
+                    end.session.receive(piece)
+            except RemoteProtocolError:
+                end.close()
+
+        self.turn(act)
+
+    def accept(self, end: End) -> None:
+        def act() -> None:
+            if end.local[1] == HA_PORT:
+                end.session = self.broker.replication.new_session(cast(Any, end))
+            else:
+                end.session = self.broker.new_session(cast(Any, end))
+
+        self.turn(act)
+
+    # -- what a broker's process does ------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._guarded(self.broker.tick)
+        self._later(self.world.chance.uniform(0.05, 0.12), self._tick)
+        if not self.alive:
+            return
+        if self.broker.member.diverged is not None:
+            self._diverged.set()
+        client = self.broker.replication.client
+        if client is not None and client.state is ClientState.ERROR:
+            raise Broken(f"{self} got bytes of its master that do not continue its log: {client.why}")
+
+    def add_helper(self, helper: Worker | Flusher) -> None:
+        self._helpers[helper] = False
+
+    def helper_has_work(self, helper: Worker | Flusher) -> None:
+        """Its thread runs some time after there is something to do, on its own, in small steps."""
+        if self._helpers.get(helper) is not False:
+            return
+        self._helpers[helper] = True
+        chance = self.world.chance
+        pause = chance.uniform(0.02, 0.4) if self.slow_disk else chance.uniform(0, 0.002)
+        self._later(pause, lambda: self._step(helper))
+
+    def _step(self, helper: Worker | Flusher) -> None:
+        if helper not in self._helpers:
+            return
+        self._helpers[helper] = False
+
+        def step() -> None:
+            if isinstance(helper, Flusher):
+                helper.step()
+            elif not helper.is_idle:
+                if not helper.step():
+                    del self._helpers[helper]
+                elif not helper.is_idle:
+                    self.helper_has_work(helper)
+
+        self._guarded(step)
+
+    def step_helpers(self) -> None:
+        """All that is due: somebody waits for it."""
+        for helper in list(self._helpers):
+            if isinstance(helper, Flusher):
+                helper.step()
+                continue
+            while not helper.is_idle:
+                if not helper.step():
+                    del self._helpers[helper]
+                    break
+
+    def _wake(self) -> None:
+        if not self._wakes:
+            self._wakes = True
+            self._later(self.world.chance.uniform(0, 0.0005), self._wakened)
+
+    def _wakened(self) -> None:
+        self._wakes = False
+        self.turn(lambda: self.broker.wakened())  # noqa: PLW0108 - the broker is replaced
+
+    def _save_now_and_then(self) -> None:
+        self._save_tables()
+        self._later(2, self._save_now_and_then)
+
+    def _save_soon(self) -> None:
+        if not self._saves:
+            self._saves = True
+            self._later(self.world.chance.uniform(0, 0.005), self._save_tables)
+
+    def _save_tables(self) -> None:
+        self._saves = False
+        for path, (version, dump) in self.broker.dumps().items():
+            if self._saved.get(path) != version:
+                self._saved[path] = version
+                self.tables[path] = dump()
+
+    async def _replicate(self) -> None:
+        """As `broker.process` does it."""
+        while True:
+            broker = self.broker
+            shell = cast(Any, SimShell(self))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(broker.replication.run, shell)
+                nursery.start_soon(SlaveSync(broker, shell).run)
+                await self._diverged.wait()
+                nursery.cancel_scope.cancel()
+            assert broker.member.diverged is not None
+            self._cut(broker, broker.member.diverged)
+
+    def _cut(self, broker: Broker, about: About) -> None:
+        self.world.log(self, f"cuts its log from {about.begin} to {about.end}: {about.why}")
+        self._save_tables()
+        self.net.reset_host(self.ip)
+        broker.close()
+        root, directory = self.config.store_path_root_dir, self.config.store_path_commit_log
+        if broker.member.behind:
+            empty_store(root, directory, about, self.disk)
+        else:
+            cut_store(root, directory, self.config.mapped_file_size_commit_log, about, self.disk)
+        self._helpers.clear()
+        self.broker = self._make()
+        self.broker.open()
+        self._join()
+        self._registrar.changed()
+
+    # -- what is in it ---------------------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        return self.alive and self.broker.member.core.is_master
+
+    def state(self) -> str:
+        if not self.alive:
+            return f"{self} is {'refused' if self.refused else 'down'}"
+        broker, replication = self.broker, self.broker.replication
+        record, client = broker.member.record, replication.client
+        link = f", {client.state.value} {client.why}" if client is not None else ""
+        fence = f", fenced: {replication.fence}" if replication.fence else ""
+        waiting = f", {len(broker.acks)} answers wait" if len(broker.acks) else ""
+        return (
+            f"{self} is {record.role} {record.broker_id} of {record.reign} (accepted {record.epoch}), ends at "
+            f"{broker.store.whole_end}{link}{fence}{waiting}"
+        )
+
+    def log_bytes(self) -> tuple[int, bytes]:
+        """Where its log begins, and all of it."""
+        log, end = self.broker.store.log, self.broker.store.whole_end
+        pieces = [bytes(each.map[: min(each.size, end - each.base_offset)]) for each in log.segments]
+        return log.min_offset, b"".join(pieces)
+
+    def bodies(self) -> dict[int, bytes]:
+        """Every readable message of the topic by its place: queue id and queue offset in one number."""
+        store, found = self.broker.store, {}
+        for queue_id, queue in store.queues.get(TOPIC, {}).items():
+            for number in range(queue.min_offset, queue.readable):
+                offset, size, _tags = queue.read(number)
+                segment = store.log.find(offset)
+                assert segment is not None
+                record = decode_record(segment.file.read_at(offset - segment.base_offset, size))
+                found[queue_id << 40 | number] = record.body
+        return found
+
+
+class SimShell:
+    """What replication and members need of the broker's shell."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def dial(self, host: str, port: int, make: Callable[[Any], Any], timeout_s: float) -> End:
+        await trio.sleep(self._node.world.chance.uniform(0.0001, 0.002))
+        end = self._node.net.connect(self._node.ip, self._node, (host, port))
+        end.session = make(end)
+        return end
+
+    def flush(self) -> None:
+        pass
+
+
+@contextmanager
+def surroundings(world: World) -> Iterator[None]:
+    """Threads take steps, config files are in memory, and connections are simulated."""
+    make_worker, submit = Worker.__init__, Worker.submit
+    make_flusher, request = Flusher.__init__, Flusher.request
+    owners: dict[Worker | Flusher, Node] = {}
+
+    def own(helper: Worker | Flusher) -> None:
+        node = owners[helper] = CURRENT.get()
+        node.add_helper(helper)
+
+    def worker(self: Worker, name: str, completions: Completions, *, start: bool = True) -> None:
+        make_worker(self, name, completions, start=False)
+        own(self)
+
+    def flusher(
+        self: Flusher, completions: Completions, on_flushed: Callable[[int], None], *, start: bool = True
+    ) -> None:
+        make_flusher(self, completions, on_flushed, start=False)
+        own(self)
+
+    def submitted(self: Worker, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        submit(self, job, done)
+        owners[self].helper_has_work(self)
+
+    def requested(self: Flusher, target: int, files: list[MappedFile]) -> None:
+        request(self, target, files)
+        owners[self].helper_has_work(self)
+
+    def load(path: Path, crc_file: Path | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+        text = CURRENT.get().tables.get(path)
+        return (None if text is None else fastjson.loads(text)), []
+
+    def save(path: Path, data: bytes, crc_file: Path | None = None) -> None:
+        CURRENT.get().tables[path] = data
+
+    async def inline(function: Callable[..., Any], *args: Any) -> Any:
+        await trio.sleep(world.chance.uniform(0, 0.003))
+        return function(*args)
+
+    dialled = dialled_by(lambda: (CURRENT.get().ip, CURRENT.get().world))
+    with (
+        mock.patch.object(Worker, "__init__", worker),
+        mock.patch.object(Worker, "submit", submitted),
+        mock.patch.object(Flusher, "__init__", flusher),
+        mock.patch.object(Flusher, "request", requested),
+        mock.patch.object(json_file, "load", load),
+        mock.patch.object(json_file, "save", save),
+        mock.patch.object(slave_sync, "open_connection", dialled),
+        mock.patch.object(registrar, "open_connection", dialled),
+        mock.patch.object(trio.to_thread, "run_sync", inline),
+        mock.patch("store.workers.Helpers.pause", lambda self: CURRENT.get().step_helpers()),
+    ):
+        yield
