@@ -87,7 +87,12 @@ class Producer:
         )
         self._batcher = self._core.new_batcher()
         self._under_way = 0
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """There is something to send, or to stop for. Its lock guards everything."""
+        self._fewer = threading.Condition(lock)
+        """Half of what may be pending is through, or all of it: handing the interpreter from thread to thread for
+        every batch costs more than sending it."""
         self._closing = False
         self._sender: threading.Thread | None = None
         self._name_servers = name_servers
@@ -171,7 +176,7 @@ class Producer:
                 self._sender.start()
             room = self._core.options.pending_max
             if self._pending_count >= room:
-                self._changed.wait_for(lambda: self._pending_count < room or self._closing)
+                self._fewer.wait_for(lambda: self._pending_count <= room // 2 or self._closing)
                 self._require_open()
             if self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone):
                 self._changed.notify_all()
@@ -224,7 +229,7 @@ class Producer:
         with self._changed:
             self._batcher.hurry()
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._pending_count, timeout)
+            return self._fewer.wait_for(lambda: not self._pending_count, timeout)
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """The queues a message to this topic can go to."""
@@ -276,6 +281,7 @@ class Producer:
             self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
             self.counts.refused += count
             self._changed.notify_all()
+            self._fewer.notify_all()
         for _, batch in abandoned:
             for _, future in batch:
                 future.set_exception(Unreachable("the producer was closed before this message was sent"))
@@ -314,7 +320,8 @@ class Producer:
                 for (key, batch), _ in ended:
                     self._under_way -= len(batch)
                     self._batcher.landed(key)
-                self._changed.notify_all()
+                if self._pending_count <= self._core.options.pending_max // 2:
+                    self._fewer.notify_all()
 
     def _next_batches(self, *, wait: bool) -> list[tuple[Any, list[_Pending]]]:
         """What is to leave now. Waits for it if told to; nothing then means that the producer closes."""

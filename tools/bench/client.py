@@ -11,6 +11,7 @@ Consumers read a backlog that is there already and begin anew when they are thro
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -91,14 +92,15 @@ class _ClientLoad:
                 self._state = "closed"
         return self._state != "closed"
 
-    def _count(self, began_us: int, messages: int, body_bytes: int) -> None:
+    def _count(self, began_us: int, messages: int, body_bytes: int, ended_us: int | None = None) -> None:
         with self._lock:
             if self._state != "closed":
-                self._tally.accepted([now_us() - began_us], messages, body_bytes)
+                took_us = (now_us() if ended_us is None else ended_us) - began_us
+                self._tally.accepted([took_us], messages, body_bytes)
 
-    def _count_result(self, began_us: int, result: SendResult) -> None:
+    def _count_result(self, began_us: int, result: SendResult, ended_us: int | None = None) -> None:
         if result.status is SendStatus.SEND_OK:
-            self._count(began_us, 1, self._spec.body_size)
+            self._count(began_us, 1, self._spec.body_size, ended_us)
         else:
             with self._lock:
                 self._tally.refused([(0, result.status.value, result.status.name)])
@@ -149,25 +151,27 @@ class _ClientLoad:
     def _batched(self) -> None:
         spec = self._spec
 
-        def settle(began: int, future: Future[SendResult]) -> None:
-            error = future.exception()
-            if error is None:
-                self._count_result(began, future.result())
-            elif isinstance(error, OutcomeUnknown):
-                with self._lock:
-                    self._missing += 1
-            else:
-                code = getattr(error, "code", None)
-                with self._lock:
-                    self._tally.refused([(0, UNKNOWN_CODE if code is None else code, str(error))])
+        def settle(began: int, ended: int, future: Future[SendResult]) -> None:
+            try:
+                self._count_result(began, future.result(), ended)
+            except OutcomeUnknown:
+                self._missing += 1
+            except RopewalkError as exc:
+                self._tally.refused([(0, UNKNOWN_CODE if exc.code is None else exc.code, str(exc))])
 
+        # Noted by the library's thread and counted by this one: neither waits for the other.
+        done: deque[tuple[int, int, Future[SendResult]]] = deque()
         with Producer(spec.name_servers, timeout=spec.reply_timeout_s) as producer:
             while self._goes_on:
                 began = now_us()
                 future = producer.send_async(spec.topic, self._body)
-                future.add_done_callback(lambda done, began=began: settle(began, done))  # type: ignore[misc]
+                future.add_done_callback(lambda one, began=began: done.append((began, now_us(), one)))  # type: ignore[misc]
+                while done:
+                    settle(*done.popleft())
             if not producer.flush(spec.reply_timeout_s):
                 raise LoadFailed(f"messages are still pending after {spec.reply_timeout_s:g} s")
+            while done:
+                settle(*done.popleft())
 
     # Consumers
 
