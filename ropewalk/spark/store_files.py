@@ -30,7 +30,16 @@ from ropewalk.format.queue_entry import ENTRY_SIZE, QueueEntry, is_message
 from ropewalk.format.record import Record, decode_record
 from ropewalk.spark.decode import DLEDGER_HEAD_SIZE
 
-__all__ = ["ENTRY_DTYPE", "Queue", "QueueFile", "Segment", "Store", "UnreadableStore", "open_stores"]
+__all__ = [
+    "ENTRY_DTYPE",
+    "Queue",
+    "QueueFile",
+    "Segment",
+    "Store",
+    "UnreadableStore",
+    "data_ranges",
+    "open_stores",
+]
 
 ENTRY_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
@@ -130,7 +139,7 @@ class Queue:
         for file in reversed(self.files):
             count = file.size // ENTRY_SIZE
             with open(file.path, "rb") as opened:
-                for start, end in reversed(_data_ranges(opened.fileno(), file.size)):
+                for start, end in reversed(data_ranges(opened.fileno(), file.size)):
                     last = min(end // ENTRY_SIZE + 1, count)
                     while last * ENTRY_SIZE > start:
                         first = max(0, last - _CHUNK)
@@ -231,7 +240,7 @@ def open_stores(path: str, broker_name: str | None = None, log_format: str = "au
     return tuple(_open_store(name, tuple(folders), log_format) for name, folders in roots.items())
 
 
-def _data_ranges(fd: int, size: int) -> list[tuple[int, int]]:
+def data_ranges(fd: int, size: int) -> list[tuple[int, int]]:
     """The parts of a file that are not holes: queue files are allocated long before they are full."""
     ranges: list[tuple[int, int]] = []
     position = 0

@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 
 from ropewalk.format.sidecar import Sidecar, block_sum
+from ropewalk.spark.jobs.log_files import Bytes
 from ropewalk.spark.jobs.scan import HEADER_SIZE, Bools, Ints, Records, Scan, Stop, Window, scan
 
 RUN_MAX: Final = 16
@@ -151,18 +152,18 @@ def _is_same(copies: Sequence[Copy], done: Compared, one: int, other: int, stop:
     b.need(end)
     if len(a.data) < end or len(b.data) < end:
         # Both files end inside: then they must end alike.
-        return len(a.data) == len(b.data) and a.data == b.data
+        return len(a.data) == len(b.data) and _equal(a.data, b.data, 0, len(a.data))
     return _equal(a.data, b.data, 0, end)
 
 
-def _equal(one: bytes, other: bytes, start: int, end: int) -> bool:
+def _equal(one: Bytes, other: Bytes, start: int, end: int) -> bool:
     """Whether two buffers hold the same bytes here. Comparing memoryviews goes item by item."""
-    if start == 0 and len(one) == len(other) == end:
-        return one == other
-    count = end - start
-    return np.array_equal(
-        np.frombuffer(one, np.uint8, count, start), np.frombuffer(other, np.uint8, count, start)
-    )
+    whole = start + (end - start) // 8 * 8
+    for at in range(start, whole, _CHUNK):
+        count = min(_CHUNK, whole - at) // 8
+        if (np.frombuffer(one, np.uint64, count, at) != np.frombuffer(other, np.uint64, count, at)).any():
+            return False
+    return one[whole:end] == other[whole:end]
 
 
 # -- regions -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ropewalk.errors import CorruptRecord, RopewalkError
 from ropewalk.spark.columns import Plan
 from ropewalk.spark.decode import Ended, SegmentDecoder
 from ropewalk.spark.jobs.lake_writer import TIME
-from ropewalk.spark.jobs.log_files import SegmentFile, StoreFiles, open_store, read_at
+from ropewalk.spark.jobs.log_files import SegmentFile, StoreFiles, open_store
 from ropewalk.spark.jobs.tasks import Tasks
 from ropewalk.spark.jobs.walk import PIECE_SIZE, walk
 from ropewalk.spark.live_cluster import Cluster
@@ -178,19 +178,14 @@ def _open_for_export(path: str) -> tuple[StoreFiles, int | None]:
 
 def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, plan: Plan) -> Iterator[Any]:
     """The rows of the records that begin in [start, stop)."""
-    position = start - segment.base
-    size = min(_WINDOW, stop - start + _OVERREAD)
+    read, end = store.reader(segment), segment.base + segment.size
+    # A mapping takes no memory, whatever its size.
+    window = segment.size if store.is_clean else _WINDOW
+    size = min(window, stop - start + _OVERREAD)
     while True:
-        data = read_at(segment.path, position, min(size, segment.size - position))
-        decoder = SegmentDecoder(
-            data,
-            segment.base + position,
-            0,
-            stop - segment.base - position,
-            plan,
-            "plain",
-            segment.size - position,
-        )
+        base = store.page_start(segment, start)
+        data = read(base, min(start - base + size, end - base))
+        decoder = SegmentDecoder(data, base, start - base, stop - base, plan, "plain", end - base)
         for piece in decoder.pieces():
             for place in piece.damage:
                 if plan.on_corrupt == "fail":
@@ -199,9 +194,9 @@ def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, pla
                 yield piece.batch
         if decoder.ended is not Ended.SHORT:
             return
-        position += decoder.position
+        start = base + decoder.position
         # The record that did not fit may be larger than any window.
-        size = max(min(_WINDOW, stop - segment.base - position + _OVERREAD), decoder.needed())
+        size = max(min(window, stop - start + _OVERREAD), decoder.needed())
 
 
 # -- live topics -------------------------------------------------------------------------------------

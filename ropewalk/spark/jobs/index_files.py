@@ -17,6 +17,7 @@ import numpy as np
 
 from ropewalk.format.index import HEADER_SIZE, Geometry, IndexHeader, record_hashes
 from ropewalk.spark.jobs.columns import is_indexed, property_texts, slices
+from ropewalk.spark.jobs.log_files import Bytes
 from ropewalk.spark.jobs.scan import Ints, Records
 
 ITEM: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -37,7 +38,7 @@ class Items:
     """Of the last of them; -1 if there was none."""
 
 
-def items_of(data: bytes, records: Records) -> Items:
+def items_of(data: Bytes, records: Records) -> Items:
     """The items of scanned records. 3 us a record: hashes go by UTF-16 units, which numpy does not know."""
     records = records.take(is_indexed(records))
     topics = slices(data, records.topic_at, records.topic_size).to_pylist()

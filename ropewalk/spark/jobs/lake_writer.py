@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,10 +25,16 @@ from ropewalk.spark.jobs.lake import LakeFile, staging
 
 ROW_GROUP_BYTES: Final = 128 << 20
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
-PARTITIONS: Final = {"dt": "%Y-%m-%d", "hour": "%H"}
+PARTITIONS: Final[dict[str, Callable[[datetime], str]]] = {
+    "dt": lambda time: time.date().isoformat(),
+    "hour": lambda time: f"{time.hour:02d}",
+}
 _WITHOUT_DICTIONARY: Final = frozenset({"body", "properties", "value", "headers", "uniqKey", "msgId"})
 _SPECIAL: Final = frozenset("\"#%'*/:=?\\\x7f{[]^")
 TIME: Final = "storeTimestamp"
+_HOUR_US: Final = 3_600_000_000
+_NO_TIME: Final = -(1 << 63)
+_EPOCH: Final = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +107,36 @@ def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[s
     """A batch cut by topic and day; most batches are of one day."""
     if not batch.num_rows:
         return
-    time = batch.column(TIME)
-    columns = [batch.column("topic")]
-    columns += [pc.strftime(time, format=PARTITIONS[name]) for name in partition_by]
-    encoded = [pc.fill_null(column, "").dictionary_encode() for column in columns]
-    values = [column.dictionary.to_pylist() for column in encoded]
-    ids = encoded[0].indices
-    for column, known in zip(encoded[1:], values[1:], strict=True):
-        ids = pc.add(pc.multiply(ids, pa.scalar(len(known), pa.int32())), column.indices)
-    for number in pc.unique(ids).to_pylist():
-        part = batch if len(pc.unique(ids)) == 1 else batch.filter(pc.equal(ids, number))
-        rest, key = number, []
-        for known in reversed(values[1:]):
-            rest, at = divmod(rest, len(known))
-            key.append(known[at])
-        bounds = pc.min_max(pc.cast(part.column(TIME), pa.int64()))
-        yield (
-            (values[0][rest], *reversed(key)), part,
-            (bounds["min"].as_py() or 0) // 1000, (bounds["max"].as_py() or 0) // 1000,
-        )  # fmt: skip
+    topics = pc.fill_null(batch.column("topic"), "").dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    times = pc.cast(batch.column(TIME), pa.int64()).fill_null(_NO_TIME).to_numpy()
+    # Hours are numbered, and only the few that there are become text.
+    hours, which = _numbered(np.floor_divide(times, _HOUR_US))
+    kinds = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * len(hours) + which
+    if (kinds != kinds[0]).any():
+        # Rows of a kind together, by one copy of all: a filter for each kind would look at every row every time.
+        order = np.argsort(kinds, kind="stable")
+        kinds, times, batch = kinds[order], times[order], batch.take(pa.array(order))
+    starts = np.flatnonzero(np.diff(kinds, prepend=-1)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(kinds)], strict=True):
+        topic, hour = divmod(int(kinds[start]), len(hours))
+        key = (names[topic], *(_time_text(int(hours[hour]), PARTITIONS[name]) for name in partition_by))
+        known = times[start:end][times[start:end] != _NO_TIME]
+        low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+        yield key, batch.slice(start, end - start), low // 1000, high // 1000
+
+
+def _numbered(values: Any) -> tuple[Any, Any]:
+    """The different values, and for each the number of its own among them."""
+    if (values == values[0]).all():
+        return values[:1], np.zeros(len(values), np.int64)
+    different, which = np.unique(values, return_inverse=True)
+    return different, which
+
+
+def _time_text(hour: int, write: Callable[[datetime], str]) -> str:
+    """A part of a path for an hour since 1970; nothing for a time that no calendar has."""
+    return "" if hour == _NO_TIME // _HOUR_US else write(_EPOCH + timedelta(hours=hour))
 
 
 def escaped(text: str) -> str:

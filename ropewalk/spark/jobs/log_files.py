@@ -1,7 +1,8 @@
 """The files of a store directory, for tasks that only read: what is there, and bytes by log offset.
 
-A store is read as it lies, whoever wrote it. Every read is a plain `pread`: a file that becomes shorter meanwhile
-gives fewer bytes, where a map would end the process.
+A store is read as it lies, whoever wrote it. While somebody has it open every read is a plain `pread`: a file that
+becomes shorter meanwhile gives fewer bytes, where a map would end the process. One that nobody has open is mapped:
+that spares a copy and the faults of fresh memory, which were half of what an audit cost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import mmap
 import os
 import struct
 from collections import Counter
@@ -22,6 +24,9 @@ from ropewalk.format.sidecar import Sidecar
 
 NAME_DIGITS = 20
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+Bytes = bytes | mmap.mmap
+"""What a window looks at: both can be searched, unpacked and sliced, and a slice is bytes."""
+
 _FLOCK = struct.Struct("@hhqqi")
 
 
@@ -68,13 +73,20 @@ class StoreFiles:
         base = offset - offset % self.segment_size
         return next((segment for segment in self.segments if segment.base == base), None)
 
-    def reader(self, segment: SegmentFile) -> Callable[[int, int], bytes]:
-        """Bytes of one segment by log offset; fewer where the file ends."""
+    def reader(self, segment: SegmentFile) -> Callable[[int, int], Bytes]:
+        """Bytes of one segment by log offset; fewer where the file ends. Those from `page_start` on can be mapped."""
 
-        def read(offset: int, size: int) -> bytes:
-            return read_at(segment.path, offset - segment.base, size)
+        def read(offset: int, size: int) -> Bytes:
+            position = offset - segment.base
+            if self.is_clean and position % mmap.ALLOCATIONGRANULARITY == 0:
+                return map_at(segment.path, position, size)
+            return read_at(segment.path, position, size)
 
         return read
+
+    def page_start(self, segment: SegmentFile, offset: int) -> int:
+        """The last log offset at or before this one from which a reader can map the segment."""
+        return offset - (offset - segment.base) % mmap.ALLOCATIONGRANULARITY
 
     def sidecar(self, segment: SegmentFile) -> Sidecar | None:
         """The checksums beside a segment, if they are of it."""
@@ -89,6 +101,19 @@ class StoreFiles:
 
     def queue_directory(self, topic: str, queue_id: int) -> Path:
         return Path(self.root, "consumequeue", topic, str(queue_id))
+
+
+def map_at(path: str, position: int, size: int) -> Bytes:
+    """Bytes of a file in place, fewer at its end. Raises `UnreadableStore`."""
+    try:
+        with open(path, "rb") as file:
+            size = min(size, os.fstat(file.fileno()).st_size - position)
+            if size <= 0:
+                return b""
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            return mmap.mmap(file.fileno(), size, flags, mmap.PROT_READ, offset=position)
+    except OSError as exc:
+        raise UnreadableStore(f"cannot read {path}: {exc.strerror}") from exc
 
 
 def read_at(path: str, position: int, size: int) -> bytes:

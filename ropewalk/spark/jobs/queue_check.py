@@ -21,8 +21,10 @@ from ropewalk.format.queue_entry import ENTRY_SIZE, PRE_BLANK
 from ropewalk.spark.jobs.columns import Names
 from ropewalk.spark.jobs.log_files import NAME_DIGITS, StoreFiles, read_at
 from ropewalk.spark.jobs.scan import Bools, Ints
+from ropewalk.spark.store_files import data_ranges
 
 ENTRY: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_ENTRIES_AT_ONCE: Final = 1 << 14
 _BLANK: Final = np.frombuffer(PRE_BLANK, ENTRY)[0]
 
 Entries = npt.NDArray[Any]
@@ -199,15 +201,29 @@ def orphans(
     for name in sorted(os.listdir(directory)):
         if len(name) != NAME_DIGITS or not name.isdigit():
             continue
-        data = read_at(str(directory / name), 0, store.queue_file_size)
-        entries = np.frombuffer(data[: len(data) - len(data) % ENTRY_SIZE], ENTRY)
-        numbers = int(name) // ENTRY_SIZE + np.arange(len(entries))
-        offsets = entries["offset"].astype(np.int64)
-        sizes = entries["size"]
-        marks = (sizes > 0) & (entries != _BLANK) & (offsets >= max(low, dead)) & (offsets < end)
-        marks &= ~((numbers >= first) & (numbers < following))
-        for start, last in runs(numbers[marks]):
-            offset = int(offsets[start - numbers[0]])
-            zeros = bytes(ENTRY_SIZE * (last - start + 1))
-            faults.append(QueueFault(Fault.ORPHAN, topic, queue_id, start, last, offset, zeros))
+        base, count = int(name) // ENTRY_SIZE, store.queue_file_size // ENTRY_SIZE
+        for start, stop in ((base, min(first, base + count)), (max(following, base), base + count)):
+            numbers, entries = _written(directory / name, base, start, stop)
+            offsets = entries["offset"].astype(np.int64)
+            marks = (entries["size"] > 0) & (offsets >= max(low, dead)) & (offsets < end)
+            marks[marks] = entries[marks] != _BLANK
+            for one, last in runs(numbers[marks]):
+                offset = int(offsets[np.searchsorted(numbers, one)])
+                zeros = bytes(ENTRY_SIZE * (last - one + 1))
+                faults.append(QueueFault(Fault.ORPHAN, topic, queue_id, one, last, offset, zeros))
     return faults
+
+
+def _written(path: Path, base: int, start: int, stop: int) -> tuple[Ints, Entries]:
+    """Numbers and entries of a file in [start, stop), without the zeros that nearly all of it is. Blocks."""
+    numbers, parts = [np.zeros(0, np.int64)], [np.zeros(0, ENTRY)]
+    with path.open("rb") as file:
+        for low, high in data_ranges(file.fileno(), (stop - base) * ENTRY_SIZE) if start < stop else ():
+            begin, behind = max(low // ENTRY_SIZE + base, start), min(-(-high // ENTRY_SIZE) + base, stop)
+            for at in range(begin, behind, _ENTRIES_AT_ONCE):
+                size = (min(at + _ENTRIES_AT_ONCE, behind) - at) * ENTRY_SIZE
+                data = os.pread(file.fileno(), size, (at - base) * ENTRY_SIZE)
+                if np.frombuffer(data, np.uint8).any():
+                    parts.append(np.frombuffer(data[: len(data) - len(data) % ENTRY_SIZE], ENTRY))
+                    numbers.append(at + np.arange(len(parts[-1])))
+    return np.concatenate(numbers), np.concatenate(parts)

@@ -39,7 +39,10 @@ class QueueBuilt:
 
 
 class QueueFiles:
-    """Packs the entries of one queue into files. `write(base, data)` gets each file when it is full, or the last."""
+    """Packs the entries of one queue into files. `write(base, data)` gets each when it is full, or the last.
+
+    The data ends with the last entry; behind it a file has zeros up to its size.
+    """
 
     def __init__(
         self, topic: str, queue_id: int, file_size: int, write: Callable[[int, bytes], None]
@@ -90,8 +93,9 @@ class QueueFiles:
         if self._file < 0:
             return
         begin = self._file * self._per_file
-        self._fill(0, min(self._per_file, max(self._next - begin, 0)))
-        self._write(begin * ENTRY_SIZE, self._entries.tobytes())
+        count = min(self._per_file, max(self._next - begin, 0))
+        self._fill(0, count)
+        self._write(begin * ENTRY_SIZE, self._entries[:count].tobytes())
         self._files += 1
 
     def finish(self) -> QueueBuilt:

@@ -14,7 +14,7 @@ from ropewalk.spark.jobs.columns import topics_of
 from ropewalk.spark.jobs.files import write_file
 from ropewalk.spark.jobs.index_check import geometry_of, index_paths
 from ropewalk.spark.jobs.index_files import ITEM, index_name, items_of, pack_index
-from ropewalk.spark.jobs.log_files import StoreFiles, read_at
+from ropewalk.spark.jobs.log_files import Bytes, StoreFiles, read_at
 from ropewalk.spark.jobs.scan import Records
 from ropewalk.spark.jobs.tasks import Key, Tasks
 from ropewalk.spark.jobs.walk import Stretch, Walk, scan_stretch
@@ -50,7 +50,7 @@ class _Numbered:
     per_file: int
 
 
-def _indexed(stretch: Stretch) -> tuple[bytes, Records]:
+def _indexed(stretch: Stretch) -> tuple[Bytes, Records]:
     found, window = scan_stretch(stretch)
     records = found.records
     dead = dict(stretch.store.deleted)

@@ -84,7 +84,7 @@ def _queue_writer(out: str, queue: tuple[str, int], file_size: int) -> QueueFile
     directory = Path(out, "consumequeue", queue[0], str(queue[1]))
 
     def write(base: int, data: bytes) -> None:
-        write_file(directory / f"{base:0{NAME_DIGITS}d}", [(0, data)], len(data))
+        write_file(directory / f"{base:0{NAME_DIGITS}d}", [(0, data)], file_size)
 
     return QueueFiles(queue[0], queue[1], file_size, write)
 

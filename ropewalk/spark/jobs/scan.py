@@ -13,6 +13,7 @@ Nothing here trusts a length before it was checked, and nothing reads files.
 from __future__ import annotations
 
 import enum
+import mmap
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,7 +68,9 @@ class Stop(enum.Enum):
 class Window:
     """Bytes of one segment from log offset `start` on; more of them are read when a record needs them."""
 
-    def __init__(self, start: int, segment_end: int, size: int, read: Callable[[int, int], bytes]) -> None:
+    def __init__(
+        self, start: int, segment_end: int, size: int, read: Callable[[int, int], bytes | mmap.mmap]
+    ) -> None:
         """`read(offset, size)` gives bytes of the segment by log offset, fewer where its file is too short."""
         self.start = start
         self.segment_end = segment_end
@@ -83,9 +86,11 @@ class Window:
         if self.is_short or self.start + end > self.segment_end:
             return False
         wanted = min(end + OVERREAD, self.segment_end - self.start)
-        more = self._read(self.start + len(self.data), wanted - len(self.data))
-        self.is_short = len(self.data) + len(more) < wanted
-        self.data += more
+        if isinstance(self.data, bytes):
+            self.data += self._read(self.start + len(self.data), wanted - len(self.data))[:]
+        else:
+            self.data = self._read(self.start, wanted)
+        self.is_short = len(self.data) < wanted
         return end <= len(self.data)
 
 
@@ -371,7 +376,7 @@ def is_record(window: Window, position: int) -> bool:
     if not window.need(position + size):
         return False
     try:
-        decode_record(window.data, position)
+        decode_record(memoryview(window.data), position)
     except CorruptRecord:
         return False
     return True

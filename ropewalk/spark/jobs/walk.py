@@ -98,6 +98,8 @@ def scan_piece(
     if segment is None:
         return None
     end = segment.base + store.segment_size
+    if first is not None:
+        start = store.page_start(segment, start)
     window = Window(start, end, min(stop + OVERREAD, end) - start, store.reader(segment))
     return scan(window, stop, start=first, check_crc=check_crc), window
 

@@ -127,7 +127,7 @@ def test_a_queue_that_begins_late_is_filled_up_to_its_first_number() -> None:
     assert files == {
         200: blank * 3 + entry(13, 1) + entry(14, 3) + blank + entry(16, 4) + blank * 3,
         400: blank * 10,
-        600: blank + entry(31, 5) + bytes(160),
+        600: blank + entry(31, 5),
     }
 
 
