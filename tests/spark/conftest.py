@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore_glob = ["*.py"]
 
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of a JVM that lives for a minute: what its best compiler makes faster does not run that often."""
+
 
 def unavailable(reason: str) -> None:
     """Skip for want of Spark; where CI=true that is a failure, because there nobody reads skips."""
@@ -40,6 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 **{
                     "spark.app.name": "ropewalk-tests",
                     "spark.driver.memory": "512m",
+                    "spark.driver.extraJavaOptions": QUICK_START,
                     "spark.ui.enabled": "false",
                     "spark.log.level": "OFF",
                     "spark.sql.shuffle.partitions": "2",
