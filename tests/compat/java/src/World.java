@@ -69,7 +69,9 @@ final class World implements AutoCloseable {
 
     DefaultLitePullConsumer litePullConsumer() {
         DefaultLitePullConsumer consumer = placed(new DefaultLitePullConsumer(group));
-        consumer.setPullThreadNums(2);
+        // One for each queue: a pull that the broker holds keeps its thread for up to twenty seconds, and with
+        // fewer threads than queues two that have nothing more keep the others from being asked even once.
+        consumer.setPullThreadNums(4);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         closers.add(consumer::shutdown);
         return consumer;
