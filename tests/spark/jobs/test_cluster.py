@@ -17,9 +17,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.bench.spark_data import make_store
+from tests.processes import checkout_environment
 from tests.spark.jobs.stores import fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of JVMs that live for seconds: what they would compile well they will not run often."""
 
 
 class Daemon:
@@ -33,6 +38,7 @@ class Daemon:
         self.log = folder / f"{name}.log"
         environment = {**os.environ, "SPARK_DAEMON_MEMORY": "128m", "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"SPARK_NO_DAEMONIZE": "1", "SPARK_WORKER_DIR": str(folder / name)}
+        environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK_START
         ensure_java(environment)
         script = Path(pyspark.__file__).parent / "bin" / "spark-class"
         with self.log.open("wb") as out:
@@ -62,23 +68,20 @@ class Daemon:
         self.process.wait()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, long_run: bool) -> Iterator[str]:
-    """The master's address. Six JVMs are no guests for a machine that runs other tests: the long run only."""
-    if not long_run:
-        pytest.skip("starts six JVMs: part of `make test-long`")
-    folder = tmp_path_factory.mktemp("cluster")
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The address of a master with two workers, of one core each."""
     daemons: list[Daemon] = []
     deploy = "org.apache.spark.deploy"
     try:
         words = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        daemons.append(Daemon(folder, "master", f"{deploy}.master.Master", *words))
+        daemons.append(Daemon(tmp_path, "master", f"{deploy}.master.Master", *words))
         port = daemons[0].said(r"Starting Spark master at spark://127.0.0.1:(\d+)")
         address = f"spark://127.0.0.1:{port}"
         for number in range(2):
             name = f"worker-{number}"
             some = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "600m")
-            daemons.append(Daemon(folder, name, f"{deploy}.worker.Worker", *some, address))
+            daemons.append(Daemon(tmp_path, name, f"{deploy}.worker.Worker", *some, address))
         for worker in daemons[1:]:
             worker.said(r"(Successfully registered with master)")
         yield address
@@ -87,32 +90,71 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, long_run: bool) -> Iterato
             daemon.end()
 
 
-def run(cluster: str, *words: object) -> dict[str, Any]:
-    """A command whose driver stands in another folder than everything it is about."""
-    command = [
-        sys.executable, "-m", "ropewalk", "pipeline", *map(str, words), "--master", cluster, "--driver-memory", "512m",
-        "--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1",
-        "--conf", "spark.driver.bindAddress=127.0.0.1", "--json",
-    ]  # fmt: skip
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+DRIVER = """
+import sys
+from ropewalk.spark.session import session
+from tools.pipeline import app
+
+master, *words = sys.argv[1:]
+spark = session(master, **dict(word.split("=", 1) for word in words[: words.index("--")]))
+commands = " ".join(words[words.index("--") + 1 :])
+for command in commands.split(" -- "):
+    app(command.split(), standalone_mode=False)
+spark.stop()
+"""
+"""Several commands in one session: each of its own would start its own three JVMs."""
+
+
+def run(cluster: str, *commands: str) -> list[dict[str, Any]]:
+    """Have a driver, which stands in another folder than everything it is about, carry out commands."""
+    settings = {
+        "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.driver.extraJavaOptions": QUICK_START,
+        "spark.executor.extraJavaOptions": QUICK_START, "spark.ui.enabled": "false", "spark.log.level": "ERROR",
+    }  # fmt: skip
+    words = [f"{name}={value}" for name, value in settings.items()]
+    for command in commands:
+        words += ["--", *command.split(), "--json"]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd="/", env=environment, timeout=500, check=False
+        [sys.executable, "-c", DRIVER, cluster, *words],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env=checkout_environment() | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        timeout=500,
+        check=False,
     )
-    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    assert done.returncode == 0, (done.returncode, done.stdout[-1000:], done.stderr[-3000:])
+    documents: list[dict[str, Any]] = []
+    rest = done.stdout.strip()
+    while rest:
+        document, end = json.JSONDecoder().raw_decode(rest)
+        documents.append(document)
+        rest = rest[end:].strip()
+    return documents
 
 
-def test_stats_export_and_rebuild_run_on_two_workers(cluster: str, tmp_path: Path) -> None:
-    records = 20_000
-    fill(tmp_path / "store", records, segment_size=1 << 20)
-    stats = run(cluster, "stats", "--store", tmp_path / "store")
+def executors(folder: Path) -> set[str]:
+    """The workers that ran an executor of some application."""
+    return {path.parts[-3] for path in folder.glob("worker-*/app-*/*")}
+
+
+def rows_in(lake: Path) -> int:
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in lake.glob("topic=*/**/*.parquet"))
+
+
+def test_jobs_run_on_two_workers(cluster: str, tmp_path: Path, long_run: bool) -> None:
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    records = make_store(store, (2048 if long_run else 32) << 20)
+    commands = [
+        f"stats --store {store}",
+        f"export --store {store} --lake {lake} --target-file-bytes {'128m' if long_run else '4m'}",
+    ]
+    if long_run:
+        fill(tmp_path / "other", 20_000, segment_size=1 << 20)
+        commands.append(f"rebuild --store {tmp_path / 'other'} --out {tmp_path / 'out'} --verify")
+    stats, exported, *rebuilt = run(cluster, *commands)
     assert (stats["messages"], stats["missing"], stats["doubles"]) == (records, 0, 0)
-    exported = run(cluster, "export", "--store", tmp_path / "store", "--lake", tmp_path / "lake")
-    assert exported["rows"] == records
-    assert (
-        sum(pq.ParquetFile(p).metadata.num_rows for p in (tmp_path / "lake").glob("topic=*/**/*.parquet"))
-        == records
-    )
-    rebuilt = run(cluster, "rebuild", "--store", tmp_path / "store", "--out", tmp_path / "out", "--verify")
-    assert (rebuilt["entries"], rebuilt["different"]) == (records, [])
+    assert exported["rows"] == records == rows_in(lake)
+    assert executors(tmp_path) == {"worker-0", "worker-1"}
+    assert [(each["entries"], each["different"]) for each in rebuilt] == [(20_000, [])] * long_run
