@@ -23,6 +23,7 @@ from tools.admin_base import (
     Timeout,
     administrator,
     complete_group,
+    require_group,
     tell_skipped,
 )
 from tools.admin_progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
@@ -73,6 +74,8 @@ def lag(
 ) -> None:
     """Show how far groups are behind; with --watch, redrawn as it changes."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
+        if group is not None and not watch:
+            require_group(admin, group)
         draw(
             admin,
             lambda: (

@@ -17,7 +17,7 @@ import typer
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.codes import Permission, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import Rejected, RopewalkError
 from tools.consume import time_text
 from tools.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
 
@@ -205,6 +205,19 @@ def admin_hint(exc: RopewalkError) -> str | None:
         case ResponseCode.NO_PERMISSION:
             return "the broker does not allow this while it runs; change its configuration and start it again"
     return None
+
+
+def no_such_group(group: str) -> Rejected:
+    """What to raise for a group that is nowhere."""
+    error = Rejected(f"no broker knows a group {group}")
+    error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    return error
+
+
+def require_group(admin: Admin, group: str) -> None:
+    """Raises `Rejected` when no broker knows the group."""
+    if not admin.group_config(group):
+        raise no_such_group(group)
 
 
 class Declined(UsageError):

@@ -55,6 +55,13 @@ WhichBroker = Annotated[
 ]
 
 
+def complete_changeable(incomplete: str) -> list[str]:
+    """The settings of a Ropewalk broker that can be changed while it runs."""
+    from broker.admin_broker import CHANGEABLE  # for whoever presses Tab here, and nobody else
+
+    return sorted(f"{key}=" for key in CHANGEABLE if key.startswith(incomplete))
+
+
 def _percent(status: BrokerStatus, name: str) -> str | None:
     ratio = status.number(name)
     return None if ratio is None else f"{ratio * 100:.0f} %"
@@ -206,7 +213,10 @@ def _matching(settings: dict[str, str], patterns: tuple[str, ...] | list[str]) -
 
 @config_app.command("set")
 def config_set(
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="One or more.")],
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE...", help="One or more.", autocompletion=complete_changeable),
+    ],
     broker: Broker = None,
     cluster: Cluster = None,
     slaves: Annotated[bool, typer.Option("--slaves", help="Slaves too.")] = False,

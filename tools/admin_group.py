@@ -33,6 +33,8 @@ from tools.admin_base import (
     administrator,
     complete_group,
     confirm,
+    no_such_group,
+    require_group,
     show_facts,
     tell_skipped,
 )
@@ -133,7 +135,7 @@ def show(
         configs = admin.group_config(group)
         online = admin.consumers(group)
         if not configs and online is None:
-            raise _no_such_group(group)
+            raise no_such_group(group)
         progress = admin.progress(group)
         clients = Sheet(
             _CLIENT_COLUMNS,
@@ -202,9 +204,8 @@ def status(
     with administrator(name_server, timeout, as_json=as_json) as admin:
         online = admin.consumers(group)
         if online is None:
-            if not admin.group_config(group):
-                raise _no_such_group(group)
-            raise Rejected(f"nobody of group {group} is online")
+            require_group(admin, group)
+            raise Rejected(f"nobody of group {group} is online; start one of its consumers first")
         members = admin.members_status(group)
         silent = admin.skipped
         # Who pulls when it likes shares nothing out.
@@ -268,12 +269,6 @@ def _disagreements(
         elif held[queue] > wanted:
             troubles.append(f"{place} is in the hands of {held[queue]} members at once")
     return troubles
-
-
-def _no_such_group(group: str) -> Rejected:
-    error = Rejected(f"no broker knows a group {group}")
-    error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    return error
 
 
 Retries = Annotated[
@@ -368,8 +363,7 @@ def delete(
     """Delete groups with their progress, retries and dead letters. Asks first."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
         for group in groups:
-            if not admin.group_config(group):
-                raise _no_such_group(group)
+            require_group(admin, group)
             online = admin.consumers(group)
             warning = f" {counted(len(online.clients), 'client')} of it would go on." if online else ""
             confirm(f"Delete group {group} with its progress, retries and dead letters?{warning}", yes=yes)
@@ -401,8 +395,8 @@ def lag(
 ) -> None:
     """Show how far a group is behind, queue by queue."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
-        if not watch and not admin.group_config(group):
-            raise _no_such_group(group)
+        if not watch:
+            require_group(admin, group)
         draw(
             admin,
             lambda: queue_sheet(admin.progress(group, topic)),
@@ -470,8 +464,7 @@ def _move(
     yes: bool,
     as_json: bool,
 ) -> None:
-    if not admin.group_config(group):
-        raise _no_such_group(group)
+    require_group(admin, group)
     queues = list(admin.topic_route(topic).read_queues())
     chosen = [
         queue
@@ -604,8 +597,7 @@ def clone(
 ) -> None:
     """Give one group the progress of another in a topic. Asks first if the target has progress of its own."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
-        if not admin.group_config(target):
-            raise _no_such_group(target)
+        require_group(admin, target)
         before = admin.progress(target, topic)
         if any(queue.consumer_offset for queue in before.queues):
             confirm(

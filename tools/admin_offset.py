@@ -9,6 +9,7 @@ import typer
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.received import TopicQueue
 from ropewalk.client.routes import Queue
+from ropewalk.errors import Rejected
 from tools.admin_base import (
     TIMEOUT_S,
     BrokerNameOption,
@@ -132,6 +133,13 @@ def set_offset(
         if admin.consumers(group) is not None:
             confirm(f"Group {group} is running and will commit its own place over it. Go on?", yes=yes)
         admin.commit_offset(group, source, offset)
+        after = admin.committed_offset(group, source)
+        if after != offset:
+            # A broker takes nothing but a pull as the end of a reset, so that no member commits its old place over it.
+            raise Rejected(
+                f"the broker keeps {after}: the group was reset, and nobody has pulled since; send it on with "
+                f"`ropewalk admin group reset {group} {topic} --to offset:{offset} --queue {queue}`"
+            )
         columns = (("broker", "broker"), ("queue", "queueId"), ("was", "before"), ("is", "offset"))
-        rows = [(chosen.broker_name, chosen.queue_id, before, admin.committed_offset(group, source))]
+        rows = [(chosen.broker_name, chosen.queue_id, before, after)]
         Sheet(columns, rows).show(as_json=as_json, nothing="")

@@ -94,6 +94,13 @@ def _complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     return complete_topic(ctx, incomplete)
 
 
+def _complete_setting(incomplete: str) -> list[str]:
+    from broker.config_keys import KEYS, Mark
+
+    honoured = (key.name for key in KEYS.values() if key.mark is Mark.HONOURED)
+    return sorted(f"{name}=" for name in honoured if name.startswith(incomplete))
+
+
 def _complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     from tools.admin_base import complete_group
 
@@ -162,7 +169,12 @@ def broker(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override one configuration key; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override one configuration key; may be repeated.",
+            autocompletion=_complete_setting,
+        ),
     ] = None,
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="Keep data in a temporary directory that is removed at exit.")

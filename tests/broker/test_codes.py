@@ -97,6 +97,19 @@ def test_the_readme_lists_every_code_that_is_served_and_no_other(running: InProc
     assert told == built - REFUSED_IN_WORDS
 
 
+def test_the_readme_lists_every_code_of_a_broker_that_is_refused(running: InProcess) -> None:
+    handlers = running.broker.handlers
+    refused = (MESSAGING | POP | TOPICS_AND_GROUPS | BROKER_ADMIN | HA) - NAME_SERVER
+    refused -= handlers.hot.keys() | handlers.cold.keys()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    start = readme.index("| request codes of what is not built")
+    row = readme[start : readme.index(", and every other code", start)]
+    told = {int(number) for number in re.findall(r"\b\d+\b", row)}
+    for first, last in re.findall(r"(\d+) to (\d+)", row):
+        told |= set(range(int(first), int(last)))
+    assert told == refused
+
+
 def test_codes_that_are_answered_have_one_handler_each(running: InProcess) -> None:
     handlers = running.broker.handlers
     assert not handlers.hot.keys() & handlers.cold.keys()

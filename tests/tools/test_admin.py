@@ -232,6 +232,11 @@ def test_a_group_is_sent_elsewhere_only_when_somebody_says_so(
         {"broker": BROKER, "queueId": 1, "before": 1, "offset": 2}
     ]
     assert [row["offset"] for row in shell.json("offset", "search", topic, "1500000000000")] == [0, 0]
+    shell.json("group", "skip", other, topic, "--yes")
+    kept = shell("offset", "set", other, topic, "1", "2")
+    assert kept.status == 1 and "the broker keeps 4: the group was reset" in kept.errors
+    assert f"group reset {other} {topic} --to offset:2 --queue 1" in kept.errors
+    assert shell("lag", ropewalk_broker.group("nobody")).status == 1
 
 
 def test_a_yes_on_the_terminal_is_enough(ropewalk_broker: RopewalkBroker) -> None:
@@ -560,6 +565,9 @@ def test_a_shell_completes_commands_options_and_names(ropewalk_broker: RopewalkB
     assert complete(ropewalk_broker, f"ropewalk admin group lag {group[:-3]}") == [group]
     assert complete(ropewalk_broker, f"ropewalk consume {topic[:-3]}") == [topic]
     assert complete(ropewalk_broker, "ropewalk admin broker wipe-write-perm b") == [BROKER]
+    assert complete(ropewalk_broker, "ropewalk admin broker config set maxM") == ["maxMessageSize="]
+    assert complete(ropewalk_broker, "ropewalk broker --set flushDisk") == ["flushDiskType="]
+    assert complete(ropewalk_broker, "ropewalk drill run switc") == ["switch"]
 
 
 def test_completion_is_silent_without_a_name_server(tmp_path: Path) -> None:

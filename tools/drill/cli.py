@@ -66,7 +66,12 @@ def list_drills(as_json: Json = False) -> None:
 @app.command()
 def run(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Drills to run, one after the other, or `all`.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Drills to run, one after the other, or `all`.",
+            autocompletion=lambda: [*(drill.name for drill in DRILLS), "all"],
+        ),
     ],
     seconds: Annotated[float, typer.Option(min=1.0, help="How long the load lasts.")] = 12.0,
     rate: Annotated[float, typer.Option(min=1.0, help="Messages a second to send.")] = 300.0,
