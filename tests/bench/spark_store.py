@@ -335,6 +335,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--only", default=",".join(PARTS), help="of " + ", ".join(PARTS))
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's"
+    )
     given = parser.parse_args()
     wanted = given.only.split(",")
     if unknown := [name for name in wanted if name not in PARTS]:
@@ -342,7 +345,8 @@ def main() -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(Path(temporary), given.rounds)
-        spark = local_session(2, heap=given.heap, **{"spark.log.level": "ERROR"})
+        settings = dict(word.split("=", 1) for word in given.conf)
+        spark = local_session(2, heap=given.heap, **{"spark.log.level": "ERROR", **settings})
         try:
             make_everything(bench, spark, given.megabytes << 20, given.body)
             print(
