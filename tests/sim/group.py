@@ -86,11 +86,13 @@ class World:
         self.net.on_sent = self._sent
         self.net.half_open = self.chance.choice((0.0, 0.3))
         self.history = History()
+        self.copies = self.chance.choice((2, 2, 3))
+        """On how many machines a message has to be before it is acknowledged."""
         self.settings = {
             "mappedFileSizeCommitLog": str(self.chance.choice((1 << 16, 1 << 17))),
             "mappedFileSizeConsumeQueue": "2000",
             "messageIndexEnable": "false",
-            "inSyncReplicas": self.chance.choice(("2", "2", "2", "3")),
+            "inSyncReplicas": str(self.copies),
             "slaveTimeout": "800",
             "flushDiskType": "SYNC_FLUSH" if self.power_fails else "ASYNC_FLUSH",
             "ackAfterFlush": "true" if self.power_fails else "false",
@@ -123,7 +125,7 @@ class World:
     def next_message(self) -> tuple[Command, bytes]:
         """A send that nobody sent before, and its body."""
         self._numbers += 1
-        body = f"{self.seed}:{self._numbers}:".encode() + bytes(self.chance.choice((0, 10, 900)))
+        body = f"{self.seed}:{self._numbers}:".encode() + bytes(self.chance.choice((0, 10, 900, 5000)))
         key = f"7F0000010ABC18B4AAC2{self._numbers:012X}"
         ext = {
             "a": "p",
@@ -153,14 +155,22 @@ class World:
         node = end.host
         if _STORED not in piece or not isinstance(node, Node):
             return
-        if not node.is_master:
-            raise Broken(f"{node} gave status 0 when it was deposed already")
         reign = node.broker.member.record.reign
-        if reign < self._last_reign:
-            raise Broken(
+        if not node.is_master:
+            self._broken(f"{node} gave status 0 when it was deposed already")
+        elif reign < self._last_reign:
+            self._broken(
                 f"{node} gave status 0 in epoch {reign}, after a master of epoch {self._last_reign} did"
             )
-        self._last_reign = reign
+        self._last_reign = max(reign, self._last_reign)
+
+    def _broken(self, why: str) -> None:
+        """End the run, though whoever is on the stack may catch what a handler raises."""
+
+        def end() -> None:
+            raise Broken(why)
+
+        self.events.later(0, end)
 
     # -- what the name server knows ----------------------------------------------------------------------
 
@@ -176,7 +186,7 @@ class World:
         node = next((each for each in self.nodes if f"{each.ip}:{BROKER_PORT}" == address), None)
         before, self._in_route = self._in_route, node
         if before is not None and node is not None and node.led < before.led:
-            raise Broken(
+            self._broken(
                 f"{node}, which led in epoch {node.led} last, took the place of {before}, the master of epoch "
                 f"{before.led}, at the name server"
             )
@@ -198,7 +208,7 @@ class World:
             await self._until_rest(5.0)
             for number in range(3):
                 Producer(self, number)
-            await trio.sleep(0.2)
+            await trio.sleep(self.chance.uniform(0, 0.4))
             await Trouble(self, nursery).go_on(seconds or self.chance.choice((1.0, 2.0, 3.0, 6.0)))
             self.net.heal()
             await trio.sleep(self.chance.uniform(0, 0.5))

@@ -310,7 +310,7 @@ class Operator:
         message: Any = (
             RangesAsk([])
             if send.ask is Ask.LOOK
-            else EpochAsk("DefaultCluster", "b", send.epoch, send.by, send.broker_id, send.master)
+            else EpochAsk("DefaultCluster", "b", send.epoch, send.by, send.broker_id, send.master, send.terms)
         )
         try:
             answer = await self._call(send.address, Command(ASKS[send.ask], {}, encode(message)))

@@ -43,9 +43,12 @@ class Trouble:
             self._half_open,
             self._two_operators,
             self._dying_operator,
+            self._forgotten_master,
         ]
         # Not every kind of bad luck in every life: they would hide each other.
         some = self._chance.sample(stories, self._chance.randrange(2, 5))
+        if world.copies == 3:
+            some.append(self._half_open)  # where two slaves are needed, one must not be taken for both
         self._stories: list[Callable[[], Awaitable[None]]] = [self._stroke, *some, *some]
 
     async def go_on(self, seconds: float) -> None:
@@ -202,18 +205,37 @@ class Trouble:
         master, (one, other) = self._roles()
         self._cut(one, other.ip, both=True)
         self._cut(master, other.ip, both=True)
+        self._cut(master, OPERATOR, both=True)
         one.slow_disk = self._chance.random() < 0.5
+        at_disk = self._chance.random() < 0.3
 
         def on_phase(phase: Phase) -> None:
-            if phase is Phase.ACCEPT:
+            if phase is Phase.ACCEPT and at_disk:
                 self._crash_at_disk(one, 3)
             elif phase is Phase.PROMOTE:
-                self._kill(one, 0.05)
+                self._kill(one, 0.02)
 
-        handover = self._world.operator.hand_over(Kind.FAILOVER, unseen=[master], on_phase=on_phase)
-        await handover
+        await self._world.operator.hand_over(Kind.FAILOVER, unseen=[master], on_phase=on_phase)
         self._start_later(one, self._chance.uniform(0.02, 0.2))
         await self._pause(0.3, 1)
+
+    async def _forgotten_master(self) -> None:
+        """Slaves that were started anew do not know who led them; then the one that has everything goes too."""
+        master, (late, other) = self._roles()
+        self._cut(master, late.ip, both=True)
+        await self._pause(0.05, 0.4)
+        for node, down_s in ((master, 2.5), (other, 0.02), (late, 0.02)):
+            self._kill(node, down_s, power=False)
+        await self._pause(0.1, 0.3)
+
+        def on_phase(phase: Phase) -> None:
+            if phase is Phase.PROMOTE:
+                self._cut(late, other.ip, both=True)
+
+        await self._world.operator.hand_over(Kind.FAILOVER, on_phase=on_phase)
+        await self._pause(0, 0.2)
+        self._kill(other, self._chance.uniform(1, 2), power=False)
+        await self._world.operator.hand_over(Kind.FAILOVER)
 
     async def _power_after_answer(self) -> None:
         """Machines lose their power moments after something was answered, with disks that are slow to flush."""
@@ -237,11 +259,11 @@ class Trouble:
         """A slave connects anew while its master still has the old connection; the other slave hears nothing."""
         master, (one, other) = self._roles()
         self._net.cuts.add((master.ip, other.ip))
-        for _time in range(self._chance.randrange(1, 4)):
-            await self._pause(0.02, 0.3)
+        for _time in range(self._chance.randrange(1, 3)):
+            await self._pause(0.02, 0.2)
             self._net.leave_half_open(one.ip, (master.ip, HA_PORT))
-        await self._pause(0.1, 0.6)
-        if self._chance.random() < 0.7:
+        await self._pause(0.3, 0.7)
+        if self._chance.random() < 0.8:
             self._kill(master, self._chance.uniform(1, 2))
             self._kill(one, self._chance.uniform(1, 2))
             self._net.heal()
@@ -249,23 +271,37 @@ class Trouble:
             await self._pause(0, 0.3)
 
     async def _two_operators(self) -> None:
-        """Two of them at once, who see different parts of the group."""
+        """Two of them at once, who see different parts of the group; perhaps the second when the first is half done."""
         master, (one, other) = self._roles()
         kinds = (Kind.FAILOVER, self._chance.choice((Kind.FAILOVER, Kind.SWITCH)))
         if self._chance.random() < 0.5:
             self._cut(master, self._chance.choice((one, other)).ip)
         if self._chance.random() < 0.3:
             self._net.slow.add(self._chance.choice((one, other)).ip)
-        one.slow_disk = self._chance.random() < 0.3
+        if self._chance.random() < 0.4:
+            self._cut(master, OPERATOR, both=True)
+        one.slow_disk, other.slow_disk = self._chance.choice(((False, False), (True, False), (True, True)))
+        second_waits_for = self._chance.choice((Phase.ACCEPT, Phase.PROMOTE))
+        begun = trio.Event()
 
-        async def hand_over(kind: Kind) -> None:
-            await self._pause(0, 0.05)
-            unseen = [master] if kind is Kind.FAILOVER else []
-            await self._world.operator.hand_over(kind, unseen=unseen)
+        def on_phase(phase: Phase) -> None:
+            if phase is second_waits_for:
+                begun.set()
+
+        async def first() -> None:
+            unseen = [master] if kinds[0] is Kind.FAILOVER else []
+            await self._world.operator.hand_over(kinds[0], unseen=unseen, on_phase=on_phase)
+            begun.set()
+
+        async def second() -> None:
+            await begun.wait()
+            await self._pause(0, 0.02)
+            unseen = [master] if kinds[1] is Kind.FAILOVER else []
+            await self._world.operator.hand_over(kinds[1], unseen=unseen)
 
         async with trio.open_nursery() as nursery:
-            for kind in kinds:
-                nursery.start_soon(hand_over, kind)
+            nursery.start_soon(first)
+            nursery.start_soon(second)
         await self._pause(0.1, 0.8)
 
     async def _dying_operator(self) -> None:
