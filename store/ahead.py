@@ -1,11 +1,12 @@
-"""Ahead of the writer: pages that are present before bytes come, and the next segment before the last one is full.
+"""Ahead of the writer: zeros on the disk where records will stand, and the next segment before the last one is full.
 
-An append is a copy into mapped memory, and has to stay one: neither a page fault that reads the disk nor the
-creation of a file belongs into a turn of the loop. So one worker thread touches the pages of the last segment a
-window ahead of the write position, and creates a spare segment while there is still room.
+Under SYNC_FLUSH a flush takes three times as long where the file system has to note that a block holds data from now
+on (ext4, fdatasync of 16 KiB: 0.37 ms in blocks that are only reserved, 0.13 ms in blocks that were written before).
+So one worker thread writes zeros a window ahead of the write position. The same thread creates a spare segment while
+there is still room, because to create a file does not belong into a turn of the loop.
 
-    |=== written ===|--- present: at least half a window ---|        |   spare: its first pages present   |
-                    ^ write position                        ^ prefaulted position
+    |=== written ===|--- zeros on the disk: at least half a window ---|        |   spare   |
+                    ^ write position                                  ^ filled position
 
 A disk without room for a spare is asked again once a second; `full` tells meanwhile why appends are refused, if they
 are. At most one of each kind of job is under way. Rolling into the spare is the business of `commitlog`, and waiting
@@ -14,12 +15,49 @@ for it that of `message_store`.
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
 from store.commitlog import CommitLog
-from store.disk import DiskFull
+from store.disk import DiskFull, MappedFile
 from store.segment import Segment
 from store.workers import Completions, Helpers, Worker
 
 _SPARE_INTERVAL_MS = 1000
+_ZEROS = bytes(256 << 10)
+
+
+class Filling:
+    """Zeros being written to a part of a segment that holds nothing yet, while the log grows towards it.
+
+    Who writes the log claims its bytes first. A claim that reaches into the part ends the filling: it waits for the
+    piece at hand, a fraction of a millisecond, and no zero is written behind it.
+    """
+
+    def __init__(self, file: MappedFile, start: int, end: int) -> None:
+        self._file = file
+        self._start, self._end = start, end
+        self._claimed = 0
+        self._lock = threading.Lock()
+
+    def claim(self, end: int) -> None:
+        """On the loop: bytes up to `end` are the log's from now on. HOT."""
+        if end > self._start:
+            with self._lock:
+                self._claimed = end
+
+    def run(self) -> None:
+        """On the worker thread."""
+        at = self._start
+        with contextlib.suppress(OSError):  # the writer will meet it too, and say so
+            while at < self._end:
+                size = min(len(_ZEROS), self._end - at)
+                with self._lock:
+                    if self._claimed > at:
+                        return
+                    self._file.write_at(at, _ZEROS[:size])
+                self._file.start_write_back(at, size)
+                at += size
 
 
 class Ahead:
@@ -33,6 +71,7 @@ class Ahead:
         segment_size: int,
         window: int,
         idle_window: int,
+        fills: bool,
         helpers: Helpers,
         completions: Completions,
     ) -> None:
@@ -44,10 +83,10 @@ class Ahead:
         self._segment_size = segment_size
         self._window = window
         self._idle_window = idle_window
+        self._fills = fills
         self._helpers = helpers
         self._completions = completions
         self._begun_at = 0
-        self._prefaulting = False
         self._next_spare_ms = 0
 
     def begin(self, end_offset: int) -> None:
@@ -60,28 +99,19 @@ class Ahead:
         self._next_spare_ms = 0
 
     def tick(self, now: int) -> None:
-        """Keep pages present before the writer, and a spare segment before the last one is full; `now` in ms."""
+        """Keep zeros ahead of the writer, and a spare segment before the last one is full; `now` in ms."""
         if not self._log.segments:
-            last_end, room, last = 0, 0, None
+            last_end, room = 0, 0
         else:
             last = self._log.segments[-1]
             last_end, room = last.end_offset, last.size - last.write_position
-        window = self._window
-        if last is not None and not self._prefaulting:
-            ahead = last.prefaulted_position - last.write_position
-            # The window is small until something has been written, so that an idle broker stays small.
-            window = (
-                window
-                if self._log.end_offset > self._begun_at + self._idle_window // 2
-                else self._idle_window
-            )
-            if ahead < window // 2 and last.prefaulted_position < last.size:
-                self._prefault(last, max(last.write_position, last.prefaulted_position), window)
+            if self._fills:
+                self._fill(last)
         if (
             self._log.spare is None
             and not self.spare_wanted
             and now >= self._next_spare_ms
-            and room < max(2 * window, self._segment_size // 4)
+            and room < max(2 * self._window, self._segment_size // 4)
         ):
             self.spare_wanted = True
             self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn
@@ -113,15 +143,21 @@ class Ahead:
         self.worker.submit(make, take)
         return None
 
-    def _prefault(self, segment: Segment, position: int, window: int) -> None:
-        self._prefaulting = True
-        end = min(position + window, segment.size)
+    def _fill(self, last: Segment) -> None:
+        # The window is small until something has been written, so that an idle broker writes little.
+        has_grown = self._log.end_offset > self._begun_at + self._idle_window // 2
+        window = self._window if has_grown else self._idle_window
+        start = max(last.write_position, last.filled_position)
+        if last.filling is not None or start - last.write_position >= window // 2 or start >= last.size:
+            return
+        end = min(start + window, last.size)
+        filling = last.filling = Filling(last.file, start, end)
 
-        def done(_result: object) -> None:
-            self._prefaulting = False
-            segment.prefaulted_position = end
+        def done(_result: None) -> None:
+            last.filling = None
+            last.filled_position = end
 
-        self.worker.submit(lambda: segment.file.prefault(position, end - position), done)
+        self.worker.submit(filling.run, done)
 
     def _make_spare(self, base_offset: int) -> Segment | DiskFull:
         """On the worker thread."""
@@ -129,9 +165,9 @@ class Ahead:
             spare = self._log.allocate(base_offset)
         except DiskFull as exc:
             return exc
-        window = min(self._idle_window, spare.size)
-        spare.file.prefault(0, window)
-        spare.prefaulted_position = window
+        if self._fills:
+            spare.filled_position = min(self._idle_window, spare.size)
+            Filling(spare.file, 0, spare.filled_position).run()
         return spare
 
     def _take_spare(self, spare: Segment | DiskFull) -> None:

@@ -71,9 +71,7 @@ class Follower:
                     f"a frame at log offset {offset} crosses the end of the segment at {segment.base_offset}: "
                     f"is mappedFileSizeCommitLog ({segment.size} here) the master's?"
                 )
-            position = segment.write_position
-            segment.map[position : position + count] = data[taken : taken + count] if taken else data
-            segment.write_position += count
+            segment.append(data[taken : taken + count] if taken else data)
             taken += count
             self._scan(segment)
         return taken

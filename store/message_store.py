@@ -79,8 +79,9 @@ class StoreConfig:
     flush_interval_ms: int = 500
     queue_flush_interval_ms: int = 1000
     warm_window: int = 256 << 20
-    prefault_window: int = 64 << 20
-    prefault_idle: int = 6 << 20
+    fill_window: int = 32 << 20
+    fill_idle: int = 4 << 20
+    """How far zeros are written ahead of the log's end under SYNC_FLUSH: at most, and while nothing is sent."""
     delay_levels: DelayLevels = DEFAULT_LEVELS
     index: Geometry | None = None
     """The shape of the key index; None builds none."""
@@ -147,8 +148,9 @@ class MessageStore:
         self._ahead = Ahead(
             self.log,
             config.segment_size,
-            config.prefault_window,
-            config.prefault_idle,
+            config.fill_window,
+            config.fill_idle,
+            config.sync_flush,
             self._helpers,
             self.completions,
         )

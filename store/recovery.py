@@ -486,9 +486,9 @@ def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
         segment = log.segments[-1]
         position = end - segment.base_offset
         findings += _copy_aside(segment, position, tails, disk)
-        segment.write_position = segment.prefaulted_position = position
+        segment.write_position = segment.filled_position = position
         for earlier in log.segments[:-1]:
-            earlier.write_position = earlier.prefaulted_position = earlier.size
+            earlier.write_position = earlier.filled_position = earlier.size
     return findings
 
 

@@ -334,8 +334,8 @@ def _build(layout: Layout, done: Repaired) -> None:
         layout.config(sync_flush=True, checksum_block=BLOCK_SIZE),
         index=layout.index,
         index_in_process=False,
-        prefault_idle=0,
-        prefault_window=0,
+        fill_idle=0,
+        fill_window=0,
     )
     store = MessageStore(config, Disk(), lambda: int(time.time() * 1000), lambda: None)
     store.open()

@@ -20,6 +20,7 @@ from ropewalk.format.record import encode_blank
 from store.disk import MappedFile
 
 if TYPE_CHECKING:
+    from store.ahead import Filling
     from store.checksums import Checks
 
 FILLER_HEADER_SIZE = 8
@@ -30,9 +31,10 @@ class Segment:
         "base_offset",
         "checks",
         "file",
+        "filled_position",
+        "filling",
         "map",
         "pins",
-        "prefaulted_position",
         "size",
         "write_position",
     )
@@ -43,7 +45,10 @@ class Segment:
         self.map = file.map
         self.size = file.size
         self.write_position = write_position
-        self.prefaulted_position = write_position
+        self.filled_position = write_position
+        """Up to here zeros were written ahead of the writer (`store.ahead`)."""
+        self.filling: Filling | None = None
+        """Who writes them at the moment."""
         self.pins = 0
         """How many reads off the loop hold this segment; its file stays until there are none. The loop's own."""
         self.checks: Checks | None = None
@@ -61,15 +66,21 @@ class Segment:
     def write(self, records: Sequence[bytes]) -> None:
         """Place encoded records after the last one; the caller has asked `has_room_for`."""
         data = b"".join(records)
+        assert self.write_position + len(data) + FILLER_HEADER_SIZE <= self.size or not data
+        self.append(data)
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Place bytes after the last ones. Raises OSError. HOT."""
         position = self.write_position
         end = position + len(data)
-        assert end + FILLER_HEADER_SIZE <= self.size or not data, (position, len(data), self.size)
-        self.map[position:end] = data
+        if self.filling is not None:
+            self.filling.claim(end)
+        self.file.write_at(position, data)
         self.write_position = end
 
     def seal(self) -> None:
         """Write the filler and count this segment as full."""
         remaining = self.size - self.write_position
         assert remaining >= FILLER_HEADER_SIZE, (self.base_offset, self.write_position, self.size)
-        self.map[self.write_position : self.write_position + FILLER_HEADER_SIZE] = encode_blank(remaining)
+        self.append(encode_blank(remaining))
         self.write_position = self.size

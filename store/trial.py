@@ -26,12 +26,11 @@ class TrialMapped(MappedFile):
         self.size = size
         self.map = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
         self._fd = fd
-        self._address = 0
+
+    def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self.map[position : position + len(data)] = bytes(data)
 
     def sync(self) -> None:
-        pass
-
-    def prefault(self, position: int, size: int) -> None:
         pass
 
 

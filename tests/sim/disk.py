@@ -92,7 +92,10 @@ class SimMapped(MappedFile):
             piece = data[at : at + PAGE]
             self._file.data[position + at : position + at + len(piece)] = piece
 
-    def prefault(self, position: int, size: int) -> None:
+    def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self._file.data[position : position + len(data)] = data
+
+    def start_write_back(self, position: int, size: int) -> None:
         pass
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -89,11 +89,11 @@ class World:
             queue_file_size=self.chance.choice((200, 400, 2000)),
             sync_flush=sync_flush,
             warm_window=1 << 20,
-            prefault_window=8192,
+            fill_window=8192,
             # In one life of four the end of the log is under checksums, and looked at again at each start.
             checksum_block=512 if seed % 4 == 3 else 0,
             check_at_start=1 << 20 if seed % 4 == 3 else 0,
-            prefault_idle=4096,
+            fill_idle=4096,
         )
         self.helpers = SteppedHelpers()
         self.number = 0

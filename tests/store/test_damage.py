@@ -82,7 +82,7 @@ def rest(store: MessageStore, helpers: SteppedHelpers) -> None:
 def write(*, sync_flush: bool, ending: str, check_at_start: int = 1 << 30) -> Pristine:
     config = StoreConfig(
         root=ROOT, log_directory=LOG, store_host=HOST, segment_size=SEGMENT_SIZE, queue_file_size=200,
-        sync_flush=sync_flush, warm_window=1 << 20, prefault_window=4096, prefault_idle=4096,
+        sync_flush=sync_flush, warm_window=1 << 20, fill_window=4096, fill_idle=4096,
         checksum_block=256, check_at_start=check_at_start,
     )  # fmt: skip
     disk = SimDisk(random.Random(7))

@@ -150,11 +150,11 @@ def test_data_ranges_leave_out_the_holes(tmp_path: Path) -> None:
     assert paged.data_ranges(MIB) == []
 
 
-def test_prefaulting_changes_no_byte(tmp_path: Path) -> None:
+def test_what_is_written_stands_in_the_map_and_in_the_file(tmp_path: Path) -> None:
     file = Disk().allocate(tmp_path / "segment", MIB)
-    file.map[10:13] = b"abc"
-    file.prefault(5000, 2 * MIB)
-    assert file.map[:] == bytes(10) + b"abc" + bytes(MIB - 13)
+    file.write_at(10, b"abc")
+    file.start_write_back(0, MIB)
+    assert file.map[:] == bytes(10) + b"abc" + bytes(MIB - 13) == (tmp_path / "segment").read_bytes()
     file.close()
 
 

@@ -1,0 +1,71 @@
+"""Ahead of the writer: zeros come where nothing stands yet, and never over what the log has put there."""
+
+import threading
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.ahead import Filling
+from store.disk import Disk, MappedFile
+from store.segment import Segment
+
+SIZE = 4 << 20
+
+
+def test_what_the_writer_places_while_zeros_are_written_ahead_stays(tmp_path: Path) -> None:
+    """Real threads over a real file: the writer runs through the part that is being filled."""
+    file = Disk().allocate(tmp_path / "segment", SIZE)
+    segment = Segment(0, file)
+    piece = bytes(range(1, 256)) * 4
+    for _ in range(200):
+        start = segment.write_position
+        if start + 100 * len(piece) > SIZE:
+            break
+        segment.filling = filling = Filling(file, start + 5 * len(piece), SIZE)
+        thread = threading.Thread(target=filling.run)
+        thread.start()
+        for _ in range(40):
+            segment.append(piece)
+        thread.join()
+        segment.filling = None
+    written = segment.write_position
+    assert written > SIZE // 2
+    assert file.map[:written] == piece * (written // len(piece))
+    assert file.map[written:].count(0) == SIZE - written
+    file.close()
+
+
+class Stepped(MappedFile):
+    """A file in memory whose writer gets its turn in the middle of a filling."""
+
+    def __init__(self) -> None:
+        self.map = bytearray(SIZE)  # type: ignore[assignment]
+        self.size = SIZE
+        self.turns: list[int] = []
+        self.segment: Segment | None = None
+
+    def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self.map[position : position + len(data)] = data
+
+    def start_write_back(self, position: int, size: int) -> None:
+        if self.turns and self.segment is not None:
+            self.segment.append(b"x" * self.turns.pop(0))
+
+
+@given(
+    before=st.integers(0, SIZE // 2),
+    lead=st.integers(0, SIZE // 4),
+    turns=st.lists(st.integers(1, 600_000), max_size=6),
+)
+def test_a_writer_that_overtakes_ends_the_filling(before: int, lead: int, turns: list[int]) -> None:
+    file = Stepped()
+    segment = Segment(0, file, before)
+    file.map[before:] = b"d" * (SIZE - before)  # so that every zero shows
+    filling = segment.filling = Filling(file, before + lead, SIZE)
+    file.segment, file.turns = segment, [size for size in turns if sum(turns) < SIZE - before]
+    filling.run()
+    while file.turns:
+        segment.append(b"x" * file.turns.pop(0))
+    written = file.map[before : segment.write_position]
+    assert written.count(b"x") == len(written)
