@@ -271,14 +271,16 @@ class AdminHa:
     def promote(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
         member = self._broker.member
-        self._carry_out(request, session, member.core.promote(ask.epoch, ask.by, old_master=ask.master))
+        self._carry_out(
+            request, session, member.core.promote(ask.epoch, ask.by, old_master=ask.master, terms=ask.terms)
+        )
 
     def follow(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
         member = self._broker.member
         if ask.master == member.address:
             raise Refused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
-        self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master))
+        self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.terms))
 
     def forget_slave(self, request: Command, session: Session) -> None:
         """A slave will not come back: it is not waited for, nor asked for its promise, any more.

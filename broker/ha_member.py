@@ -297,6 +297,7 @@ class HaMember:
             broker_id=record.broker_id,
             address=self.address,
             role=record.role,
+            doubt=record.overtaken[-1][0] if record.overtaken else 0,
             epoch=record.epoch,
             reign=record.reign,
             begin=store.log.min_offset,

@@ -39,7 +39,7 @@ from ha.hello import (
     proof_of,
 )
 from ha.metadata import SyncAnswer, SyncAsk
-from ha.roles import MASTER_ID, SLAVE, Outcome
+from ha.roles import MASTER_ID, SLAVE, Outcome, Terms
 from ropewalk.client.anyio_shell import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
@@ -217,7 +217,7 @@ class SlaveSync:
                     f"{address} reigns in epoch {welcome.epoch}, and {member.record.epoch} is accepted here"
                 )
             if welcome.epoch > member.record.reign:
-                await self._become_slave(welcome.epoch, address)
+                await self._become_slave(welcome.epoch, address, welcome.terms)
                 raise NotSame(f"epoch {welcome.epoch} has begun: connecting anew")
             epochs = Epochs.of(welcome.epochs)
             mine = Extent(view.begin, view.end)
@@ -289,9 +289,9 @@ class SlaveSync:
         self._member.diverged = About(why, begin, mine.end, self._broker.now_ms(), address, epoch)
         raise NotSame(f"the log has to be cut first: {why}")
 
-    async def _become_slave(self, epoch: int, address: str, broker_id: int = 0) -> None:
+    async def _become_slave(self, epoch: int, address: str, terms: Terms, broker_id: int = 0) -> None:
         member = self._member
-        outcome: Outcome = member.core.follow(epoch, broker_id or member.record.broker_id, address)
+        outcome: Outcome = member.core.follow(epoch, broker_id or member.record.broker_id, address, terms)
         if outcome.refusal is not None:
             raise NotSame(outcome.refusal)
         await self._saved(lambda done: member.carry_out(outcome, done))
@@ -463,7 +463,7 @@ class SlaveSync:
                 "there is a newer master", address=newest.address, epoch=newest.reign, broker_id=broker_id
             )
             try:
-                await self._become_slave(newest.reign, newest.address, broker_id)
+                await self._become_slave(newest.reign, newest.address, newest.terms, broker_id)
             except NotSame as exc:
                 self._say("the newer master is not followed", str(exc))
         elif member.core.is_master:

@@ -106,7 +106,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 class EpochAsk(msgspec.Struct, frozen=True):
-    """ACCEPT, RELEASE, PROMOTE and FOLLOW; the last two fields are for those that need them."""
+    """ACCEPT, RELEASE, PROMOTE and FOLLOW; the last three fields are for those that need them."""
 
     cluster: str
     broker_name: str
@@ -114,6 +114,7 @@ class EpochAsk(msgspec.Struct, frozen=True):
     by: str
     broker_id: int = 0
     master: str = ""
+    terms: Terms | None = None
 
 
 class SlaveView(msgspec.Struct, frozen=True):
@@ -164,11 +165,13 @@ class StandingMessage(msgspec.Struct, frozen=True):
     """Places of its log that do not match their checksums, and are not served."""
     mended: int = 0
     """Places that it has taken from another member's copy since it started."""
+    doubt: int = 0
+    """The newest epoch that was promised to somebody else before, and neither released nor heard of again."""
 
     def standing(self) -> Standing:
         return Standing(
             self.address, self.broker_id, self.role, self.epoch, self.reign, self.end, self.log_epoch,
-            self.waiting, self.terms, self.master_end, self.master_age_ms,
+            self.waiting, self.terms, self.master_end, self.master_age_ms, self.doubt,
         )  # fmt: skip
 
 

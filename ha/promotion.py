@@ -69,6 +69,8 @@ class Standing:
     """What a slave last heard of its master's end."""
     master_age_ms: int = -1
     """How long before contact with the master was lost, or before now, that was; -1: never heard."""
+    doubt: int = 0
+    """The newest epoch that it promised to somebody else before, and has heard nothing of since."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -105,6 +107,11 @@ def choose(
         best = max(best, master.rank)
     elif terms.required_acks == 0:
         risk = _at_risk(terms, slaves, best, "this group acknowledges before any slave has a message")
+    elif (doubt := max(each.doubt for each in slaves)) > max(each.reign for each in slaves):
+        # Its master would have terms that nobody here knows, and may have acknowledged under them.
+        risk = _at_risk(
+            terms, slaves, best, f"somebody may have become master of epoch {doubt}, and does not answer"
+        )
     elif len(counted) < terms.answers_needed:
         risk = _at_risk(
             terms,
@@ -168,6 +175,8 @@ class Send:
     by: str
     broker_id: int = 0
     master: str = ""
+    terms: Terms | None = None
+    """For PROMOTE the newest that anybody knows, for FOLLOW the new master's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,7 @@ class Handover:
         """Why it failed, or what was at risk when `force` went on."""
         self.master_standing: Standing | None = None
         self._accepted: dict[str, Standing] = {}
+        self._terms: Terms | None = None
         self._tried: set[str] = set()
         """Who was asked to accept: an answer that was lost may have been a yes."""
         self._open: set[str] = set()
@@ -352,15 +362,21 @@ class Handover:
             return self._give_up(choice.reason + told)
         self.winner = choice.winner
         self.phase = Phase.PROMOTE
-        return [self._send(self.winner.address, Ask.PROMOTE, master=self.master)]
+        known = [
+            *self._accepted.values(),
+            *([self.master_standing] if self.master_standing is not None else []),
+        ]
+        self._terms = newest_terms(known)
+        return [self._ask_to_lead(self.winner.address)]
+
+    def _ask_to_lead(self, address: str) -> Send:
+        return Send(address, Ask.PROMOTE, self.epoch, self.by, master=self.master, terms=self._terms)
 
     def _promoted(self, answer: Answer) -> list[Send]:
         assert self.winner is not None
         if answer.standing is None and not answer.refusal:
             self._answer_lost = True
-            return [
-                self._send(self.winner.address, Ask.PROMOTE, master=self.master)
-            ]  # it may be one: ask again
+            return [self._ask_to_lead(self.winner.address)]  # it may be one: ask again
         if answer.standing is None:
             reason = f"{self.winner.address} does not become master: {answer.refusal}"
             if not self._answer_lost:
@@ -377,7 +393,17 @@ class Handover:
         for address in sorted((self._accepted.keys() | {self.master}) - {self.winner.address, ""}):
             member = self._accepted.get(address)
             broker_id = member.broker_id if member is not None else old_id
-            sends.append(self._send(address, Ask.FOLLOW, broker_id=broker_id, master=self.winner.address))
+            sends.append(
+                Send(
+                    address,
+                    Ask.FOLLOW,
+                    self.epoch,
+                    self.by,
+                    broker_id,
+                    self.winner.address,
+                    self.winner.terms,
+                )
+            )
         self._open = {send.address for send in sends}
         if not sends:
             self.phase = Phase.DONE
@@ -394,5 +420,5 @@ class Handover:
             self.phase = Phase.FAILED
         return [self._send(address, Ask.RELEASE) for address in sorted(self._tried)]
 
-    def _send(self, address: str, ask: Ask, *, broker_id: int = 0, master: str = "") -> Send:
-        return Send(address, ask, self.epoch, self.by, broker_id, master)
+    def _send(self, address: str, ask: Ask) -> Send:
+        return Send(address, ask, self.epoch, self.by)

@@ -211,24 +211,28 @@ class RoleCore:
 
     # -- a role is given -------------------------------------------------------------------------------
 
-    def promote(self, epoch: int, by: str, *, old_master: str = "") -> Outcome:
+    def promote(self, epoch: int, by: str, *, old_master: str = "", terms: Terms | None = None) -> Outcome:
         """Be the master of `epoch`, which was promised to this asker.
 
-        `old_master` is the address of the one before, which gets this member's id when it comes back.
+        `old_master` is the address of the one before, which gets this member's id when it comes back; `terms` are the
+        newest that anybody who accepted knows: a slave that was cut off for a while may have older ones.
         """
         record = self.record
         if self.is_master and epoch == record.epoch == record.reign and by == record.by:
             return Outcome(record)  # the answer was lost, and the question came again
         if epoch != record.epoch or by != record.by or record.epoch == record.reign:
             return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
-        terms = record.terms
+        terms = record.terms if terms is None or self.is_master else terms
         if not self.is_master:
             terms = terms.after_swap(record.broker_id, old_master)
         new = RoleRecord(terms.role, MASTER_ID, epoch, epoch, by, "", terms)
         return self._change(new, Act.LEAD)
 
-    def follow(self, epoch: int, broker_id: int, master: str) -> Outcome:
-        """Be a slave of the master of `epoch`: told by whoever promoted it, or by itself on contact."""
+    def follow(self, epoch: int, broker_id: int, master: str, terms: Terms | None = None) -> Outcome:
+        """Be a slave of the master of `epoch`: told by whoever promoted it, or by itself on contact.
+
+        `terms` are that master's: under those of an older reign this member would think that other answers are enough.
+        """
         record = self.record
         if epoch < record.epoch:
             return self._refused(f"epoch {record.epoch} is accepted here, and {epoch} is below it")
@@ -236,7 +240,9 @@ class RoleCore:
             return self._refused(f"this is the master of epoch {epoch}")
         if broker_id <= MASTER_ID:
             return self._refused(f"a slave cannot have the id {broker_id}")
-        new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, record.terms)
+        if terms is None or (epoch == record.reign and terms.version <= record.terms.version):
+            terms = record.terms
+        new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, terms)
         if new == record:
             return Outcome(record)
         return self._change(new, Act.FOLLOW)

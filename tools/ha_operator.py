@@ -316,7 +316,9 @@ def _told(send: Send, answer: Answer) -> str:
 
 
 def _answer(members: Members, group: Group, send: Send) -> Answer:
-    ask = EpochAsk(group.cluster, group.broker_name, send.epoch, send.by, send.broker_id, send.master)
+    ask = EpochAsk(
+        group.cluster, group.broker_name, send.epoch, send.by, send.broker_id, send.master, send.terms
+    )
     message = RangesAsk([]) if send.ask is Ask.LOOK else ask
     try:
         body = members.ask(send.address, CODES[send.ask], message)

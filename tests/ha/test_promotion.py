@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +85,17 @@ def test_the_terms_of_who_knows_most_count() -> None:
     assert choose(by_address(old, new), None).winner is None, "two of three cannot know"
 
 
+def test_a_promise_that_nobody_has_heard_of_again_is_a_risk() -> None:
+    """Whoever asked for it may have made a master, who counts slaves that nobody here knows of."""
+    doubting = standing(1, 100, slaves=1, doubt=2)
+    choice = choose(by_address(doubting), None)
+    assert choice.winner is None and "epoch 2" in choice.reason
+    assert choose(by_address(doubting), None, force=True).winner is not None
+    knows = msgspec.structs.replace(doubting.terms, version=9)
+    other = Standing("s2", 2, SLAVE, 3, 2, 100, terms=knows)
+    assert choose(by_address(doubting, other), None).winner is not None, "it followed that master"
+
+
 @given(st.data())
 def test_whoever_is_chosen_has_every_acknowledged_byte(data: st.DataObject) -> None:
     slaves = data.draw(st.integers(1, 5))
@@ -123,9 +135,9 @@ class Broker:
             case Ask.RELEASE:
                 outcome = core.release(send.epoch, send.by)
             case Ask.PROMOTE:
-                outcome = core.promote(send.epoch, send.by, old_master=send.master)
+                outcome = core.promote(send.epoch, send.by, old_master=send.master, terms=send.terms)
             case Ask.FOLLOW:
-                outcome = core.follow(send.epoch, send.broker_id, send.master)
+                outcome = core.follow(send.epoch, send.broker_id, send.master, send.terms)
         if outcome.act is Act.LEAD:
             self.led.append((send.epoch, send.by))
             self.epochs = self.epochs.begin(send.epoch, self.end)

@@ -134,6 +134,21 @@ def test_a_promise_is_not_forgotten_for_the_word_of_an_older_master() -> None:
     assert member.record.epoch == 7
 
 
+def test_who_is_promoted_goes_on_with_the_newest_terms_that_anybody_knows() -> None:
+    member = slave(1)
+    member.accept(1, "op")
+    terms = member.promote(1, "op", old_master="a:1", terms=TERMS.with_slave(3, "d:1")).record.terms
+    assert terms.slaves == {"1": "a:1", "2": "c:1", "3": "d:1"}
+
+
+def test_who_follows_a_new_master_has_its_terms_at_once() -> None:
+    member = slave(2)
+    member.accept(1, "op")
+    newer = TERMS.with_slave(3, "d:1")
+    assert member.follow(1, 2, "b:1", newer).record.terms == newer
+    assert member.follow(1, 2, "b:1", TERMS).record.terms == newer, "a word from before it learned more"
+
+
 def test_an_async_group_stays_one_under_its_new_master() -> None:
     member = RoleCore(RoleRecord(SLAVE, 1, terms=Terms(ASYNC_MASTER, 1, 1, {"1": "b:1"})))
     member.accept(1, "op")
