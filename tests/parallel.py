@@ -41,7 +41,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
 
 LONG_S: dict[str, int] = {
     "compat": 290,
-    "spark": 220,
+    "spark": 250,
     "tests/tools/drill/test_run.py": 46,
     "tests/sim/test_power_loss.py": 43,
     "tests/crash/test_delay.py": 42,

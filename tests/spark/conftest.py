@@ -13,6 +13,10 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# For every JVM that Spark starts here, also those of commands: they live for seconds, and would spend much of these on
+# compiling code a second time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 # Without the `spark` extra not even the modules under test can be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore_glob = ["*.py"]
