@@ -437,6 +437,11 @@ class Broker:
         self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
 
+    @property
+    def expecting(self) -> bool:
+        """Whether somebody waits for slaves alone. Who looks for a flush takes the interpreter from its thread."""
+        return len(self.acks) > 0 and not self.store.config.sync_flush
+
     def wakened(self) -> None:
         self.store.run_completions()
         if self._delays_behind:

@@ -171,6 +171,10 @@ class BrokerProcess:
         if not self._paused:
             self.broker.wakened()
 
+    @property
+    def expecting(self) -> bool:
+        return not self._paused and self.broker.expecting
+
     # -- start -----------------------------------------------------------------------------------------
 
     def start(self) -> _Ports:
@@ -595,6 +599,8 @@ def run_broker(options: BrokerOptions) -> None:
 
 class NamesrvProcess:
     """A name server on its own."""
+
+    expecting = False
 
     def __init__(self) -> None:
         self.shell = Shell(self)

@@ -329,6 +329,8 @@ class _Mute:
 
 
 class _Idle:
+    expecting = False
+
     def begin_turn(self) -> None: ...
 
     def end_turn(self) -> None: ...

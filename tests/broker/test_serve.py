@@ -54,6 +54,7 @@ class Turns:
 
     def __init__(self, broker: Broker | None = None) -> None:
         self.broker = broker
+        self.expecting = False
         self.begun = self.ended = self.woken = 0
 
     def begin_turn(self) -> None:
