@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.group import run
 
-SEEDS = 400
+SEEDS = 1000
 SEEDS_LONG = 4000
 PARTS = 10
 
