@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -33,6 +34,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     from tests.parallel import make_scheduler
 
     return make_scheduler(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loggers_are_not_cached() -> None:
+    """A command that a test runs in this process must not decide where the logs of all later tests go."""
+    configure = structlog.configure
+
+    def configure_uncached(**options: Any) -> None:
+        configure(**{**options, "cache_logger_on_first_use": False})
+
+    structlog.configure = configure_uncached  # type: ignore[assignment]
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
