@@ -268,6 +268,28 @@ def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("opaque", [b"2147483648", b"9999999999", b"0100000000"])
+def test_an_opaque_that_is_no_number_of_the_protocol_is_not_taken_for_one(pair: Pair, opaque: bytes) -> None:
+    pair.gate.open()
+    outcomes = []
+    for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+        for number in range(2_000_000_000, 2_000_000_003):
+            client.feed(request(V2, send_ext("T"), b"x", opaque=number))
+        running.settle()
+        client.answers()
+        mark = running.broker.store.log.end_offset
+        frame = request(V2, send_ext("T"), b"x", opaque=2_000_000_003)
+        assert frame.count(b"2000000003") == 1
+        try:
+            client.feed(frame.replace(b"2000000003", opaque))
+            hung_up = False
+        except RemoteProtocolError:
+            hung_up = True
+        running.settle()
+        outcomes.append((hung_up, len(client.link.sent) > 0, running.broker.store.log.end_offset > mark))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
