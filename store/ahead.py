@@ -152,9 +152,11 @@ class Ahead:
             return
         end = min(start + window, last.size)
         filling = last.filling = Filling(last.file, start, end)
+        last.pins += 1  # a descriptor that is closed meanwhile may be another file's next
 
         def done(_result: None) -> None:
             last.filling = None
+            last.pins -= 1
             last.filled_position = end
 
         self.worker.submit(filling.run, done)

@@ -50,7 +50,7 @@ class Segment:
         self.filling: Filling | None = None
         """Who writes them at the moment."""
         self.pins = 0
-        """How many reads off the loop hold this segment; its file stays until there are none. The loop's own."""
+        """How many helpers off the loop hold this segment; its file stays until there are none. The loop's own."""
         self.checks: Checks | None = None
         """What is known about bytes that an earlier process wrote; None asks for no checks."""
 

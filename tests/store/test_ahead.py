@@ -6,9 +6,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ahead import Filling
+from store.ahead import Ahead, Filling
+from store.commitlog import CommitLog
 from store.disk import Disk, MappedFile
 from store.segment import Segment
+from store.workers import Completions
+from tests.sim.world import SteppedHelpers
 
 SIZE = 4 << 20
 
@@ -69,3 +72,25 @@ def test_a_writer_that_overtakes_ends_the_filling(before: int, lead: int, turns:
         segment.append(b"x" * file.turns.pop(0))
     written = file.map[before : segment.write_position]
     assert written.count(b"x") == len(written)
+
+
+def test_a_segment_that_is_being_filled_keeps_its_file(tmp_path: Path) -> None:
+    """Its descriptor, once closed, may be another file's: zeros would be written over that one."""
+    log = CommitLog(tmp_path, SIZE, Disk())
+    completions = Completions(lambda: None)
+    helpers = SteppedHelpers()
+    ahead = Ahead(log, SIZE, SIZE, SIZE // 4, True, helpers, completions)
+    ahead.begin(0)
+    log.begin(log.allocate(0))
+    segment = log.segments[0]
+
+    def state() -> tuple[bool, int, int]:
+        return segment.filling is not None, segment.pins, segment.filled_position
+
+    ahead.tick(0)
+    assert state() == (True, 1, 0)
+    while not ahead.worker.is_idle:
+        helpers.pause()
+    completions.run()
+    assert state() == (False, 0, SIZE // 4)
+    log.close()

@@ -31,18 +31,6 @@ def admin(ropewalk_broker: RopewalkBroker) -> Iterator[Admin]:
         yield running
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(20):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
-
-
 def code_of(call: Callable[[], object]) -> int | None:
     with pytest.raises(Refused) as refused:
         call()

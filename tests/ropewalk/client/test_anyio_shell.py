@@ -22,18 +22,6 @@ SEND = Command(RequestCode.SEND_MESSAGE_V2)
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(20):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
-
-
 def test_many_tasks_share_one_connection(cluster: FakeCluster, run: Run) -> None:
     codes: list[int] = []
 

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import anyio
-import pytest
 
 from ropewalk.client.handoff import Handoff
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(20):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
 
 
 def test_handlers_that_wait_run_in_as_many_workers_as_there_are(run: Run) -> None:

@@ -27,18 +27,6 @@ MIXED = [
 ]
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(20):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
-
-
 def test_messages_arrive_as_they_were_sent(ropewalk_broker: RopewalkBroker, run: Run) -> None:
     topic = ropewalk_broker.topic()
 

@@ -21,18 +21,6 @@ from ropewalk.testing import RopewalkBroker
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(20):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
-
-
 def fill(broker: RopewalkBroker, topic: str, count: int) -> set[bytes]:
     bodies = {b"%d" % number for number in range(count)}
     for body in bodies:

@@ -26,18 +26,6 @@ WAIT_S = 20.0
 TURNS = itertools.count()
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def run_story(story: Callable[[], Awaitable[None]]) -> None:
-        async def bounded() -> None:
-            with anyio.fail_after(40):
-                await story()
-
-        anyio.run(bounded, backend=request.param)
-
-    return run_story
-
-
 @pytest.fixture(scope="module")
 def quick_levels() -> Iterator[RopewalkBroker]:
     """A broker whose delay levels are so short that a test can wait for a retry."""
