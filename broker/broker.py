@@ -82,8 +82,10 @@ class Broker:
         chance: random.Random,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
+        ip: str | None = None,
     ) -> None:
-        """`address` is what clients are told to connect to; `wake` has the loop call `wakened` soon.
+        """`address` is what clients are told to connect to, and `ip` its IP, where it is a name: records hold no names.
+        `wake` has the loop call `wakened` soon.
 
         `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
@@ -96,7 +98,7 @@ class Broker:
         self.monotonic_ms = monotonic_ms
         self.stopping = False
         self._wake = wake
-        host = encode_host(*address)
+        host = encode_host(ip or address[0], address[1])
         self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
         self.topics = TopicTable(
             TopicRules(

@@ -566,7 +566,7 @@ def _derive(
     if "brokerIP1" not in values:
         bind = values["bindAddress"]
         if bind not in ("0.0.0.0", "::"):
-            values["brokerIP1"] = bind if _HOST.fullmatch(bind) else LOOPBACK
+            values["brokerIP1"] = bind
         else:
             found = local_ip()
             values["brokerIP1"] = found or LOOPBACK
@@ -638,6 +638,12 @@ def _check_together(
         # RocketMQ does the same, silently: many copied files leave a slave's id in a master's.
         warnings.append(f"brokerId = {values['brokerId']} is taken as 0, the id of every master")
         values["brokerId"] = 0
+    bind = values["bindAddress"]
+    if ":" in bind and bind != "::" and "brokerIP1" not in origins:
+        mistakes.append(
+            f"bindAddress = {bind}: clients cannot be told an IPv6 address; set brokerIP1 to a host name that stands "
+            "for it"
+        )
     _check_replication(values, origins, mistakes, warnings)
     port = values["listenPort"]
     if port in (1, 2):

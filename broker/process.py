@@ -45,7 +45,8 @@ from broker.serve import Session as Served
 from broker.session import Handlers, Session, Unfinished
 from broker.slave_sync import SlaveSync
 from ha.connection import HaConnection
-from ropewalk.client.ids import local_ip
+from ropewalk.client.addresses import Address
+from ropewalk.client.ids import ip_of, local_ip
 from ropewalk.errors import RopewalkError
 from store.disk import Disk
 from store.diverged import About, cut_store, empty_store
@@ -154,6 +155,7 @@ class BrokerProcess:
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: _Ports
+        self._ip: str
         self._paused = False
         """Whether the store is closed for a moment, and nobody is served."""
 
@@ -180,6 +182,13 @@ class BrokerProcess:
     def start(self) -> _Ports:
         """Bind, recover, register. Blocks. Raises RopewalkError or OSError with a text for the user."""
         config = self.config
+        try:
+            self._ip = ip_of(config.broker_ip1)
+        except OSError as exc:
+            raise StartFailed(
+                f"brokerIP1 = {config.broker_ip1}: {exc.strerror}. Clients are told to connect there: give an IPv4 "
+                "address of this machine, or a host name that can be looked up"
+            ) from exc
         port, fast = self._bind()
         ha = self._bind_ha()
         namesrv_port = self._bind_name_server() if self.name_server is not None else None
@@ -218,6 +227,7 @@ class BrokerProcess:
         broker = Broker(
             config,
             address=(config.broker_ip1, ports.broker),
+            ip=self._ip,
             disk=Disk(),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
@@ -480,7 +490,9 @@ class BrokerProcess:
         promise = promise_of(role, config.flush_disk_type, self.broker.replication.transfer.needed)
         bound = config.bind_address
         host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
-        namesrv = ";".join(config.namesrv_addr) if ports.namesrv is None else f"{host}:{ports.namesrv}"
+        namesrv = (
+            ";".join(config.namesrv_addr) if ports.namesrv is None else str(Address(host, ports.namesrv))
+        )
         ready = {
             "version": ropewalk.__version__,
             "broker": f"{config.broker_ip1}:{ports.broker}",
@@ -657,10 +669,11 @@ def run_namesrv(options: NamesrvOptions) -> None:
     _raise_file_limit()
     process = NamesrvProcess()
     port = process.start(options)
+    address = str(Address(options.host, port))
     if options.json:
-        line = json.dumps({"version": ropewalk.__version__, "namesrv": f"{options.host}:{port}"})
+        line = json.dumps({"version": ropewalk.__version__, "namesrv": address})
     else:
-        line = f"ropewalk {ropewalk.__version__} name server ready: {options.host}:{port}"
+        line = f"ropewalk {ropewalk.__version__} name server ready: {address}"
     try:
         trio.run(process.run, line)
     finally:

@@ -98,6 +98,11 @@ class _Gone:
 _GONE = _Gone()
 
 
+def _plain(host: str) -> str:
+    """An IPv4 host as such, also where it reached a socket of both families: the other tables know it as IPv4."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
 class Connection:
     """One accepted socket and the bytes that it still owes its peer."""
 
@@ -174,7 +179,7 @@ class Connection:
     def local(self) -> tuple[str, int]:
         """The address of this end."""
         address = self._sock.getsockname()
-        return address[0], address[1]
+        return _plain(address[0]), address[1]
 
     @property
     def congested(self) -> bool:
@@ -432,13 +437,18 @@ class Shell:
         """Connect to somebody, and serve the connection like those that came by themselves. Raises OSError."""
         with trio.move_on_after(timeout_s) as scope:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, kind, protocol, _name, address = found[0]
-            sock = trio.socket.socket(family, kind, protocol)
-            try:
-                await sock.connect(address)
-            except BaseException:
-                sock.close()
-                raise
+            for n, (family, kind, protocol, _name, address) in enumerate(found, 1):
+                sock = trio.socket.socket(family, kind, protocol)
+                try:
+                    await sock.connect(address)
+                    break
+                except OSError:
+                    sock.close()
+                    if n == len(found):
+                        raise  # a name can have an address of each family, and be listened to on one
+                except BaseException:
+                    sock.close()
+                    raise
         if scope.cancelled_caught:
             raise TimeoutError(errno.ETIMEDOUT, f"no connection within {timeout_s:.0f} s")
         plain = socket.socket(family, kind, protocol, fileno=sock.detach())
@@ -470,7 +480,7 @@ class Shell:
                     self._grow_deaf(fd, os.strerror(exc.errno))
                     return
                 continue  # the peer was gone before we took it
-            self._adopt(sock, (address[0], address[1]), make_session)
+            self._adopt(sock, (_plain(address[0]), address[1]), make_session)
 
     def _grow_deaf(self, fd: int, reason: str) -> None:
         log.error("cannot accept more connections", reason=reason, open=len(self.connections))

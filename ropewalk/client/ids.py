@@ -46,6 +46,13 @@ class UniqueKeys:
         return f"{self._prefix}{elapsed & 0xFFFF_FFFF:08X}{counter:04X}"
 
 
+def ip_of(host: str) -> str:
+    """The IP of a host, IPv4 where it has one, as Java's clients prefer. Blocks. Raises OSError if nobody knows it."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(found[0][4][0])
+
+
 def local_ip() -> bytes:
     """The address of this machine that an ordinary route would use; loopback when there is none.
 

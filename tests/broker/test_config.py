@@ -224,6 +224,7 @@ def test_delay_levels_are_milliseconds() -> None:
         ("brokerClusterName=" + "c" * 128, "1 to 127 letters"),
         ("brokerIP1=::1", "IPv4 address or a host name"),
         ("bindAddress=a:b:c:d", "IPv4 address or a host name"),
+        ("bindAddress=2001:db8::1", "set brokerIP1 to a host name"),
         ("namesrvAddr=localhost", "host:port"),
         ("namesrvAddr=a:1,b:2", "host:port"),
         ("namesrvAddr=a:0", "host:port"),

@@ -17,7 +17,7 @@ import pytest
 from ropewalk.client.blocking import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
-from ropewalk.format.record import decode_records
+from ropewalk.format.record import decode_records, parse_message_id
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
 from tests.broker.harness import pull_ext, request, send_ext
 from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
@@ -92,6 +92,10 @@ def test_what_keeps_a_broker_from_starting_is_said_clearly(tmp_path: Path) -> No
         assert status != 0
         assert "in use" in text
         assert "namesrv" in text
+
+        status, text = fails(tmp_path, *other, "--set", "listenPort=0", "--set", "brokerIP1=nobody.invalid")
+        assert status == 1
+        assert "brokerIP1 = nobody.invalid" in text and "looked up" in text
 
         store = address_of(running, "dataDir")
         status, text = fails(
@@ -174,16 +178,19 @@ def test_two_ports_serve_the_same_codes_but_for_pulls(tmp_path: Path) -> None:
 
 def test_a_topic_has_its_route_when_its_first_message_is_answered(tmp_path: Path) -> None:
     with (
-        broker(tmp_path) as running,
+        broker(tmp_path, "--set", "brokerIP1=localhost") as running,
         Connection(address_of(running)) as connection,
         Connection(running.namesrv) as names,
     ):
         route = {"topic": "young"}
         assert ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(route)).code == 17
-        assert ask(connection, V2, send_ext("young")).code == 0
+        sent = ask(connection, V2, send_ext("young"))
+        assert sent.code == 0
         found = ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(route))
         assert found.code == 0
+        assert address_of(running).startswith("localhost:")
         assert address_of(running).encode() in found.body
+        assert parse_message_id(sent.ext["msgId"])[0] == "127.0.0.1", "records hold no names"
 
 
 def test_a_held_pull_is_answered_across_connections_and_at_its_time(tmp_path: Path) -> None:

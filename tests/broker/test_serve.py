@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+import trio
 
 from broker import serve
 from broker.broker import Broker
@@ -219,6 +220,35 @@ def test_a_wake_from_another_thread_becomes_a_turn(net: Net) -> None:
     net.until(lambda: net.turns.woken > 0)
     net.idle()
     assert net.turns.woken == 1
+
+
+def test_an_ipv4_peer_is_known_as_one_also_where_both_families_are_listened_to(net: Net) -> None:
+    try:
+        port = net.shell.listen("::", 0, net._make)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    client = net.connect(port=port)
+    assert only(net).peer == client.getsockname()
+    assert only(net).local == client.getpeername()
+
+
+@pytest.mark.trio
+async def test_a_name_with_several_addresses_is_dialled_until_one_answers(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as reserved:  # bound and not listened to: whoever dials it is refused
+        reserved.bind(("127.0.0.1", 0))
+        places = [reserved.getsockname(), ("127.0.0.1", net.port)]
+
+        async def look_up(host: str, port: int, type: int) -> list[object]:
+            return [(socket.AF_INET, type, 0, "", place) for place in places]
+
+        monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+        connection = await net.shell.dial("name", 1, net._make, 5.0)
+        assert connection.peer == ("127.0.0.1", net.port)
+        places.pop()
+        with pytest.raises(ConnectionRefusedError):
+            await net.shell.dial("name", 1, net._make, 5.0)
 
 
 def test_a_port_in_use_is_an_error_that_says_so(net: Net) -> None:
