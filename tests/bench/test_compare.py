@@ -15,13 +15,13 @@ from rich.console import Console
 from ropewalk.client.addresses import Address
 from tests.bench import responder
 from tests.bench.flush_probe import flush_ms
-from tests.bench.peers.rocketmq.compare import Plan, Running, as_document, as_table, compare
-from tests.bench.peers.rocketmq.rows import SHAPES, Round, Row, Shape, Target, build_rows
+from tests.bench.peers.rocketmq.compare import FLUSHES, ROLES, Plan, Running, as_document, as_table, compare
+from tests.bench.peers.rocketmq.rows import SHAPES, Mode, Round, Row, Shape, Target, build_rows
 from tools.bench.spec import Latency, Outcome
 
 BULK = Shape("4 x 32, 1 KiB", 4, 32, 1024)
 FIXED = Shape("fixed 10k/s, 1 KiB", 4, 1, 1024, 10_000.0)
-ASYNC = "ASYNC_FLUSH"
+ASYNC = Mode()
 
 
 def outcome(rate: float = 1000.0, p99_us: int = 900, refused: int = 0) -> Outcome:
@@ -90,15 +90,30 @@ def test_an_unasked_target_is_neither_met_nor_missed() -> None:
 
 def test_a_row_whose_median_is_mostly_the_disk_says_so_under_sync_flush_only() -> None:
     slow_disk = {"ropewalk": rounds(outcome(p99_us=3000), probe_ms=0.7)}
-    assert named(build_rows(slow_disk, [BULK], "SYNC_FLUSH"), BULK.name).note == "ropewalk flush-bound"
+    assert (
+        named(build_rows(slow_disk, [BULK], Mode(flush="SYNC_FLUSH")), BULK.name).note
+        == "ropewalk flush-bound"
+    )
     assert named(build_rows(slow_disk, [BULK], ASYNC), BULK.name).note == ""
     quick_disk = {"ropewalk": rounds(outcome(p99_us=3000), probe_ms=0.5)}
-    assert named(build_rows(quick_disk, [BULK], "SYNC_FLUSH"), BULK.name).note == ""
+    assert named(build_rows(quick_disk, [BULK], Mode(flush="SYNC_FLUSH")), BULK.name).note == ""
 
 
 def test_every_target_belongs_to_a_row() -> None:
     rows = build_rows({"original": [], "ropewalk": []}, SHAPES, ASYNC)
     assert len([row for row in rows if str(row.target) != "-"]) == 8
+    replicated = build_rows({"original": [], "ropewalk": []}, SHAPES, Mode("SYNC_MASTER"))
+    assert {row.name: str(row.target) for row in replicated if row.met is not None} == {
+        "1 x 1, 128 B": ">= 2x",
+        "1 x 64, 128 B": ">= 3x",
+        "32 x 1, 1 KiB": ">= 2x",
+        "4 x 256, 128 B": ">= 3x",
+    }
+
+
+def test_a_mode_names_the_class_of_its_promise() -> None:
+    modes = [Mode(role, flush) for flush in FLUSHES for role in ROLES]
+    assert [mode.safe_class for mode in modes] == ["A0", "A1", "A2", "A3"]
 
 
 def test_one_server_alone_is_not_judged() -> None:

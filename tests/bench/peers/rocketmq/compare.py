@@ -4,11 +4,12 @@ A round starts one server on an empty store, measures it and throws it away; rou
 ropewalk, original, ropewalk ...), so that a machine that gets slower in the course of the run gets slower
 for both. Only one server runs at a time. Absolute figures are this machine's; the ratio is the result.
 
-    start     until the first acknowledged message; the original needs its name server first
-    idle      resident memory (RssAnon + RssFile) of the broker a moment later
+    start     until the first acknowledged message; the original needs its name server first, and a master its slave
+    idle      resident memory (RssAnon + RssFile) of the broker, of a group the master, a moment later
     warm      the same load for both, long enough for the original's compiler
     rows      tests/bench/peers/rocketmq/rows.py
 
+A server is one broker, or with `--role SYNC_MASTER` a master that acknowledges what its one slave has too.
 `make bench-rocketmq` runs it with the defaults, `--quick` gives a first impression in two minutes.
 """
 
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,9 @@ from ropewalk.errors import RopewalkError
 from tests.bench.flush_probe import flush_ms
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
 from tests.bench.peers.rocketmq.original import VERSION, Original, OriginalFailed
-from tests.bench.peers.rocketmq.rows import ORIGINAL, ROPEWALK, SHAPES, Round, Row, Shape, build_rows
+from tests.bench.peers.rocketmq.rows import ORIGINAL, ROPEWALK, SHAPES, Mode, Round, Row, Shape, build_rows
+from tests.ha.group import Group
+from tests.ha.pairs import until_acknowledged
 from tests.processes import checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed
@@ -51,7 +54,8 @@ QUEUES = 4
 HEAP = "1g"
 WARM_SHAPE = SHAPES[3]
 IDLE_WAIT_S = 3.0
-CLASSES: Mapping[str, str] = {"ASYNC_FLUSH": "A0", "SYNC_FLUSH": "A2"}
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
+FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 # The starter's defaults are small, for tests; here the original gets back what RocketMQ itself defaults to.
 ORIGINAL_SIZES: Mapping[str, str] = {
@@ -91,19 +95,31 @@ Starter = Callable[[Path], AbstractContextManager[Running]]
 """Starts a server whose data lie in the given empty folder."""
 
 
-def start_original(flush: str) -> Starter:
+def start_original(mode: Mode) -> Starter:
     @contextmanager
     def start(folder: Path) -> Iterator[Running]:
-        with Original(folder, HEAP, {"flushDiskType": flush, **ORIGINAL_SIZES}) as original:
-            yield Running(parse_address(original.broker), original.broker_pid)
+        settings = {"flushDiskType": mode.flush, **ORIGINAL_SIZES}
+        with ExitStack() as stack:
+            own = {"brokerRole": mode.role, "inSyncReplicas": "2"} if mode.has_slave else {}
+            master = stack.enter_context(Original(folder / "master", HEAP, {**settings, **own}))
+            if mode.has_slave:
+                own = {"brokerRole": "SLAVE", "brokerId": "1"}
+                slave = Original(folder / "slave", HEAP, {**settings, **own}, namesrv=master.namesrv)
+                stack.enter_context(slave)
+                until_acknowledged(master.broker)
+            yield Running(parse_address(master.broker), master.broker_pid)
 
     return start
 
 
-def start_ropewalk(flush: str, settings: Sequence[str] = ()) -> Starter:
+def start_ropewalk(mode: Mode, settings: Sequence[str] = ()) -> Starter:
+    return _start_group(mode, settings) if mode.has_slave else _start_one(mode, settings)
+
+
+def _start_one(mode: Mode, settings: Sequence[str]) -> Starter:
     @contextmanager
     def start(folder: Path) -> Iterator[Running]:
-        pairs = [f"storePathRootDir={folder / 'store'}", f"flushDiskType={flush}", *settings]
+        pairs = [f"storePathRootDir={folder / 'store'}", f"flushDiskType={mode.flush}", *settings]
         arguments = [word for pair in pairs for word in ("--set", pair)]
         with running_broker(
             checkout_command(), *arguments, cwd=folder, environment=checkout_environment()
@@ -112,6 +128,27 @@ def start_ropewalk(flush: str, settings: Sequence[str] = ()) -> Starter:
                 yield Running(parse_address(str(broker.ready["broker"])), broker.process.pid)
             except FAILURES as exc:
                 raise LoadFailed(f"{exc}{_last_words(broker.process, folder)}") from exc
+
+    return start
+
+
+def _start_group(mode: Mode, settings: Sequence[str]) -> Starter:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Running]:
+        sizes = {"mappedFileSizeCommitLog": ORIGINAL_SIZES["mappedFileSizeCommitLog"]}
+        own = {"flushDiskType": mode.flush, **sizes, **dict(pair.split("=", 1) for pair in settings)}
+        group = Group(folder)
+        try:
+            master = group.start("a", brokerRole=mode.role, **own)
+            after_flush = str(mode.waits_for_disk).lower()
+            group.start("b", brokerRole="SLAVE", brokerId=1, ackAfterFlush=after_flush, **own)
+            until_acknowledged(master.address)
+            assert master.process is not None
+            yield Running(parse_address(master.address), master.process.pid)
+        except FAILURES as exc:
+            raise LoadFailed(f"{exc}; {group.told()}") from exc
+        finally:
+            group.close()
 
     return start
 
@@ -202,15 +239,15 @@ def _spec(running: Running, shape: Shape, warm_up_s: float, duration_s: float) -
     )
 
 
-def as_table(rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], flush: str, plan: Plan) -> Table:
+def as_table(rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], mode: Mode, plan: Plan) -> Table:
     probes = [
         f"{name} {one.flush_before_ms:.2f}/{one.flush_after_ms:.2f}"
         for name, done in rounds.items()
         for one in done
     ]
     table = Table(
-        title=f"class {CLASSES[flush]} ({flush}), JSON headers, raw sender, {os.cpu_count()} cores, "
-        f"median of {plan.rounds}",
+        title=f"class {mode.safe_class} ({mode.role}, {mode.flush}), JSON headers, raw sender, "
+        f"{os.cpu_count()} cores, median of {plan.rounds}",
         caption=f"fdatasync of 4 KiB before/after each round, ms: {', '.join(probes)}",
         title_justify="left",
         caption_justify="left",
@@ -241,11 +278,12 @@ def as_table(rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], flush: 
 
 
 def as_document(
-    rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], flush: str, plan: Plan
+    rows: Sequence[Row], rounds: Mapping[str, Sequence[Round]], mode: Mode, plan: Plan
 ) -> dict[str, Any]:
     return {
-        "class": CLASSES[flush],
-        "flush": flush,
+        "class": mode.safe_class,
+        "role": mode.role,
+        "flush": mode.flush,
         "cores": os.cpu_count(),
         "plan": msgspec.to_builtins(plan),
         "rows": [
@@ -281,8 +319,12 @@ def _choose(names: str | None) -> list[Shape]:
 
 def main(
     flush: Annotated[
-        str, typer.Option(help="ASYNC_FLUSH (class A0) or SYNC_FLUSH (class A2).")
+        str,
+        typer.Option(help="ASYNC_FLUSH (class A0, A1) or SYNC_FLUSH (class A2, A3: the slave flushes too)."),
     ] = "ASYNC_FLUSH",
+    role: Annotated[
+        str, typer.Option(help="ASYNC_MASTER (alone) or SYNC_MASTER (with a slave, inSyncReplicas=2).")
+    ] = "ASYNC_MASTER",
     quick: Annotated[bool, typer.Option("--quick", help="One round with shorter rows.")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per server.")] = None,
     rows: Annotated[str | None, typer.Option(help='Only these rows, as in "1x1,4x32,fixed".')] = None,
@@ -298,15 +340,17 @@ def main(
     ] = False,
 ) -> None:
     """Compare Ropewalk with Apache RocketMQ. Exit status 1 when a target is missed or a server failed."""
-    if flush not in CLASSES:
-        raise typer.BadParameter(f"{flush} is neither ASYNC_FLUSH nor SYNC_FLUSH")
+    for value, known in ((flush, FLUSHES), (role, ROLES)):
+        if value not in known:
+            raise typer.BadParameter(f"{value} is neither {known[0]} nor {known[1]}")
     if only not in (None, ORIGINAL, ROPEWALK):
         raise typer.BadParameter(f"{only} is neither {ORIGINAL} nor {ROPEWALK}")
     plan = QUICK if quick else THOROUGH
     if rounds is not None:
         plan = Plan(rounds, plan.warm_s, plan.row_warm_s, plan.row_s)
     shapes = _choose(rows)
-    starters = {ORIGINAL: start_original(flush), ROPEWALK: start_ropewalk(flush, ropewalk_set or ())}
+    mode = Mode(role, flush)
+    starters = {ORIGINAL: start_original(mode), ROPEWALK: start_ropewalk(mode, ropewalk_set or ())}
     if only is not None:
         starters = {only: starters[only]}
     progress = Console(stderr=True, highlight=False)
@@ -316,13 +360,13 @@ def main(
         measured = compare(
             starters, Path(parent), plan, shapes, lambda text: progress.print(text, markup=False)
         )
-    table = build_rows(measured, shapes, flush)
+    table = build_rows(measured, shapes, mode)
     if as_json:
-        json.dump(as_document(table, measured, flush, plan), sys.stdout)
+        json.dump(as_document(table, measured, mode, plan), sys.stdout)
         sys.stdout.write("\n")
     else:
         console = Console(width=None if sys.stdout.isatty() else 160)
-        console.print(as_table(table, measured, flush, plan))
+        console.print(as_table(table, measured, mode, plan))
     failed = any(one.failure for done in measured.values() for one in done)
     if failed or any(row.met is False for row in table):
         raise typer.Exit(1)
