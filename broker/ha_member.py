@@ -327,11 +327,9 @@ class HaMember:
         client = self._broker.replication.client
         if client is None:
             return ""
-        return (
-            client.state.value
-            if client.link is not None or not client.why
-            else f"{client.state.value}: {client.why}"
-        )
+        if client.link is None and client.why:
+            return f"{client.state.value}: {client.why}"
+        return f"{client.state.value}, {client.copying.text}" if client.copying.text else client.state.value
 
     def _slaves(self) -> list[SlaveView]:
         service, end = self._broker.replication.service, self._broker.store.log.end_offset
@@ -436,6 +434,8 @@ class HaMember:
         """Take over what the master said."""
         broker = self._broker
         self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
+        if broker.replication.client is not None:
+            broker.replication.client.master_end = answer.end
         if answer.topics is not None:
             self.take_topics(answer.topics)
             self.adopted_topics = broker.topics.data_version

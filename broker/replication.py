@@ -272,12 +272,11 @@ class Replication:
     def _as_slave(self, wall_ms: int) -> dict[str, Any]:
         client = self.client
         assert client is not None
-        end = client.follower.boundary
         link = None
         if client.link is not None:
             apart = wall_ms - self._now_ms()
             link = MasterLink(self.master_ha, client.rate, client.read_ms + apart, client.written_ms + apart)
-        return {"master": link, "lag_bytes": max(0, client.master_end - end)}
+        return {"master": link, "lag_bytes": client.behind}
 
     # -- turns ---------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from ha.connection import HaRules
+from ha.progress import Copying
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_report
 from store.following import Follower, StreamRejected
@@ -79,7 +80,8 @@ class HaClient:
         self.rate = 0
         """Bytes received in the last full second."""
         self.master_end = 0
-        """Through where the master has sent, or said that it would go on: its end was there at least."""
+        """Where the master's log ended when it was last heard of: by its own word, or by what it sent at least."""
+        self.copying = Copying()
         self._flushed = flushed
         self._clock = now_ms
         self._ack_after_flush = ack_after_flush
@@ -279,9 +281,18 @@ class HaClient:
 
     # -- time ----------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> int:
+        """Bytes of the master's log that are not here."""
+        return max(0, self.master_end - self.follower.boundary)
+
     def tick(self) -> None:
         """The work of time; call several times a second."""
         now = self._clock()
+        if self.state is ClientState.TRANSFER and (
+            news := self.copying.look(self.behind, self.received_bytes, now)
+        ):
+            log.info("replication", news=news)
         passed = now - self._second_ms
         if passed >= 1000:
             self.rate = self._second_bytes * 1000 // passed

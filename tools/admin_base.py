@@ -18,7 +18,6 @@ from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
-from tools.consume import time_text
 from tools.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
 
 COMPLETION_TIMEOUT_S = 0.5
@@ -107,6 +106,8 @@ class Moment(int):
     """Milliseconds since 1970: a time for people, a number for programs. 0 is never."""
 
     def __str__(self) -> str:
+        from tools.consume import time_text
+
         return time_text(int(self)) if self > 0 else "never"
 
 

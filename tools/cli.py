@@ -19,7 +19,6 @@ import typer.core
 
 from ropewalk import __version__
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER, BadAddress, parse_address_list
-from ropewalk.client.simple import Client
 from tools.interrupts import Interrupts
 from tools.output import (
     FAILED,
@@ -313,6 +312,7 @@ def produce(
 
         tail -f app.log | ropewalk produce logs
     """
+    from ropewalk.client.simple import Client
     from tools.message_input import (
         LineSource,
         Stamp,
@@ -450,6 +450,7 @@ def consume(
 
         ropewalk consume demo --group billing --follow
     """
+    from ropewalk.client.simple import Client
     from tools.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
     from tools.consume import consume as read_all
 
@@ -530,6 +531,7 @@ def pull(
 
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
+    from ropewalk.client.simple import Client
     from tools.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
     from tools.produce import choose_queues
 
@@ -597,6 +599,11 @@ def store(context: typer.Context) -> None:
 )
 def admin(context: typer.Context) -> None:
     """Look after a running cluster: `ropewalk admin topic | group | message | broker | cluster …`."""
+    if context.args[:1] == ["ha"]:  # a group without a master waits for no module that it does not need
+        from tools.admin_ha import app as ha_app
+
+        _hand_over(ha_app, context, family="ha")
+        return
     from tools.admin import app as admin_app
 
     _hand_over(admin_app, context)
@@ -613,8 +620,12 @@ def pipeline(context: typer.Context) -> None:
     _hand_over(pipeline_app, context)
 
 
-def _hand_over(sub_app: typer.Typer, context: typer.Context) -> None:
-    """Run a command family that was imported only now, under our name and with the arguments left."""
+def _hand_over(sub_app: typer.Typer, context: typer.Context, *, family: str = "") -> None:
+    """Run a command family that was imported only now, under our name and with the arguments left.
+
+    `family`: it is one within this command's, and the first argument is its name.
+    """
     command = typer.main.get_group(sub_app)
     command.context_settings.setdefault("help_option_names", CONTEXT["help_option_names"])
-    command.main(args=list(context.args), prog_name=f"ropewalk {context.info_name}")
+    words = " ".join(filter(None, (context.info_name, family)))
+    command.main(args=list(context.args[bool(family) :]), prog_name=f"ropewalk {words}")
