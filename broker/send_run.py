@@ -26,7 +26,7 @@ from broker.send import (
 )
 from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
 from broker.session import RUN_MAX, Session
-from ropewalk.codes import FrameFlag
+from ropewalk.codes import FrameFlag, RequestCode
 from ropewalk.format.properties import P, parse_properties
 from ropewalk.format.record_pattern import RecordPattern
 from store.message_store import Alike, Message
@@ -34,6 +34,7 @@ from store.message_store import Alike, Message
 log = structlog.get_logger("broker.send")
 
 _PLAIN = b'{"code":310,'  # how every known client's JSON encoder begins this header
+_CODE = int(RequestCode.SEND_MESSAGE_V2)
 _PREFIX = struct.Struct(">II")
 _UNIQ = P.UNIQ_KEY + "\x01"
 _FEW = 8
@@ -92,7 +93,8 @@ class SendRuns:
                 break
             header = frame.extFields
             target = targets.get(header.topic)
-            if target is None or header.batch or frame.flag & FrameFlag.RESPONSE:
+            # The last of several codes counts, as for every reader.
+            if target is None or header.batch or frame.flag & FrameFlag.RESPONSE or frame.code != _CODE:
                 break
             queue_id = header.queue_id
             queue = target.queues.get(queue_id)
@@ -195,7 +197,7 @@ class SendRuns:
         """Take the run of requests that have this shape; return the index behind it. HOT."""
         unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
         at_queue, at_born, at_key, at_opaque = shape.places
-        opaque_max, size_max = shape.opaque_max, self._sends.plain_size_max
+        opaque_min, opaque_max, size_max = shape.opaque_min, shape.opaque_max, self._sends.plain_size_max
         pattern, tag_code = shape.pattern, shape.tag_code
         batch: list[Alike] = []
         owed: list[_Owed] = []
@@ -211,7 +213,7 @@ class SendRuns:
             if (
                 pieces[::2] != fixed
                 or queue is None
-                or not (key.isalnum() and opaque.isdigit() and b"0" <= opaque <= opaque_max)
+                or not (key.isalnum() and opaque.isdigit() and opaque_min <= opaque <= opaque_max)
                 or len(body) > size_max
             ):
                 break

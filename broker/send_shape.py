@@ -37,6 +37,7 @@ class PlainHeader(msgspec.Struct, gc=False):
     """The whole JSON header of a SEND_MESSAGE_V2, read in one pass."""
 
     extFields: SendMessageHeaderV2
+    code: I32 = 0
     opaque: I32 = 0
     flag: I32 = 0
 
@@ -55,6 +56,7 @@ class Shape:
     fixed: tuple[bytes, ...]
     places: tuple[int, int, int, int]
     """Which pieces are queue, born time, unique key and opaque."""
+    opaque_min: bytes
     opaque_max: bytes
     body_at: int
     queues: dict[bytes, ConsumeQueue]
@@ -175,6 +177,7 @@ def shape_of(
         cutter.unpack_from,
         pieces[::2],
         places,
+        b"0" if width == 1 else b"1",  # 07 is no JSON, and an answer would say it again
         _OPAQUE_MAX if width == len(_OPAQUE_MAX) else b":",
         body_at,
         queues,
