@@ -366,7 +366,8 @@ def test_a_waiting_pull_keeps_nothing_of_its_request_but_what_an_answer_needs(ru
 
 def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess) -> None:
     running.broker.unfinished.limit = 250_000
-    start = (1_000_000).to_bytes(4, "big") + bytes(100_000)
+    whole = request(9999, {}, bytes(1_000_000))
+    start, rest = whole[:100_000], whole[100_000:]
     first, second, third = (running.connect() for _ in range(3))
     first.feed(start)
     second.feed(start)
@@ -374,3 +375,7 @@ def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess)
         third.feed(start)
     first.disconnect()
     running.connect().feed(start)
+    # What has become whole is kept no more, also while its connection stays.
+    for _ in range(3):
+        second.feed(rest + start)
+    assert running.broker.unfinished.size == 2 * len(start)

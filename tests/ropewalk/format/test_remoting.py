@@ -254,6 +254,9 @@ def binary_header(*, remark: bytes = b"\0\0\0\0", ext: bytes = b"\0\0\0\0") -> b
         binary_header(ext=b"\0\0\0\x08\xff\xffk\x00\x00\x00\x01v"),
         binary_header(ext=b"\0\0\0\x08\x00\x01k\xff\xff\xff\xffv"),
         binary_header(ext=b"\0\0\0\x08\x00\x01\xff\x00\x00\x00\x01v"),
+        binary_header(
+            ext=(0x8007).to_bytes(4, "big") + b"\x80\0" + b"k" * 0x8000 + b"\0\0\0\x01v"
+        ),  # a signed size
     ],
 )
 def test_a_binary_header_with_lengths_out_of_bounds_is_refused(header: bytes) -> None:
@@ -394,7 +397,7 @@ def test_a_written_json_header_is_compact_and_leaves_out_what_is_empty() -> None
 
 @pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
 def test_a_reply_keeps_opaque_and_serialisation_and_says_it_is_one(serialize_type: int) -> None:
-    reply = Command(11, {"topic": "T"}, opaque=-5, serialize_type=serialize_type).reply(
+    reply = Command(11, {"topic": "T"}, opaque=-5, flag=6, serialize_type=serialize_type).reply(
         19, "none", {"a": "b"}, b"x"
     )
     assert reply == Command(19, {"a": "b"}, b"x", -5, 1, "none", serialize_type=serialize_type)
