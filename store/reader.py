@@ -166,10 +166,13 @@ class Reader:
         elif offset > high:
             done(GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high))
         else:
-            max_count = max(max_count, 1)  # the first message always comes
+            # The first message always comes; and who asks for a million gets no more than others, so no more is looked
+            # at for it either: the loop has other work.
+            most = max(self.limits.memory_count, self.limits.disk_count)
+            max_count = max(min(max_count, most), 1)
             scan = min(high - offset, max(_SCAN_BYTES_MAX // ENTRY_SIZE, max_count))
             # A batch rarely needs more entries than messages; a filter may have to look at all of them.
-            first = scan if matches is not None else min(scan, max_count, self.limits.memory_count)
+            first = scan if matches is not None else min(scan, max_count)
             entries = queue.entries_nowait(offset, first)
             if entries is not None:
                 self._read(queue, offset, entries, max_count, max_bytes, matches, done)
