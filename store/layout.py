@@ -1,6 +1,7 @@
 """The sizes a store was written with, read off its files: for tools that are given a directory and no configuration.
 
-Segments and queue files are as long as they are. How many slots an index has stands nowhere; but its first item can be
+Segments and queue files are as long as they are, unless somebody cut them: checksums of a segment know how long it
+was, and other copies of the log are asked too. How many slots an index has stands nowhere; but its first item can be
 told by heart from the record it belongs to, and where it lies in the file gives the rest away.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.index import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, Geometry, IndexHeader, record_hashes
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.record import decode_record
+from ropewalk.format.sidecar import Sidecar
 from store.commitlog import NAME_DIGITS
 from store.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.index import index_names
@@ -24,6 +27,8 @@ from store.trial import TrialDisk
 
 _FIRST = struct.Struct(">iq")
 _STEP = 4 << 20
+_QUEUE_FILE_SIZE = 6_000_000
+"""RocketMQ's default, and ours: for a store whose queue files are all gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +49,41 @@ class Layout:
             log_directory=self.log_directory,
             store_host=bytes(8),
             segment_size=self.segment_size,
-            queue_file_size=self.queue_file_size or ENTRY_SIZE,
+            queue_file_size=self.queue_file_size or _QUEUE_FILE_SIZE,
             sync_flush=sync_flush,
             delay_levels=self.delay_levels,
             checksum_block=checksum_block,
         )
 
 
-def guess_layout(disk: TrialDisk, given: Layout) -> Layout:
-    """Fill in what is not given. Blocks; raises `UnreadableStore` where no commit log is."""
+def guess_layout(disk: TrialDisk, given: Layout, others: Sequence[Path] = ()) -> Layout:
+    """Fill in what is not given. `others` are directories of the same log.
+
+    Blocks; raises `UnreadableStore` where no commit log is.
+    """
     try:
         names = log_names(disk, given.log_directory)
         if not names and not disk.exists(given.log_directory):
             raise UnreadableStore(f"{given.root} holds no commit log: {given.log_directory} does not exist")
-        segment_size = given.segment_size or _usual([disk.size_of(given.log_directory / n) for n in names])
+        segment_size = given.segment_size or _segment_size(disk, given, others)
         queue_size = given.queue_file_size or _usual(_queue_sizes(disk, given.root / "consumequeue"))
         found = replace(given, segment_size=segment_size, queue_file_size=queue_size)
         return replace(found, index=given.index or _guess_index(disk, found))
     except OSError as exc:
         raise UnreadableStore(f"cannot read {given.root}: {exc.strerror or exc}") from exc
+
+
+def _segment_size(disk: TrialDisk, given: Layout, others: Sequence[Path]) -> int:
+    directory = given.root / "ropewalk" / "checksums"
+    sidecars = [Sidecar.decode(disk.read_file(directory / name)) for name in disk.names(directory)]
+    summed = _usual([sidecar.segment_size for sidecar in sidecars if sidecar is not None])
+    folders = [given.log_directory, *map(log_folder, others)]
+    return summed or _usual([disk.size_of(f / name) for f in folders for name in log_names(disk, f)])
+
+
+def log_folder(directory: Path) -> Path:
+    """Where the segments are, of somebody's choice of a store or of its log."""
+    return directory / "commitlog" if (directory / "commitlog").is_dir() else directory
 
 
 def log_names(disk: TrialDisk, directory: Path) -> list[str]:
@@ -79,7 +100,8 @@ def _queue_sizes(disk: TrialDisk, base: Path) -> list[int]:
     for topic in disk.directories(base):
         for queue in disk.directories(base / topic):
             names = disk.names(base / topic / queue)
-            sizes += [disk.size_of(base / topic / queue / name) for name in names]
+            found = [disk.size_of(base / topic / queue / name) for name in names]
+            sizes += [size for size in found if size % ENTRY_SIZE == 0]  # else it was cut
             if len(sizes) > 1000:
                 return sizes
     return sizes

@@ -23,7 +23,7 @@ from ropewalk.format.sidecar import BLOCK_SIZE, Sidecar, block_sum
 from store.bound import Bound, decode_bound
 from store.commitlog import CommitLog, StoreDamaged, segment_name
 from store.disk import Disk
-from store.layout import Layout, log_names
+from store.layout import Layout, log_folder, log_names
 from store.message_store import MessageStore
 from store.recovery import Sight, Sighted, cut, look
 from store.segment import Segment
@@ -54,7 +54,7 @@ class OtherLog:
     def __init__(self, directory: Path, segment_size: int) -> None:
         self.directory = directory
         self._disk = TrialDisk()
-        folder = directory / "commitlog" if self._disk.exists(directory / "commitlog") else directory
+        folder = log_folder(directory)
         self.log = CommitLog(folder, segment_size, self._disk)
         for name in log_names(self._disk, folder):
             if self._disk.size_of(folder / name) == segment_size:

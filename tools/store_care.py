@@ -39,8 +39,8 @@ Progress = Callable[[int, int], None]
 _COPY_STEP = 8 << 20
 
 
-def find_store(directory: Path, config_file: Path | None = None) -> Layout:
-    """Where the store is and in which shape: as a configuration says, or as its files tell."""
+def find_store(directory: Path, config_file: Path | None = None, others: Sequence[Path] = ()) -> Layout:
+    """Where the store is and in which shape: as a configuration says, or as its files and other copies tell."""
     if not directory.is_dir():
         raise UnreadableStore(f"cannot read {directory}: no such directory")
     given = Layout(directory, directory / "commitlog")
@@ -59,7 +59,7 @@ def find_store(directory: Path, config_file: Path | None = None) -> Layout:
         )
     disk = TrialDisk()
     try:
-        return guess_layout(disk, given)
+        return guess_layout(disk, given, others)
     finally:
         disk.close()
 

@@ -279,7 +279,7 @@ def repair(
     with _about_stores(directory, as_json=as_json), ProgressLine(f"repair {directory}", None) as progress:
         if (to is None) != in_place:
             raise UsageError("say where: --to COPY for a copy, or --in-place for the store itself")
-        layout = store_care.find_store(directory, config)
+        layout = store_care.find_store(directory, config, other or ())
         shown = _shown(progress)
         target, done = store_care.repair_store(
             layout, to, other or (), accept_loss=accept_loss, copied=shown, looked=shown
@@ -294,12 +294,18 @@ def repair(
         for line in done.cut:
             print(f"given up: {line}")
         if done.rebuilt:
+            index = " and the index" if target.index is not None else ""
             print(
-                f"{target.root} is whole: the log ends at offset {done.end}, and {counted(done.queues, 'queue')} "
-                f"and the index were built from {counted(done.records, 'record')}"
+                f"{target.root} is whole: the log ends at offset {done.end}, and "
+                f"{counted(done.queues, 'queue')}{index} were built from {counted(done.records, 'record')}"
             )
+            if to is not None:
+                note(f"start its broker with storePathRootDir={target.root}, or put it where {directory} is")
         else:
-            note(f"{target.root} is not whole: name another copy with --from, or give up with --accept-loss")
+            note(
+                f"{target.root} is not whole: `ropewalk store repair {target.root} --in-place --from OTHER` goes on "
+                f"with another copy of the log, and with --accept-loss it ends where nobody has the bytes"
+            )
     raise typer.Exit(OK if done.rebuilt and not done.lost else FAILED)
 
 

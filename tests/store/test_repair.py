@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from store.disk import Disk, StoreLocked
 from store.layout import Layout, guess_layout
-from store.message_store import MessageStore
+from store.message_store import MessageStore, StoreConfig
 from store.repair import Repaired, repair
 from store.rescue import recover_store, try_start
 from store.trial import TrialDisk
@@ -38,9 +39,9 @@ def mend(root: Path, *others: Path, accept_loss: bool = False) -> Repaired:
     return repair(layout_of(root), others, accept_loss=accept_loss)
 
 
-def everything(root: Path) -> dict[tuple[str, int], list[bytes]]:
+def everything(root: Path, settings: StoreConfig | None = None) -> dict[tuple[str, int], list[bytes]]:
     """What a broker would serve."""
-    store = MessageStore(config(root), Disk(), Clock(), lambda: None)
+    store = MessageStore(settings or config(root), Disk(), Clock(), lambda: None)
     store.open()
     found = {
         (topic, queue_id): bodies(store, topic, queue_id)
@@ -132,6 +133,38 @@ def test_queue_files_and_index_are_built_from_the_log(root: Path, backup: Path) 
         assert (root / path.relative_to(backup)).read_bytes() == path.read_bytes(), path
     (ours,), (theirs,) = (list((where / "index").iterdir()) for where in (root, backup))
     assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_without_any_queue_file_they_are_built_in_the_usual_size(root: Path, backup: Path) -> None:
+    """Nothing tells what mappedFileSizeConsumeQueue was, and a broker that was told nothing either has to start."""
+    shutil.rmtree(root / "consumequeue")
+    assert mend(root).rebuilt
+    usual = replace(config(root), queue_file_size=6_000_000)
+    assert everything(root, usual) == everything(backup)
+
+
+def test_a_log_of_one_segment_is_known_to_be_cut(tmp_path: Path) -> None:
+    root, backup = tmp_path / "store", tmp_path / "backup"
+    fill(root, records=8)
+    shutil.copytree(root, backup)
+    (path,) = segments(root)
+    path.write_bytes(path.read_bytes()[:1000])
+    (queue_file,) = (root / "consumequeue" / "T" / "0").iterdir()
+    queue_file.write_bytes(queue_file.read_bytes()[:55])
+    alone = guess_layout(TrialDisk(), Layout(root, root / "commitlog", index=GEOMETRY))
+    assert (alone.segment_size, alone.queue_file_size) == (SEGMENT_SIZE, 200)
+    shutil.rmtree(root / "ropewalk" / "checksums")  # a store of RocketMQ has none: then the backup tells
+    layout = guess_layout(TrialDisk(), Layout(root, root / "commitlog", index=GEOMETRY), [backup])
+    assert repair(layout, [backup]).rebuilt
+    assert not damages(root)
+    assert everything(root) == everything(backup)
+
+
+def test_a_log_without_any_file_comes_from_a_backup(root: Path, backup: Path) -> None:
+    for path in segments(root):
+        path.unlink()
+    assert mend(root, backup).rebuilt
+    assert everything(root) == everything(backup)
 
 
 def test_what_was_replaced_is_kept(root: Path, backup: Path) -> None:
