@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,8 +34,12 @@ from tools.pipeline_base import (
     make_source,
     near_or_spark,
     spark_tasks,
+    times_of,
     what_of,
 )
+
+if TYPE_CHECKING:
+    from ropewalk.spark.jobs.export_sources import Source
 
 app = typer.Typer(
     name="pipeline",
@@ -247,6 +251,75 @@ def export(
         with spark_tasks("export", master, conf, driver_memory) as tasks:
             done = run(tasks, source, options, wait=wait, told=told)
         finish(export_report(options, done), as_json, html)
+
+
+@app.command()
+def replay(
+    to_topic: Annotated[str, typer.Option("--to-topic", metavar="TOPIC", help="Where the messages go.")],
+    to_name_server: Annotated[
+        str, typer.Option("--to-name-server", metavar="HOST:PORT", help="Of the cluster they go to.")
+    ],
+    store: MaybeStore = None,
+    name_server: NameServer = None,
+    lake: Annotated[
+        str | None, typer.Option("--lake", metavar="DIR", help="Read a lake that an export has written.")
+    ] = None,
+    topics: Topics = None,
+    since: Since = None,
+    until: Until = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            "--journal", metavar="FILE", help="Note progress here, so that the next run goes on from it."
+        ),
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option("--rate", min=1, help="Messages per second, over all tasks.")
+    ] = None,
+    keep_queues: Annotated[
+        bool, typer.Option("--keep-queues", help="Keep messages of one queue in one queue, in their order.")
+    ] = False,
+    batch: Annotated[
+        int, typer.Option("--max-per-batch", min=1, help="Messages between two notes in the journal, about.")
+    ] = 100_000,
+    on_corrupt: OnCorrupt = "fail",
+    html: Html = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    driver_memory: Memory = "1g",
+    as_json: Json = False,
+) -> None:
+    """Send messages of a store, of live topics or of a lake to a topic again, at least once.
+
+    Each carries where it came from: property `RW_ORIGIN`, broker/topic/queue/offset. With `--journal`, a run that was
+    stopped is gone on with, and repeats at most the batch it was at.
+
+    Examples:
+
+        ropewalk pipeline replay --lake /data/lake -t orders --since 2026-01-31 --to-topic orders-again \\
+            --to-name-server localhost:9876 --journal replay.json
+    """
+    with expected(as_json):
+        from ropewalk.spark.jobs.lake_source import LakeSource
+        from ropewalk.spark.jobs.replay import COLUMNS, ReplayOptions, replay_report
+        from ropewalk.spark.jobs.replay import replay as run
+
+        source: Source
+        if lake is not None:
+            if store is not None or name_server is not None:
+                raise UsageError("say where to read: one of --store, --name-server and --lake")
+            source = LakeSource(os.path.abspath(lake), tuple(topics or ()), *times_of(since, until), COLUMNS)
+        else:
+            source = make_source(
+                store, name_server, topics, COLUMNS, since=since, until=until, on_corrupt=on_corrupt,
+                range_bytes="32m", fixed=until is not None,
+            )  # fmt: skip
+        options = ReplayOptions(
+            to_name_server, to_topic, os.path.abspath(journal) if journal else None, rate, keep_queues, batch
+        )
+        with spark_tasks("replay", master, conf, driver_memory) as tasks:
+            done = run(tasks, source, options)
+        finish(replay_report(what_of(source), options, done), as_json, html)
 
 
 @app.command()

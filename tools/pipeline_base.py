@@ -25,7 +25,7 @@ from tools.output import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.spark.jobs.export_sources import LiveSource, StoreSource
+    from ropewalk.spark.jobs.export_sources import LiveSource, Source, StoreSource
     from ropewalk.spark.jobs.report import Report
     from ropewalk.spark.jobs.tasks import SparkTasks, Tasks
 
@@ -33,7 +33,16 @@ FAILED = 3
 USAGE = 2
 DATA_LOSS = 4
 _EXTRA = ("pyspark", "pyarrow", "numpy", "py4j")
-_USAGE_ERRORS = ("BadOption", "SchemaMismatch", "BadExport", "BadStats", "BadDelayLevels", "LakeMismatch")
+_USAGE_ERRORS = (
+    "BadOption",
+    "SchemaMismatch",
+    "BadExport",
+    "BadStats",
+    "BadDelayLevels",
+    "BadReplay",
+    "LakeMismatch",
+    "JournalMismatch",
+)
 
 
 class NoSession(RopewalkError):
@@ -134,13 +143,25 @@ def make_source(
     return LiveSource(raw, selection, fixed, max(size >> 10, 1000))
 
 
-def what_of(source: StoreSource | LiveSource) -> str:
-    """The source in a few words."""
-    from ropewalk.spark.jobs.export_sources import StoreSource
+def times_of(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Times as options of the data source are read, in ms."""
+    from ropewalk.spark.options import parse_options
 
-    if isinstance(source, StoreSource):
-        return source.path
-    return f"{source.options['topic']} at {source.options['nameServer']}"
+    given = {"startingTimestamp": since, "endingTimestamp": until}
+    options = parse_options(
+        {"mode": "store", "path": "-", **{name: value for name, value in given.items() if value is not None}},
+        "read",
+    )
+    return options.starting_timestamp, options.ending_timestamp
+
+
+def what_of(source: Source) -> str:
+    """The source in a few words."""
+    from ropewalk.spark.jobs.export_sources import LiveSource
+
+    if isinstance(source, LiveSource):
+        return f"{source.options['topic']} at {source.options['nameServer']}"
+    return str(source.path)  # type: ignore[attr-defined] # a store or a lake
 
 
 @contextmanager

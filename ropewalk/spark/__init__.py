@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read", "register"]
+__all__ = ["lake", "read", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -74,3 +74,14 @@ def read(
         given["filterTags"] = " || ".join(tags)
     register(spark)
     return spark.read.format("ropewalk").options(**given).load()
+
+
+def lake(spark: SparkSession, directory: str) -> DataFrame:
+    """The rows of a lake that `ropewalk pipeline export` writes, by its manifest: whole batches, also while it runs.
+
+    `spark.read.parquet(directory)` sees the files of a batch that is being committed one after the other.
+    """
+    from ropewalk.spark.jobs.export import lake_frame
+    from ropewalk.spark.jobs.tasks import SparkTasks
+
+    return lake_frame(SparkTasks(spark), directory)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["Columns", "Outgoing", "RowRefused", "columns_of", "rows_of"]
+__all__ = ["RESERVED_PROPERTIES", "Columns", "Outgoing", "RowRefused", "columns_of", "rows_of"]
 
 _TEXT: Final = ("string",)
 _TEXT_OR_BYTES: Final = ("string", "binary")
@@ -61,7 +61,7 @@ _OWN: Final = frozenset(
     {P.KEYS: "keys", P.TAGS: "tags", P.SHARDING_KEY: "shardingKey", P.DELAY: "delayLevel"}.items()
 )
 _COLUMN_OF: Final = dict(_OWN) | {P.TIMER_DELIVER_MS: "deliverTimeMs"}
-_RESERVED: Final = frozenset(
+RESERVED_PROPERTIES: Final = frozenset(
     value for name, value in vars(P).items() if name.isupper() and value not in _COLUMN_OF
 )
 """Names that brokers and clients set themselves, or read as orders."""
@@ -212,7 +212,7 @@ def _properties(given: Any) -> dict[str, str]:
                 ) from None
         if name in _COLUMN_OF:
             raise RowRefused(f"its property {name} has a column of its own: {_COLUMN_OF[name]}")
-        if name in _RESERVED:
+        if name in RESERVED_PROPERTIES:
             raise RowRefused(f"its property {name} is reserved: brokers and clients set it themselves")
         result[name] = value
     return result

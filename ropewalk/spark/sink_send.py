@@ -165,9 +165,7 @@ class Sender:
 
     def _queue(self, row: Outgoing) -> Queue:
         """The same for the same row, as long as the topic's queues are the same; or any."""
-        queues = self._queues.get(row.topic)
-        if queues is None:
-            queues = self._queues[row.topic] = self._writable(row.topic)
+        queues = self.queues(row.topic)
         message = row.message
         if row.queue_id is not None or row.broker is not None:
             fitting = [
@@ -192,8 +190,11 @@ class Sender:
             return queues[self._turn % len(queues)]
         return queues[zlib.crc32(message.keys.encode() if message.keys else message.body) % len(queues)]
 
-    def _writable(self, topic: str) -> list[Queue]:
-        queues = sorted(self._route(topic).write_queues())
+    def queues(self, topic: str) -> list[Queue]:
+        """The queues of a topic that can be written to, as they were when they were first asked for."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = sorted(self._route(topic).write_queues())
         if not queues:
             raise WriteFailed(f"topic {topic} has no queue that can be written to")
         return queues

@@ -113,8 +113,9 @@ class StoreSource:
         start = store.min_offset if position is None else int(position["log"])
         if start < store.min_offset:
             raise DataLoss(
-                f"the lake ends at log offset {start}, and {self.path} begins at {store.min_offset} now: retention "
-                f"took {store.min_offset - start} bytes before they were exported. Export to a new directory"
+                f"this job has come to log offset {start}, and {self.path} begins at {store.min_offset} now: "
+                f"retention took {store.min_offset - start} bytes before they were read. Begin anew, with a lake or a "
+                f"journal of its own"
             )
         if end is not None and end <= start:
             return None
@@ -168,6 +169,12 @@ class StoreSource:
             self.selection, self.broker_name, wanted, on_corrupt=self.on_corrupt, check_crc=self.check_crc
         )
         yield from _decoded(store, segment, start, stop, plan)
+
+
+def readable_end(path: str) -> int:
+    """Up to where a store can be read now. Raises `UnreadableStore`. Blocks."""
+    store, end = _open_for_export(path)
+    return store.end_offset if end is None else end
 
 
 def _open_for_export(path: str) -> tuple[StoreFiles, int | None]:

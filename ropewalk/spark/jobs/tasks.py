@@ -48,6 +48,11 @@ class TaskFailed(RopewalkError):
 class Tasks(Protocol):
     """Has pieces done, somewhere."""
 
+    @property
+    def width(self) -> int:
+        """How many pieces are done at the same time, about."""
+        ...
+
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         """The answers in the order of the pieces. Raises `TaskFailed`."""
         ...
@@ -71,6 +76,10 @@ class HereTasks:
 
     def __init__(self, progress: Progress = lambda _label, _done, _all: None) -> None:
         self._progress = progress
+
+    @property
+    def width(self) -> int:
+        return 1
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         answers: list[R] = []
@@ -112,6 +121,10 @@ class SparkTasks:
     def __init__(self, spark: SparkSession, progress: Progress = lambda _label, _done, _all: None) -> None:
         self.spark = spark
         self.progress = progress
+
+    @property
+    def width(self) -> int:
+        return self.spark.sparkContext.defaultParallelism
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         if not pieces:

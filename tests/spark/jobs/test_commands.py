@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from ropewalk.spark.jobs.export import BadExport, lake_frame
+import ropewalk.spark
+from ropewalk.spark.jobs.export import BadExport
 from ropewalk.spark.jobs.lake_writer import escaped
-from ropewalk.spark.jobs.tasks import SparkTasks
+from ropewalk.testing import RopewalkBroker
 from tests.processes import ROOT
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import fill, replica_of
@@ -100,14 +101,19 @@ def test_the_readmes_export_makes_parquet_of_a_store_and_goes_on(
     path.write_bytes(next(lake.glob("topic=orders/**/*.parquet")).read_bytes())
     odd = spark.read.option("basePath", str(tmp_path / "odd")).parquet(str(path))
     assert {row[0] for row in odd.select("topic").distinct().collect()} == {"%RETRY%g"}
-    by_manifest = lake_frame(SparkTasks(spark), str(lake))
-    assert by_manifest.count() == 430
+    # A file that the manifest does not name is not of the lake, whoever put it there.
+    stray = next(lake.glob("topic=orders/**/*.parquet"))
+    stray.with_name("stray.parquet").write_bytes(stray.read_bytes())
+    assert ropewalk.spark.lake(spark, str(lake)).count() == 430
+    stray.with_name("stray.parquet").unlink()
     with pytest.raises(BadExport, match="is no lake"):
-        lake_frame(SparkTasks(spark), str(tmp_path / "nothing"))
+        ropewalk.spark.lake(spark, str(tmp_path / "nothing"))
     assert {row[0] for row in frame.select("topic").distinct().collect()} == {"orders", "payments", "trüb"}
 
 
-def test_stats_latency_and_rebuild_run_on_spark(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_stats_latency_rebuild_and_replay_run_on_spark(
+    spark: SparkSession, store: Path, tmp_path: Path, ropewalk_broker: RopewalkBroker
+) -> None:
     stats = run_json(
         "stats", "--store", store, "--by", "topic,minute", "--top-keys", 2, "--html", tmp_path / "s.html"
     )
@@ -117,6 +123,10 @@ def test_stats_latency_and_rebuild_run_on_spark(spark: SparkSession, store: Path
     assert latency["messages"] == 400
     rebuilt = run_json("rebuild", "--store", store, "--out", tmp_path / "out", "--verify")
     assert (rebuilt["entries"], rebuilt["different"]) == (400, [])
+    to = ("--to-topic", ropewalk_broker.topic("again"), "--to-name-server", ropewalk_broker.namesrv)
+    sent = run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal", "--rate", 5000)
+    assert (sent["messages"], sum(q["last"] - q["first"] + 1 for q in sent["queues"])) == (400, 400)
+    assert run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal")["messages"] == 0
 
 
 def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:

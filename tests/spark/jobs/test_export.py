@@ -251,7 +251,7 @@ def test_what_retention_took_before_it_was_exported_is_lost_data(store: Path, tm
         path.unlink()
     for path in sorted((copy / "commitlog").iterdir())[:2]:
         path.unlink()
-    with pytest.raises(DataLoss, match=r"the lake ends at log offset \d+, and"):
+    with pytest.raises(DataLoss, match=r"has come to log offset \d+, and"):
         run(copy, tmp_path / "lake")
 
 

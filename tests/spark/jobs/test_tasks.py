@@ -38,6 +38,10 @@ class ElsewhereTasks:
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
 
+    @property
+    def width(self) -> int:
+        return 1
+
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         return [pickle.loads(self._do(function, piece)) for piece in pieces]
 
