@@ -24,7 +24,7 @@ from ropewalk.format.record import decode_host
 from ropewalk.spark.headers import Bools, Buffer, Headers, Ints
 from ropewalk.spark.property_columns import Pairs, as_text, cut_pairs, is_one_of, ranges_of
 from ropewalk.spark.row_filter import RowFilter
-from ropewalk.spark.schema import Selection
+from ropewalk.spark.schema import SchemaMismatch, Selection
 
 __all__ = ["BODY_SIZE_MAX", "Plan", "build_batch", "unpack_body"]
 
@@ -93,6 +93,7 @@ def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.Record
     """The chosen columns of the wanted records, and those whose body is damaged.
 
     All headers must be valid. Unless the plan keeps them, damaged rows are not in the batch. None when no row is left.
+    Raises SchemaMismatch for a column without a value where the schema says that there always is one.
     """
     piece = _Piece(buffer, headers, plan)
     piece.choose_rows()
@@ -106,6 +107,12 @@ def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.Record
         return None, bad
     schema = plan.selection.arrow_schema()
     columns = [piece.column(name) for name in plan.selection.names]
+    for name, column in zip(plan.selection.names, columns, strict=True):
+        if name in plan.selection.required and column.null_count:
+            raise SchemaMismatch(
+                f"column {name} is declared NOT NULL, and {column.null_count} of the messages read have none: leave "
+                f"NOT NULL out of the schema"
+            )
     return pa.RecordBatch.from_arrays(columns, schema=schema), bad
 
 

@@ -23,7 +23,7 @@ from ropewalk.format.record import (
 )
 from ropewalk.spark.columns import Plan
 from ropewalk.spark.decode import Decoded, Ended, decode_pull, decode_segment, find_record
-from ropewalk.spark.schema import COLUMNS, Selection, chosen_columns
+from ropewalk.spark.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
 from tests.spark.stores import BORN_HOST, START_MS, STORE_HOST
 
 FULL = chosen_columns("full")
@@ -341,6 +341,9 @@ def test_batches_have_the_schema_that_was_asked_for() -> None:
     narrow = Selection(("body", "topic"), required=frozenset({"topic"}))
     (batch,) = decode(log, selection=narrow).batches
     assert batch.schema.field("topic").nullable is False
+    promised = Selection(("keys",), required=frozenset({"keys"}))
+    with pytest.raises(SchemaMismatch, match="keys is declared NOT NULL, and 1 of the messages"):
+        decode(log, selection=promised)
 
 
 @pytest.mark.parametrize("time_ms", [2**62, -(2**63), 253_402_300_800_000, -62_135_596_800_001])
