@@ -1,4 +1,7 @@
-"""SIGKILL of an export's driver, of its JVM, of its Python workers: the lake holds every row once all the same."""
+"""SIGKILL of an export's driver, of its JVM, of its Python workers: the lake holds every row once all the same.
+
+From a live topic; the long run also from a store's directory, whose ranges and positions are others.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.client.messages import Message
 from ropewalk.spark.jobs.lake import read_lake
+from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
+
+Row = tuple[str, int, int, str, bytes]
+"""Topic, queue, offset, key and body."""
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 BATCH = 250
+KINDS = ("topic", "store") if os.environ.get("ROPEWALK_LONG") == "1" else ("topic",)
 
 
 class Export:
     """An export command in a session of its own, so that nothing of it can survive the test."""
 
-    def __init__(self, store: Path, lake: Path, log: Path) -> None:
+    def __init__(self, source: tuple[str, ...], lake: Path, log: Path) -> None:
         command = [
-            sys.executable, "-m", "ropewalk", "pipeline", "export", "--store", str(store), "--lake", str(lake),
+            sys.executable, "-m", "ropewalk", "pipeline", "export", *source, "--lake", str(lake),
             "--max-per-trigger", str(BATCH), "--target-file-bytes", "64k", "--master", "local[2,4]",
             "--driver-memory", "512m", "--json",
         ]  # fmt: skip
@@ -77,14 +87,41 @@ class Export:
             time.sleep(0.05)
 
 
-@pytest.fixture
-def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Export]]:
-    running: list[Export] = []
-    records = 12_000 if request.getfixturevalue("long_run") else 1_500
-    fill(tmp_path / "store", records, segment_size=262_144, index=None)
+Source = tuple[tuple[str, ...], list[Row]]
+"""Words for the command line that say what to export, and all of its rows."""
 
-    def begin() -> Export:
-        running.append(Export(tmp_path / "store", tmp_path / "lake", tmp_path / "log"))
+
+def live_topic(broker: RopewalkBroker, count: int) -> Source:
+    """A topic of three queues; keys come again and again, in every queue."""
+    topic = broker.topic("orders", queues=3)
+    chance = random.Random(11)
+    rows: list[Row] = []
+    for queue in broker.client.read_queues(topic):
+        share = [
+            (f"key-{chance.randrange(50)}", chance.randbytes(chance.randrange(1, 400)))
+            for _ in range(count // 3)
+        ]
+        for first in range(0, len(share), 200):
+            batch = [Message(body, keys=key) for key, body in share[first : first + 200]]
+            broker.client.send_batch(topic, batch, queue)
+        rows += [(topic, queue.queue_id, offset, key, body) for offset, (key, body) in enumerate(share)]
+    return ("-n", broker.namesrv, "-t", topic), rows
+
+
+def store_directory(root: Path, count: int) -> Source:
+    fill(root, count, segment_size=262_144, index=None)
+    return ("--store", str(root)), [
+        (r.topic, r.queue_id, r.queue_offset, r.properties.get("KEYS") or "", bytes(r.body))
+        for r in Pair.of(root, root).records
+    ]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[tuple[str, ...]], Export]]:
+    running: list[Export] = []
+
+    def begin(source: tuple[str, ...]) -> Export:
+        running.append(Export(source, tmp_path / "lake", tmp_path / "log"))
         return running[-1]
 
     yield begin
@@ -92,31 +129,54 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[
         each.end()
 
 
-def check(store: Path, lake: Path) -> None:
-    """Counts, numbers and bodies of each queue, and every file readable; the manifest names exactly the files."""
-    records = Pair.of(store, store).records
-    wanted = sorted((r.topic, r.queue_id, r.queue_offset, r.body) for r in records)
-    rows: list[tuple[str, int, int, bytes]] = []
+def by_key(rows: list[Row]) -> dict[tuple[str, str], tuple[int, int, bytes]]:
+    """For each key of a topic: how many rows, the sum of their offsets, and a hash over them."""
+    found: dict[tuple[str, str], tuple[int, int, bytes]] = {}
+    for topic, queue_id, offset, key, body in sorted(rows):
+        count, total, seal = found.get((topic, key), (0, 0, b""))
+        row = b"%d %d %d " % (queue_id, offset, len(body)) + body
+        found[topic, key] = (count + 1, total + offset, blake2b(seal + row).digest())
+    return found
+
+
+def check(wanted: list[Row], lake: Path) -> None:
+    """Counts, sums and hashes of each key; no place twice, every file readable, the manifest names exactly them."""
+    rows: list[Row] = []
     paths = sorted(lake.glob("topic=*/**/*.parquet"))
     for path in paths:
-        table = pq.ParquetFile(path).read(["topic", "queueId", "queueOffset", "body"])
-        rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
-    assert sorted(rows) == wanted
+        table = pq.ParquetFile(path).read(["topic", "queueId", "queueOffset", "keys", "body"])
+        rows += [
+            (topic, queue_id, offset, key or "", body)
+            for topic, queue_id, offset, key, body in zip(
+                *(column.to_pylist() for column in table.columns), strict=True
+            )
+        ]
+    assert len({row[:3] for row in rows}) == len(rows) == len(wanted)
+    assert by_key(rows) == by_key(wanted)
     state = read_lake(str(lake))
     assert {file.path for file in state.files} == {str(path.relative_to(lake)) for path in paths}
     assert state.rows == len(wanted)
     assert not (lake / "_staging").exists()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_there_once_after_kills(
-    tmp_path: Path, start: Callable[[], Export], long_run: bool
+    kind: str,
+    tmp_path: Path,
+    start: Callable[[tuple[str, ...]], Export],
+    ropewalk_broker: RopewalkBroker,
+    long_run: bool,
 ) -> None:
-    store, lake = tmp_path / "store", tmp_path / "lake"
+    lake = tmp_path / "lake"
+    count = 27_000 if long_run else 1_500
+    source, rows = (
+        live_topic(ropewalk_broker, count) if kind == "topic" else store_directory(tmp_path / "store", count)
+    )
     chance = random.Random(1)
     kills = 0
     wanted = 20 if long_run else 3
     for _run in range(60):
-        export = start()
+        export = start(source)
         before = export.commits()
         # Somewhere in a batch: a moment after a commit, or after tasks began to write.
         target = before + chance.randrange(1, 3)
@@ -142,5 +202,5 @@ def test_every_row_is_there_once_after_kills(
                 continue
         assert export.process.wait(180) == 0, export.log.read_text()[-3000:]
         break
-    assert kills >= (wanted if not long_run else 10)
-    check(store, lake)
+    assert kills == wanted, f"the export was through after {kills} kills: give it more to do"
+    check(rows, lake)
