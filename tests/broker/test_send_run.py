@@ -235,9 +235,10 @@ _replacements = st.sampled_from(
     repeated=st.integers(2, 5),
     body=st.sampled_from([b"", b"x", b"y" * 400, b"z" * 401]),
     damage=st.one_of(st.none(), _byte, _replacements),
+    flag=st.sampled_from([0, 0, 2]),
 )
 def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
-    pair: Pair, repeated: int, body: bytes, damage: tuple[Any, Any] | None
+    pair: Pair, repeated: int, body: bytes, damage: tuple[Any, Any] | None, flag: int
 ) -> None:
     pair.gate.open()
     outcomes = []
@@ -249,8 +250,9 @@ def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
         properties = text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"})
         for n in range(repeated):
             text = properties.replace(UNIQ, UNIQ[:-4] + f"{n:04d}")
-            client.feed(request(V2, send_ext("T", queueId=1, properties=text), b"b" * n, opaque=10 + n))
-        frame = request(V2, send_ext("T", queueId=1, properties=properties), body, opaque=99)
+            ext = send_ext("T", queueId=1, properties=text)
+            client.feed(request(V2, ext, b"b" * n, opaque=10 + n, flag=flag))
+        frame = request(V2, send_ext("T", queueId=1, properties=properties), body, opaque=99, flag=flag)
         head = int.from_bytes(frame[4:8], "big")
         if isinstance(damage, tuple) and isinstance(damage[0], bytes):
             frame = frame.replace(*damage, 1)
@@ -446,6 +448,15 @@ def test_what_changed_in_the_turn_counts_for_sends_that_came_before(running: InP
     assert answer.opaque == 7
     assert answer.code == {"stopping": 14, "topics": 0, "rules": 13}[what], answer.remark
     assert len(running.stored("T")) == (1 if what == "topics" else 4)
+
+
+def test_a_topic_that_is_made_anew_gets_what_comes_under_a_learned_header(running: InProcess) -> None:
+    (client,) = learned(running, 1)
+    client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert client.send("T", b"first").code == 0
+    client.feed(b"".join(request(V2, send_ext("T"), b"%d" % n, opaque=n) for n in range(1, 20)))
+    assert [answer.ext["queueOffset"] for answer in client.answers()] == [str(n) for n in range(1, 20)]
+    assert [r.body for r in running.stored("T")] == [b"first", *(b"%d" % n for n in range(1, 20))]
 
 
 def test_a_send_that_finds_no_room_when_its_turn_ends_is_refused(start_broker: StartBroker) -> None:
