@@ -41,6 +41,7 @@ class AckQueue:
         self.through = 0
         """What waits for no more than this has been answered."""
         self._entries: deque[_Entry] = deque()
+        self._count = 0
 
     def add(
         self,
@@ -53,9 +54,11 @@ class AckQueue:
         """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves."""
         assert not self._entries or self._entries[-1].end <= end
         self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, session, answers))
+        self._count += len(answers)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """How many answers wait: one read can bring hundreds of requests."""
+        return self._count
 
     def complete(self, through: int) -> None:
         """Release every answer that waited for an offset up to `through`."""
@@ -63,6 +66,7 @@ class AckQueue:
         entries = self._entries
         while entries and entries[0].end <= through:
             entry = entries.popleft()
+            self._count -= len(entry.answers)
             if entry.answers and entry.session.is_open:
                 entry.session.link.send(b"".join(entry.answers))
 
@@ -72,21 +76,21 @@ class AckQueue:
             if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
                 break  # what came later has later deadlines
             if entry.slaves_deadline_ms <= now_ms and entry.end > confirmed:
-                _answer(
+                self._answer(
                     entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but the slaves did not have it in time"
                 )
             elif entry.deadline_ms <= now_ms and entry.end > flushed:
-                _answer(
+                self._answer(
                     entry, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the flush did not finish in time"
                 )
         while self._entries and not self._entries[0].answers:
             self._entries.popleft()
 
-
-def _answer(entry: _Entry, code: int, remark: str) -> None:
-    answers, entry.answers = entry.answers, []
-    if answers and entry.session.is_open:
-        entry.session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
+    def _answer(self, entry: _Entry, code: int, remark: str) -> None:
+        answers, entry.answers = entry.answers, []
+        self._count -= len(answers)
+        if answers and entry.session.is_open:
+            entry.session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
 
 
 def with_code(answer: bytes, code: int, remark: str) -> bytes:
