@@ -10,6 +10,7 @@ where it stands; what it asked is forgotten.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,10 +24,20 @@ from ropewalk.client.anyio_shell import (
     open_connection,
 )
 from ropewalk.client.core import refuse_peer_request
-from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, Steps, T, Tell
+from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead, Tell
 from ropewalk.errors import RopewalkError
 
 OnRequest = AsyncPeerRequestHandler
+
+
+class _Ahead:
+    """An answer on its way, and what it came to."""
+
+    __slots__ = ("arrived", "outcome")
+
+    def __init__(self) -> None:
+        self.arrived = anyio.Event()
+        self.outcome: Outcome | None = None
 
 
 class AsyncLinks:
@@ -38,6 +49,8 @@ class AsyncLinks:
         self._on_request = on_request
         self._connections: dict[str, AsyncConnection] = {}
         self._dialling: dict[str, anyio.Lock] = {}
+        self._ahead: dict[int, _Ahead] = {}
+        self._tickets = itertools.count()
         self._closed = False
 
     @staticmethod
@@ -86,6 +99,25 @@ class AsyncLinks:
                 return None
             case AskAny(asks):
                 return await self._first_of(asks)
+            case SendAhead(ask):
+                ticket, ahead = next(self._tickets), _Ahead()
+                self._ahead[ticket] = ahead
+                self._tasks.start_soon(self._fetch_ahead, ask, ahead)
+                return ticket
+            case TakeAhead(ticket):
+                ahead = self._ahead.pop(ticket)
+                await ahead.arrived.wait()
+                assert ahead.outcome is not None
+                if isinstance(ahead.outcome, RopewalkError):
+                    raise ahead.outcome
+                return ahead.outcome
+
+    async def _fetch_ahead(self, ask: Ask, ahead: _Ahead) -> None:
+        try:
+            ahead.outcome = await (await self._connection(ask.address)).call(ask.command, ask.timeout_s)
+        except RopewalkError as exc:
+            ahead.outcome = exc
+        ahead.arrived.set()
 
     async def _first_of(self, asks: tuple[Ask, ...]) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}

@@ -6,6 +6,7 @@ Both belong to one thread, like the connections they talk over.
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 
 from ropewalk.client.blocking import TIMEOUT_S, Connection, receive_any
 from ropewalk.client.core import PeerRequestHandler, refuse_peer_request
-from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, Steps, T, Tell
+from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead, Tell
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 K = TypeVar("K")
@@ -29,6 +30,9 @@ class BlockingLinks:
         self._timeout = timeout
         self._on_request = on_request
         self._connections: dict[str, Connection] = {}
+        self._ahead: dict[int, tuple[Connection, int, float]] = {}
+        """By ticket: where an answer comes, under which opaque, and how many seconds its asker would wait."""
+        self._tickets = itertools.count()
 
     def drive(self, steps: Steps[T], lock: AbstractContextManager[object] | None = None) -> T:
         """Hold a conversation to its end and return its result, or raise what it raises.
@@ -76,6 +80,13 @@ class BlockingLinks:
                 return None
             case AskAny(asks):
                 return self._first_of(asks)
+            case SendAhead(ask):
+                ticket = next(self._tickets)
+                self._ahead[ticket] = (*self.start(ask), ask.timeout_s)
+                return ticket
+            case TakeAhead(ticket):
+                connection, opaque, timeout_s = self._ahead.pop(ticket)
+                return connection.wait(opaque, timeout_s)
 
     def _first_of(self, asks: tuple[Ask, ...]) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}

@@ -5,23 +5,38 @@ progress is read and committed. A position is where the next `poll` goes on in a
 offset, else where `consume_from` says. `poll` moves it, `commit` records it, `seek` sets it.
 
 A poll looks into every queue in turn and returns what the first one has that has something. If none has, it asks all
-of them at once, with the broker holding the answers, until one comes or the time is up.
+of them at once, with the broker holding the answers, until one comes or the time is up. Before it returns messages it
+sends the first question of the next poll, so that the broker finds the answer while the program handles these: one
+batch ahead, and no more. What was read ahead counts only if the next poll asks for the same; a seek makes it nothing.
+
+A queue whose broker cannot be asked is left out of a poll that can ask another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from ropewalk.client.consuming import PULL_MARGIN_S, ConsumerCore
-from ropewalk.client.messages import PullResult, PullStatus
+from ropewalk.client.core import Unreachable
+from ropewalk.client.messages import PullResult
 from ropewalk.client.received import ReceivedMessage, TopicQueue, received
-from ropewalk.client.steps import Ask, Steps, ask_any
+from ropewalk.client.steps import Ask, Steps, ask, ask_any, send_ahead, take_ahead
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
+from ropewalk.format.remoting import Command
 
 HOLD_MS_MAX = 15_000
 HOLD_MS_MIN = 20
 """Below this a hold costs more than it waits."""
+
+
+class _Question(NamedTuple):
+    """What a pull without a hold asks for."""
+
+    queue: TopicQueue
+    offset: int
+    max_count: int
 
 
 class PullCore:
@@ -32,6 +47,8 @@ class PullCore:
         self._clock = clock
         self._positions: dict[TopicQueue, int | None] = {}
         self._turn = 0
+        self._ahead: tuple[_Question, int] | None = None
+        """What was read ahead, and the ticket for it."""
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -80,16 +97,37 @@ class PullCore:
     def poll(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
         """The next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
 
-        Raises what a broker refused, and `Unreachable` or `OutcomeUnknown` if no queue could be asked.
+        Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
         deadline = self._clock() + timeout_s
-        found = yield from self._round(max_count, 0)
-        while not found and self._positions:
+        queues = self._in_turn()
+        self._turn += 1
+        failure: RopewalkError | None = None
+        for queue in tuple(queues):
+            try:
+                found = yield from self._look(queue, max_count)
+            except (Unreachable, OutcomeUnknown) as exc:
+                self._consumer.directory.doubt(queue.topic)
+                queues.remove(queue)
+                failure = exc
+                continue
+            if found:
+                yield from self._look_ahead(max_count)
+                return found
+        while queues:
             remaining_ms = int((deadline - self._clock()) * 1000)
             if remaining_ms < HOLD_MS_MIN:
-                break
-            found = yield from self._round(max_count, min(remaining_ms, HOLD_MS_MAX))
-        return found
+                return []
+            found, lost = yield from self._wait(queues, max_count, min(remaining_ms, HOLD_MS_MAX))
+            if found:
+                return found
+            for queue in lost:
+                self._consumer.directory.doubt(queue.topic)
+                queues.remove(queue)
+                failure = lost[queue]
+        if failure is not None and not isinstance(failure, OutcomeUnknown):
+            raise failure
+        return []
 
     def commit(self) -> Steps[None]:
         """Record every position that is known as the group's progress. Raises what a broker refused."""
@@ -106,45 +144,81 @@ class PullCore:
                 yield from self._consumer.goodbye()
                 yield from self._consumer.commit(queue, position)
 
-    def _round(self, max_count: int, hold_ms: int) -> Steps[list[ReceivedMessage]]:
-        """Ask the queues: one after the other, or with a hold all at once. Moves on past what nobody wants."""
+    def _in_turn(self) -> list[TopicQueue]:
+        """The queues, from the one whose turn it is."""
         queues = list(self._positions)
-        self._turn += 1
-        queues = queues[self._turn % len(queues) :] + queues[: self._turn % len(queues)] if queues else []
+        first = self._turn % len(queues) if queues else 0
+        return queues[first:] + queues[:first]
+
+    def _look(self, queue: TopicQueue, max_count: int) -> Steps[list[ReceivedMessage]]:
+        """What a queue has at the moment."""
+        position = yield from self.position(queue)
+        question = _Question(queue, position, max_count)
+        answer = yield from self._answer_ahead(question)
+        if answer is None:
+            answer = yield from ask(*(yield from self._ask(question, 0)))
+        return self._accept(queue, self._consumer.read_pull(queue, answer))
+
+    def _look_ahead(self, max_count: int) -> Steps[None]:
+        """Ask what the next poll will ask first. Whether that works is for the next poll to find out."""
+        queue = self._in_turn()[0]
+        position = self._positions[queue]
+        if position is None:
+            return
+        question = _Question(queue, position, max_count)
+        try:
+            ticket = yield from send_ahead((yield from self._ask(question, 0)))
+        except RopewalkError:
+            return
+        self._ahead = question, ticket
+
+    def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
+        """The answer that was fetched ahead, if there is one and this is its question."""
+        if self._ahead is None:
+            return None
+        (asked, ticket), self._ahead = self._ahead, None
+        try:
+            answer = yield from take_ahead(ticket)
+        except (Unreachable, OutcomeUnknown):
+            return None
+        return answer if asked == question else None
+
+    def _wait(
+        self, queues: list[TopicQueue], max_count: int, hold_ms: int
+    ) -> Steps[tuple[list[ReceivedMessage], dict[TopicQueue, RopewalkError]]]:
+        """Ask several queues at once: the messages of the first that has some, and which could not be asked."""
         asks: list[Ask] = []
         for queue in queues:
             position = yield from self.position(queue)
-            yield from self._consumer.directory.route(queue.topic)
-            address, command = self._consumer.pull_command(queue, position, max_count, hold_ms)
-            asks.append(Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S))
-        if hold_ms:
-            return (yield from self._ask_all(queues, asks))
-        for queue, one in zip(queues, asks, strict=True):
-            found = yield from self._ask_all([queue], [one])
-            if found:
-                return found
-        return []
-
-    def _ask_all(self, queues: list[TopicQueue], asks: list[Ask]) -> Steps[list[ReceivedMessage]]:
+            asks.append((yield from self._ask(_Question(queue, position, max_count), hold_ms)))
         outcomes = yield from ask_any(tuple(asks))
-        found: list[ReceivedMessage] = []
-        failure: RopewalkError | None = None
+        lost: dict[TopicQueue, RopewalkError] = {}
+        refused: RopewalkError | None = None
         for place, outcome in sorted(outcomes.items()):
             queue = queues[place]
             if isinstance(outcome, RopewalkError):
-                self._consumer.directory.doubt(queue.topic)
-                failure = outcome
+                lost[queue] = outcome
                 continue
-            result = self._consumer.read_pull(queue, outcome)
-            if found and result.status is PullStatus.FOUND:
-                continue  # one queue at a time: its position stays, and the next poll brings it
-            found += self._wanted(queue, result)
-            self._positions[queue] = result.next_offset
-        if failure is not None and not found and not isinstance(failure, OutcomeUnknown):
-            raise failure
-        return found
+            try:
+                found = self._accept(queue, self._consumer.read_pull(queue, outcome))
+            except RopewalkError as exc:
+                refused = exc
+                continue
+            if found:
+                return found, lost  # one queue at a time: the others stay where they are, for the next poll
+        if refused is not None:
+            raise refused
+        return [], lost
 
-    def _wanted(self, queue: TopicQueue, result: PullResult) -> list[ReceivedMessage]:
+    def _ask(self, question: _Question, hold_ms: int) -> Steps[Ask]:
+        queue, offset, max_count = question
+        yield from self._consumer.directory.route(queue.topic)
+        address, command = self._consumer.pull_command(queue, offset, max_count, hold_ms)
+        return Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S)
+
+    def _accept(self, queue: TopicQueue, result: PullResult) -> list[ReceivedMessage]:
+        """Move on past what was read, and return what of it is wanted."""
         subscription = self._consumer.subscription(queue.topic)
-        messages = (received(record, queue) for record in result.records)
+        messages = [received(record, queue) for record in result.records]
+        self._positions[queue] = result.next_offset
         return [message for message in messages if subscription.wants(message.tags)]

@@ -5,6 +5,8 @@ A conversation is a generator. It yields an effect and is resumed with its outco
     Ask(address, command, timeout_s)   ->  the answer, whatever its code
     Tell(address, command)             ->  None; nobody answers
     AskAny(asks)                       ->  outcomes of those that were answered first, by their place in `asks`
+    SendAhead(ask)                     ->  a ticket, at once; the answer is for a later conversation
+    TakeAhead(ticket)                  ->  that answer, once
 
 An effect that failed is raised inside the generator (`Unreachable`, `OutcomeUnknown`), so that a retry is an ordinary
 `except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking_links.py` over
@@ -51,9 +53,21 @@ class AskAny(NamedTuple):
     asks: tuple[Ask, ...]
 
 
-Effect = Ask | Tell | AskAny
+class SendAhead(NamedTuple):
+    """A request whose answer nobody waits for yet. Whoever holds the ticket has to take it, wanted or not."""
+
+    ask: Ask
+
+
+class TakeAhead(NamedTuple):
+    """The answer to what was sent ahead."""
+
+    ticket: int
+
+
+Effect = Ask | Tell | AskAny | SendAhead | TakeAhead
 Outcome = Command | RopewalkError
-Reply = Command | dict[int, Outcome] | None
+Reply = Command | dict[int, Outcome] | int | None
 Steps = Generator[Effect, Reply, T]
 
 
@@ -77,6 +91,20 @@ def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
     outcomes = yield AskAny(asks)
     assert isinstance(outcomes, dict), "an AskAny is resumed with its outcomes"
     return outcomes
+
+
+def send_ahead(one: Ask) -> Steps[int]:
+    """Send a request, and return the ticket for its answer."""
+    ticket = yield SendAhead(one)
+    assert isinstance(ticket, int), "a SendAhead is resumed with a ticket"
+    return ticket
+
+
+def take_ahead(ticket: int) -> Steps[Command]:
+    """Wait for the answer to what was sent ahead, and return it whatever its code."""
+    answer = yield TakeAhead(ticket)
+    assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
+    return answer
 
 
 def require_success(answer: Command) -> Command:

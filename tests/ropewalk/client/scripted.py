@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ropewalk.client.steps import Ask, AskAny, Effect, Reply, Steps, T
+from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import Command
@@ -42,6 +42,8 @@ class Script:
     routes: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, Command]] = field(default_factory=list)
     now: float = 1000.0
+    ahead: dict[int, Ask] = field(default_factory=dict)
+    """Asked already and not answered yet, by ticket."""
 
     def clock(self) -> float:
         return self.now
@@ -63,11 +65,23 @@ class Script:
 
     def _outcome(self, effect: Effect) -> Reply:
         if isinstance(effect, AskAny):
-            return {0: self._answer(effect.asks[0])}
+            return {place: self._outcome_of(ask) for place, ask in enumerate(effect.asks)}
+        if isinstance(effect, SendAhead):
+            ticket = len(self.asked)
+            self.ahead[ticket] = effect.ask
+            return ticket
+        if isinstance(effect, TakeAhead):
+            return self._answer(self.ahead.pop(effect.ticket))
         if isinstance(effect, Ask):
             return self._answer(effect)
         self.asked.append((effect.address, effect.command))
         return None
+
+    def _outcome_of(self, ask: Ask) -> Outcome:
+        try:
+            return self._answer(ask)
+        except RopewalkError as exc:
+            return exc
 
     def _answer(self, ask: Ask) -> Command:
         command = ask.command

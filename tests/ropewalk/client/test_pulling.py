@@ -1,0 +1,160 @@
+"""The pull consumer's decisions, told as conversations: what a poll asks, what it leaves out, what it reads ahead."""
+
+from collections import defaultdict
+
+import pytest
+
+from ropewalk.client.consuming import ConsumerCore, ConsumerIdentity
+from ropewalk.client.core import Unreachable
+from ropewalk.client.ids import UniqueKeys
+from ropewalk.client.pulling import PullCore
+from ropewalk.client.received import TopicQueue
+from ropewalk.client.routes import Queue
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RopewalkError, TryLater
+from ropewalk.format.record import encode_host, encode_record
+from ropewalk.format.remoting import Command
+from tests.ropewalk.client.scripted import Script, route_body
+
+HOST = encode_host("127.0.0.1", 1)
+A0, A1, B0, B1 = (TopicQueue("T", Queue(name, number)) for name in "ab" for number in (0, 1))
+
+
+class Stage:
+    """Two brokers with two queues each, what lies in them, and a pull consumer that reads from the start."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[TopicQueue, list[bytes]] = defaultdict(list)
+        self.refusals: dict[TopicQueue, int | RopewalkError] = {}
+        self.gone: set[str] = set()
+        self.script = Script(self._answer, {"T": route_body("a", "b")})
+        identity = ConsumerIdentity("g", "me", (), "first", active=True)
+        keys = UniqueKeys(bytes(4), 1, 2, lambda: 0)
+        consumer = ConsumerCore(
+            "ns:9876", identity, unique_keys=keys, clock=self.script.clock, now_ms=lambda: 5
+        )
+        self.core = PullCore(consumer, self.script.clock)
+        self.core.assign([A0, A1, B0, B1])
+
+    def poll(self, max_count: int = 2, timeout_s: float = 1.0) -> list[bytes]:
+        """Bodies; a poll that waits finds out at once that nothing comes."""
+        return [message.body for message in self.script.hold(self.core.poll(max_count, timeout_s))]
+
+    def _answer(self, address: str, command: Command) -> Command | RopewalkError:
+        if (name := address.partition(":")[0]) in self.gone:
+            return Unreachable(f"{name} is gone")
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return command.reply(ResponseCode.SUCCESS, None, {"offset": "0"})
+        assert command.code == RequestCode.PULL_MESSAGE
+        if int(command.ext["suspendTimeoutMillis"]):
+            self.script.now += 0.5  # nobody waits longer
+        queue = TopicQueue("T", Queue(name, int(command.ext["queueId"])))
+        refusal = self.refusals.get(queue)
+        if isinstance(refusal, RopewalkError):
+            return refusal
+        offset, count = int(command.ext["queueOffset"]), int(command.ext["maxMsgNums"])
+        found = self.bodies[queue][offset : offset + count]
+        code = refusal or (ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND)
+        ext = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(len(self.bodies[queue]))}
+        ext["nextBeginOffset"] = str(offset + len(found))
+        records = [
+            encode_record(
+                topic=b"T",
+                queue_id=queue.queue.queue_id,
+                flag=0,
+                sys_flag=0,
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                queue_offset=offset + place,
+                offset=1000 * offset,
+                body=body,
+                properties=b"",
+                born_host=HOST,
+                store_host=HOST,
+                born_timestamp=1,
+                store_timestamp=2,
+            )
+            for place, body in enumerate(found)
+        ]
+        return command.reply(code, None, ext, b"".join(records))
+
+
+def test_queues_take_turns_and_every_message_comes_once() -> None:
+    it = Stage()
+    it.bodies |= {A0: [b"1", b"2", b"3"], A1: [b"4"], B1: [b"5", b"6"]}
+    polls = [it.poll() for _ in range(4)]
+    assert sorted(polls) == [[b"1", b"2"], [b"3"], [b"4"], [b"5", b"6"]]
+    assert it.poll() == []
+    assert [it.script.hold(it.core.position(queue)) for queue in (A0, A1, B0, B1)] == [3, 1, 0, 2]
+
+
+def test_the_first_question_of_the_next_poll_is_asked_before_this_one_returns() -> None:
+    it = Stage()
+    it.core.assign([A0])
+    it.bodies[A0] = [b"1", b"2", b"3"]
+    assert it.poll() == [b"1", b"2"]
+    (ahead,) = it.script.ahead.values()
+    assert ahead.command.ext["queueOffset"] == "2" and ahead.command.ext["suspendTimeoutMillis"] == "0"
+    assert it.script.hold(it.core.position(A0)) == 2, "what was read ahead was not delivered"
+    asked = len(it.script.asked)
+    assert it.poll() == [b"3"] and len(it.script.asked) == asked + 1, "one answer, and no new question"
+
+
+@pytest.mark.parametrize("change", ["seek", "fewer", "assign"])
+def test_what_was_read_ahead_is_forgotten_when_something_else_is_asked(change: str) -> None:
+    it = Stage()
+    it.core.assign([A0])
+    it.bodies |= {A0: [b"%d" % number for number in range(9)], B0: [b"other"]}
+    assert it.poll(3) == [b"0", b"1", b"2"]
+    if change == "seek":
+        it.core.seek(A0, 7)
+        assert it.poll(3) == [b"7", b"8"]
+    elif change == "fewer":
+        assert it.poll(2) == [b"3", b"4"]
+    else:
+        it.core.assign([B0])
+        assert it.poll(3) == [b"other"]
+    assert len(it.script.ahead) == 1, "the first answer was taken and thrown away"
+
+
+def test_an_answer_that_did_not_come_ahead_is_asked_for_again() -> None:
+    it = Stage()
+    it.core.assign([A0])
+    it.bodies[A0] = [b"1", b"2", b"3"]
+    assert it.poll() == [b"1", b"2"]
+    it.gone.add("a")
+    with pytest.raises(Unreachable):
+        it.poll()
+    it.gone.clear()
+    assert it.poll() == [b"3"]
+
+
+def test_a_broker_that_is_gone_does_not_keep_the_messages_of_another() -> None:
+    it = Stage()
+    it.bodies |= {A0: [b"never"], B0: [b"1", b"2"], B1: [b"3", b"4"]}
+    it.gone.add("a")
+    assert sorted([it.poll(), it.poll()]) == [[b"1", b"2"], [b"3", b"4"]]
+    assert it.poll() == [], "and a poll that finds nothing waits for the one that is there"
+    it.gone.add("b")
+    with pytest.raises(Unreachable):
+        it.poll()
+
+
+def test_a_refusal_of_one_queue_does_not_lose_what_came_from_another() -> None:
+    it = Stage()
+    it.core.assign([A0, B0])
+    assert it.poll(timeout_s=0) == []
+    # Both answers of a poll that waits come at the same time.
+    looked = len(it.script.asked)
+
+    def while_it_waits(address: str, command: Command) -> Command | RopewalkError:
+        if command.ext.get("suspendTimeoutMillis", "0") != "0":
+            it.refusals[A0] = ResponseCode.SYSTEM_BUSY
+            it.bodies[B0] = [b"kept"]
+        return it._answer(address, command)
+
+    it.script.handler = while_it_waits
+    assert it.poll() == [b"kept"] and len(it.script.asked) > looked
+    with pytest.raises(TryLater):
+        [it.poll() for _ in range(2)]
+    assert it.script.hold(it.core.position(B0)) == 1
