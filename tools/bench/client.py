@@ -5,7 +5,8 @@ does one without an outcome; what the library tries again behind its callers' ba
 is the time from the call to its result: a gathered message's holds the wait for company, a poll's is that of all it
 brought.
 
-Consumers read a backlog that is there already and begin anew when they are through with it.
+Consumers read a backlog that is there already and begin anew when they are through with it. Between the last message
+of one push consumer and the first of the next the clock stands still.
 """
 
 from __future__ import annotations
@@ -208,7 +209,11 @@ class _ClientLoad:
 
         async def handle(message: ReceivedMessage) -> None:
             nonlocal handled
+            if not handled:
+                self._tally.resume()
             handled += 1
+            if handled == spec.backlog:
+                self._tally.pause()
             if self._state != "closed":
                 self._tally.messages += 1
                 self._tally.body_bytes += len(message.body)

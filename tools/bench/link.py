@@ -242,6 +242,8 @@ class Tally:
         self.body_bytes = 0
         self._messages_in_warm_up = 0
         self._began: tuple[int, float, float | None] | None = None
+        self._idle_since: int | None = None
+        self._idle_us = 0
         self._measured: tuple[float, float, float | None] = (0.0, 0.0, None)
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
@@ -271,14 +273,28 @@ class Tally:
         self._histogram.clear()
         self.messages = self.replies = self.body_bytes = 0
         self._began = (now_us(), time.process_time(), self._server_cpu())
+        self._idle_us = 0
+        if self._idle_since is not None:
+            self._idle_since = self._began[0]
+
+    def pause(self) -> None:
+        """There is nothing to do until `resume`: the time between counts for no rate."""
+        self._idle_since = now_us()
+
+    def resume(self) -> None:
+        """There is something to do again."""
+        if self._idle_since is not None:
+            self._idle_us += now_us() - self._idle_since
+            self._idle_since = None
 
     def end(self) -> None:
         """The measured time is over; replies that are still to come count for no rate."""
         assert self._began is not None, "a window ends after it began"
+        self.resume()
         began_us, load_cpu, server_cpu = self._began
         server_now = self._server_cpu()
         self._measured = (
-            (now_us() - began_us) / 1e6,
+            (now_us() - began_us - self._idle_us) / 1e6,
             time.process_time() - load_cpu,
             None if server_now is None or server_cpu is None else server_now - server_cpu,
         )

@@ -1,3 +1,5 @@
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.util.Collection;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
@@ -22,8 +24,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * What one process gets through the official Java client: the same five loads as `ropewalk bench --client`.
  *
  * Arguments: name server, topic, mode (sync, async, batched, pull, push), body size, in flight, warm-up ms, duration ms,
- * backlog. Prints one line of JSON. What is counted lies between the warm-up's end and the end; a push consumer that is
- * through with the backlog ends the load early.
+ * backlog. Prints one line of JSON. What is counted lies between the warm-up's end and the end. A push consumer that is
+ * through with the backlog makes room for a new one of another group, and the time between the last message of one and
+ * the first of the next belongs to nobody.
  */
 public final class ClientLoad {
     private static final int PENDING_MAX = 10_000;
@@ -33,7 +36,10 @@ public final class ClientLoad {
     private static final AtomicBoolean OPEN = new AtomicBoolean();
     /** The warm-up begins with the first message that came through: before that the client and its JVM start. */
     private static final CountDownLatch FIRST = new CountDownLatch(1);
+    private static final AtomicLong IDLE = new AtomicLong();
     private static volatile boolean running = true;
+    /** Since when a push consumer has nothing left, by System.nanoTime; 0 while there is something. */
+    private static volatile long idleSince;
 
     private ClientLoad() {
     }
@@ -59,13 +65,24 @@ public final class ClientLoad {
         load.start();
         FIRST.await(60, TimeUnit.SECONDS);
         Thread.sleep(warmUp);
-        OPEN.set(true);
+        OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         long began = System.nanoTime();
+        long cpu = system.getProcessCpuTime();
+        synchronized (IDLE) {
+            IDLE.set(0);
+            idleSince = idleSince == 0 ? 0 : began;
+            OPEN.set(true);
+        }
         load.join(duration);
-        OPEN.set(false);
-        double seconds = (System.nanoTime() - began) / 1e9;
+        synchronized (IDLE) {
+            OPEN.set(false);
+            goOn();
+        }
+        double seconds = (System.nanoTime() - began - IDLE.get()) / 1e9;
+        cpu = system.getProcessCpuTime() - cpu;
         running = false;
-        System.out.println("{\"messages\":" + COUNTED + ",\"seconds\":" + seconds + ",\"failed\":" + FAILED + "}");
+        System.out.println("{\"messages\":" + COUNTED + ",\"seconds\":" + seconds + ",\"cpu\":" + cpu / 1e9
+            + ",\"failed\":" + FAILED + "}");
         System.out.flush();
         Runtime.getRuntime().halt(0);
     }
@@ -88,6 +105,18 @@ public final class ClientLoad {
         FIRST.countDown();
         if (OPEN.get()) {
             COUNTED.addAndGet(messages);
+        }
+    }
+
+    /** A message came: whoever had nothing left has something again. */
+    private static void goOn() {
+        if (idleSince != 0) {
+            synchronized (IDLE) {
+                if (idleSince != 0) {
+                    IDLE.addAndGet(System.nanoTime() - idleSince);
+                    idleSince = 0;
+                }
+            }
         }
     }
 
@@ -153,19 +182,25 @@ public final class ClientLoad {
     }
 
     private static void push(String namesrv, String topic, long backlog) throws Exception {
-        AtomicLong handled = new AtomicLong();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("client-load-push-" + System.nanoTime());
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            count(messages.size());
-            handled.addAndGet(messages.size());
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        while (running && handled.get() < backlog) {
-            Thread.sleep(1);
+        while (running) {
+            AtomicLong handled = new AtomicLong();
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("client-load-push-" + System.nanoTime());
+            consumer.setNamesrvAddr(namesrv);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                goOn();
+                count(messages.size());
+                if (handled.addAndGet(messages.size()) == backlog) {
+                    idleSince = System.nanoTime();
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+            while (running && handled.get() < backlog) {
+                Thread.sleep(1);
+            }
+            consumer.shutdown();
         }
     }
 }
