@@ -172,7 +172,14 @@ class Client:
 class InProcess:
     """The broker and what drives it."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk | None = None, *, now_ms: int = START_MS) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk | None = None,
+        *,
+        now_ms: int = START_MS,
+        ip: str | None = None,
+    ) -> None:
         self.clock = Clock(now_ms)
         self.broker = Broker(
             config,
@@ -182,6 +189,7 @@ class InProcess:
             monotonic_ms=self.clock.monotonic,
             chance=random.Random(7),
             wake=lambda: None,
+            ip=ip,
         )
         self.broker.open()
         self._clients = 0
