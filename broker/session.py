@@ -43,7 +43,7 @@ log = structlog.get_logger("broker.session")
 
 _NO_FIELDS = Raw(b"")
 _H = TypeVar("_H", bound=Struct)
-RUN_MAX = 64
+RUN_MAX = 256
 """Requests that a run takes at most, before what it answered leaves."""
 _RUN_MIN = 16
 _TLS_HELLO = 0x16
