@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections import Counter, defaultdict
@@ -19,7 +18,8 @@ from ropewalk.testing import RopewalkBroker
 
 QUEUES = 16
 MEMBERS = 8
-SETTLE_S = 60.0
+SETTLE_S = 90.0
+"""Longer than the lock of a member that died."""
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.slow
 class Storm:
     """One group, its members' comings and goings, and everything they handled."""
 
-    def __init__(self, broker: RopewalkBroker, seed: int, *, orderly: bool, deaths: bool) -> None:
+    def __init__(self, broker: RopewalkBroker, seed: int, *, orderly: bool, deaths: float = 0.0) -> None:
+        """`deaths`: how many of the lives end by one."""
         self.namesrv = broker.namesrv
         self.topic, self.group = broker.topic(queues=QUEUES), broker.group()
         self.chance = random.Random(seed)
@@ -35,13 +36,15 @@ class Storm:
         self.deaths = deaths
         self.sent = 0
         self.handled: Counter[bytes] = Counter()
-        self.order: dict[int, list[int]] = defaultdict(list)
+        self.order: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        """By queue: when which offset was handled."""
+        self.died: list[float] = []
         self.over = False
 
     async def handle(self, message: ReceivedMessage) -> None:
         await anyio.sleep(0.001)
         self.handled[message.body] += 1
-        self.order[message.source.queue.queue_id].append(message.queue_offset)
+        self.order[message.source.queue.queue_id].append((time.monotonic(), message.queue_offset))
 
     async def member(self) -> None:
         """Come and go until the storm is over."""
@@ -50,7 +53,7 @@ class Storm:
                 self.group, {self.topic: "*"}, self.handle, self.namesrv,
                 orderly=self.orderly, consume_from="first", pull_count=8,
             )  # fmt: skip
-            dies = self.deaths and self.chance.random() < 0.3
+            dies = self.chance.random() < self.deaths
             if dies:
                 # No commit and no goodbye: its connections break, and that is all the broker learns.
                 consumer._leave = anyio.lowlevel.checkpoint  # type: ignore[method-assign]
@@ -58,6 +61,7 @@ class Storm:
                 async with consumer:
                     await anyio.sleep(self.chance.uniform(0.2, 3.0))
                     if dies:
+                        self.died.append(time.monotonic())
                         scope.cancel()
                         await anyio.lowlevel.checkpoint()
             await anyio.sleep(self.chance.uniform(0.0, 0.5))
@@ -89,28 +93,52 @@ class Storm:
             while len(self.handled) < self.sent and time.monotonic() < deadline:  # noqa: ASYNC110
                 await anyio.sleep(0.05)
 
+    def disorder(self) -> dict[int, list[tuple[int, int]]]:
+        """Steps that are not one forward, by queue: (offset before, offset). One back is in order after a death."""
+        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for queue, seen in self.order.items():
+            first_at: dict[int, float] = {}
+            before = -1
+            for at, offset in seen:
+                again_since = first_at.setdefault(offset, at)
+                excused = offset <= before and any(again_since <= death <= at for death in self.died)
+                if offset != before + 1 and not excused:
+                    found[queue].append((before, offset))
+                before = offset
+        return found
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_orderly_members_that_come_and_go_keep_every_queue_in_order(
     ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
 ) -> None:
-    storm = Storm(ropewalk_broker, seed, orderly=True, deaths=False)
+    storm = Storm(ropewalk_broker, seed, orderly=True)
     anyio.run(storm.rage, 120.0 if long_run else 6.0, backend="trio")
     assert len(storm.handled) == storm.sent, f"lost {storm.sent - len(storm.handled)} of {storm.sent}"
-    wrong = {
-        queue: [pair for pair in itertools.pairwise(seen) if pair[1] != pair[0] + 1]
-        for queue, seen in storm.order.items()
-        if seen != list(range(len(seen)))
-    }
-    assert not wrong, f"steps that are not one forward, by queue: {wrong}"
+    assert not storm.disorder()
+    print(f"{storm.sent} messages, each handled once")
+
+
+def test_orderly_members_that_also_die_keep_the_order_but_for_repeats(
+    ropewalk_broker: RopewalkBroker, long_run: bool
+) -> None:
+    if not long_run:
+        pytest.skip("the lock of a member that died lasts a minute: only in the long run")
+    storm = Storm(ropewalk_broker, 3, orderly=True, deaths=0.02)
+    anyio.run(storm.rage, 120.0, backend="trio")
+    assert len(storm.handled) == storm.sent, f"lost {storm.sent - len(storm.handled)} of {storm.sent}"
+    assert not storm.disorder()
+    twice = sum(count - 1 for count in storm.handled.values())
+    assert storm.died
+    print(f"{storm.sent} messages, {len(storm.died)} deaths, {twice} handled again")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_members_that_also_die_lose_nothing(
     ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
 ) -> None:
-    storm = Storm(ropewalk_broker, seed, orderly=False, deaths=True)
+    storm = Storm(ropewalk_broker, seed, orderly=False, deaths=0.3)
     anyio.run(storm.rage, 120.0 if long_run else 6.0, backend="asyncio")
     assert len(storm.handled) == storm.sent, f"lost {storm.sent - len(storm.handled)} of {storm.sent}"
     twice = sum(count - 1 for count in storm.handled.values())
-    print(f"{storm.sent} messages, {twice} handled again")
+    print(f"{storm.sent} messages, {len(storm.died)} deaths, {twice} handled again")
