@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.clients import BROADCASTING, ClientRegistry
-from broker.groups import GroupTable
+from broker.groups import GroupTable, SubscriptionGroupConfig
 from broker.offsets import OffsetTable
 from broker.pull_hold import HeldPull, PullHold
 from broker.session import Request, Session
@@ -103,52 +103,8 @@ class PullProcessor:
         """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if not self._rules.broker_readable:
-            self._refuse(session, request, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
-            return
-        if self.closed is not None:
-            self._refuse(session, request, ResponseCode.SYSTEM_BUSY, self.closed)
-            return
-        if not self._rules.lite_pull and request.code == RequestCode.LITE_PULL_MESSAGE:
-            remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
-            self._refuse(session, request, ResponseCode.NO_PERMISSION, remark, 1)
-            return
-        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
-        if config is None:
-            reason = self._groups.creation_refusal(group)
-            self._refuse(
-                session,
-                request,
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group}] does not exist, {reason}",
-            )
-            return
-        if not config.consume_enable:
-            self._refuse(
-                session, request, ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2
-            )
-            return
-        topic_config = self._topics.get(topic)
-        if topic_config is None:
-            self._refuse(
-                session,
-                request,
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please!",
-            )
-            return
-        if not topic_config.readable:
-            self._refuse(session, request, ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
-            return
-        if not 0 <= queue_id < topic_config.read_queues:
-            self._refuse(
-                session,
-                request,
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
-            )
-            return
         try:
+            config = self._admit(group, topic, queue_id, request.code, self.closed)
             wish = self._wish(group, topic, header, config.consume_broadcast_enable)
         except _Refused as exc:
             self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
@@ -185,6 +141,38 @@ class PullProcessor:
             )
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
+
+    def _admit(
+        self, group: str, topic: str, queue_id: int, code: int, closed: str | None
+    ) -> SubscriptionGroupConfig:
+        """The group, if it may read this queue; also asked for a pull that has waited. Raises `_Refused`."""
+        if not self._rules.broker_readable:
+            raise _Refused(ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+        if closed is not None:
+            raise _Refused(ResponseCode.SYSTEM_BUSY, closed)
+        if not self._rules.lite_pull and code == RequestCode.LITE_PULL_MESSAGE:
+            remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
+            raise _Refused(ResponseCode.NO_PERMISSION, remark, 1)
+        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
+        if config is None:
+            reason = self._groups.creation_refusal(group)
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, {reason}",
+            )
+        if not config.consume_enable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2)
+        topic_config = self._topics.get(topic)
+        if topic_config is None:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        if not topic_config.readable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
+        if not 0 <= queue_id < topic_config.read_queues:
+            raise _Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
+            )
+        return config
 
     def _wish(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
@@ -299,6 +287,13 @@ class PullProcessor:
 
     def _read_again(self, held: HeldPull, last: bool) -> None:
         if not held.session.is_open:
+            return
+        try:
+            # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
+            self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
+        except _Refused as exc:
+            forbidden = {"forbiddenType": str(exc.forbidden_type)} if exc.forbidden_type else None
+            self._answer_now(held, held.request.reply(exc.code, str(exc), forbidden))
             return
         if last:
             held.scanned = held.offset

@@ -1,5 +1,6 @@
 """Long polling: a pull that waits is answered once, by a message, by the clock or not at all."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,41 @@ def test_messages_of_other_queues_and_topics_wake_nobody(client: Client, produce
     producer.send("T", queueId=1)
     producer.send("U")
     assert client.answers() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "answered", "forbidden"),
+    [
+        ("topic", ResponseCode.NO_PERMISSION, "3"),
+        ("group", ResponseCode.NO_PERMISSION, "2"),
+        ("broker", ResponseCode.NO_PERMISSION, "1"),
+        ("fewer queues", ResponseCode.INVALID_PARAMETER, None),
+        ("deleted", ResponseCode.TOPIC_NOT_EXIST, None),
+    ],
+)
+def test_who_is_forbidden_to_read_while_it_waits_gets_nothing_more(
+    running: InProcess, client: Client, producer: Client, change: str, answered: int, forbidden: str | None
+) -> None:
+    opaque = hold(client, queueId=1)
+    broker = running.broker
+    match change:
+        case "topic":
+            broker.topics.update(TopicConfig("T", 4, 4, perm=2), START_MS)
+        case "group":
+            group = {"groupName": "cg", "consumeEnable": False}
+            producer.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(group).encode())
+        case "broker":
+            producer.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=2")
+        case "fewer queues":
+            broker.topics.update(TopicConfig("T", 1, 4), START_MS)
+        case _:
+            producer.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    if change != "deleted":
+        producer.send("T", b"secret", queueId=1)
+    (answer,) = client.answers()
+    assert (answer.opaque, answer.code, answer.body) == (opaque, answered, b"")
+    assert answer.ext.get("forbiddenType") == forbidden
+    assert broker.hold.size == 0
 
 
 def test_one_connection_may_wait_at_many_queues(client: Client, producer: Client) -> None:
