@@ -279,6 +279,15 @@ class TestWhatToolsAreTold:
         assert body is not None and body["connectionSet"][0]["clientAddr"] == "10.0.0.1:5555"
         assert registry.producer_connection_body("unknown") is None
 
+    def test_a_producer_that_came_back_stays_known_when_its_old_connection_ends(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("old", beat("c", producers=("pg",)), 0)
+        registry.heartbeat("new", beat("c", producers=("pg",)), 1)
+        registry.closed("old")
+        assert registry.producer("c") == "new"
+        registry.unregister("new", producer_group="pg")
+        assert registry.producer("c") is None
+
 
 steps = st.lists(
     st.tuples(

@@ -205,6 +205,10 @@ def test_a_pull_whose_time_is_over_is_answered_19_not_earlier_and_once(
     ] * 4
     running.tick(60_000)
     assert client.answers() == []
+    queue = running.broker.store.queue("T", 0)
+    assert queue.held is None, "nobody finds it there again"
+    running.broker.hold.dismiss(queue)
+    assert client.answers() == [] and running.broker.hold.size == 0
 
 
 def test_its_time_over_it_tells_of_the_strangers_it_passed(

@@ -21,6 +21,11 @@ def test_a_full_batch_leaves_at_once() -> None:
     for item in range(4):
         it.add("T", item, 10, 0.0)
     assert it.take(0.0) == [("T", [0, 1, 2])]
+    uneven = batcher(size_max=30)
+    for item, size in enumerate((20, 15, 10)):
+        uneven.add("T", item, size, 0.0)
+    assert uneven.take(0.0) == [("T", [0])], "with the next one it would be too large"
+    assert uneven.take(1.0) == [("T", [1, 2])]
     by_count = batcher(count_max=2)
     for item in range(5):
         by_count.add("T", item, 1, 0.0)

@@ -49,3 +49,5 @@ def test_a_group_always_gets_the_queue_that_java_would_give_it() -> None:
     # "order-paid".hashCode() is 710106603, "TagA".hashCode() is 2598919.
     assert queue_of_group("order-paid", QUEUES) == QUEUES[710106603 % 4]
     assert queue_of_group("TagA", QUEUES) == QUEUES[2598919 % 4]
+    # "tenant-b".hashCode() is -1306694657, and Java's remainder is that of its absolute value.
+    assert queue_of_group("tenant-b", QUEUES) == QUEUES[1306694657 % 4] != QUEUES[-1306694657 % 4]
