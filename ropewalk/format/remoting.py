@@ -185,7 +185,8 @@ class FrameBuffer:
         partial = self._partial
         while True:
             wanted = self._needed - len(partial)
-            partial += data[position : position + wanted]
+            # HOT: of a large frame nearly every read is a middle part, which needs no copy of its own.
+            partial += data if not position and wanted >= len(data) else data[position : position + wanted]
             if len(partial) < self._needed:
                 return len(data)
             position += wanted

@@ -29,6 +29,7 @@ from ropewalk.client.routes import Queue, parse_route
 from ropewalk.client.steps import require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import CorruptRecord, OutcomeUnknown, Rejected, RemoteProtocolError
+from ropewalk.format.record import decode_record
 from ropewalk.spark.live_offsets import DataLoss, QueueKey
 from ropewalk.spark.options import Options
 from ropewalk.spark.schema import Selection
@@ -139,7 +140,7 @@ class _Decoder:
             decompress=options.decompress,
             unwrap_batch=options.unwrap_batch,
             on_corrupt=options.on_corrupt,
-            check_crc=options.check_crc,
+            check_crc=_checks_bodies(options, selection),
             partition_bases={task.key.topic: task.partition_base},
             batch_rows=options.arrow_batch_rows,
             batch_bytes=options.arrow_batch_bytes,
@@ -157,7 +158,9 @@ class _Decoder:
         self._lost += sum(chunk.next - chunk.first for chunk in chunks if chunk.lost)
         wanted = sum(chunk.next - chunk.first for chunk in chunks if not chunk.lost)
         if self._plan.filter.tags is None and (
-            decoded.row_count != wanted or not self._begins_at(body, chunks)
+            not self._begins_at(body, chunks)
+            or decoded.row_count != wanted
+            or not all(_is_a_run(batch) for batch in decoded.batches)
         ):
             self._look_for_holes(chunks)
         yield from decoded.batches
@@ -179,7 +182,7 @@ class _Decoder:
         self._damaged += 1
 
     def _begins_at(self, body: bytes, chunks: list[Chunk]) -> bool:
-        """Whether the answer is about what was asked: the first record, as a sample of all."""
+        """Whether the answer is about what was asked: the first record, which stands for its queue and topic."""
         first = next((chunk for chunk in chunks if not chunk.lost), None)
         if first is None or not body:
             return not body
@@ -188,6 +191,12 @@ class _Decoder:
             raise RemoteProtocolError(
                 f"{self._task.key}: the broker answered with messages of queue {queue_id}"
             )
+        try:
+            topic = decode_record(body, check_crc=False).topic
+        except CorruptRecord:
+            return False
+        if topic != self._task.key.topic:
+            raise RemoteProtocolError(f"{self._task.key}: the broker answered with messages of topic {topic}")
         return bool(offset == first.first)
 
     def _look_for_holes(self, chunks: list[Chunk]) -> None:
@@ -226,6 +235,21 @@ class _Decoder:
                 f"them, or the broker's queue file is damaged there. failOnDataLoss=false goes on without them"
             )
         self._lost += found - expected
+
+
+def _checks_bodies(options: Options, selection: Selection) -> bool:
+    if options.check_crc is not None:
+        return options.check_crc
+    return options.on_corrupt != "keep" and ("body" in selection or "value" in selection)
+
+
+def _is_a_run(batch: pa.RecordBatch) -> bool:
+    """Whether each offset follows the one before it, as far as the columns tell."""
+    for name in ("queueOffset", "offset"):
+        if name in batch.schema.names:
+            offsets = batch.column(name).to_numpy()
+            return bool((offsets[1:] == offsets[:-1] + 1).all())
+    return True
 
 
 # -- whom to ask ------------------------------------------------------------------------------------------

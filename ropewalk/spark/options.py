@@ -267,7 +267,8 @@ class Options:
     decompress: bool = _option("decompress", "rs", _bool, True)
     unwrap_batch: bool = _option("unwrapBatch", "rs", _bool, True)
     on_corrupt: str = _option("onCorrupt", "rs", _choice("fail", "skip", "keep"), "fail")
-    check_crc: bool = _option("checkCrc", "rs", _bool, False)
+    check_crc: bool | None = _option("checkCrc", "rs", _bool, None)
+    """None: bodies that came over the network are checked, those of a store that is read in place are not."""
 
     # Committing back
     commit_offsets: bool = _option("commitOffsets", "sb", _bool, False)

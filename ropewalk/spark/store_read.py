@@ -31,6 +31,8 @@ from ropewalk.spark.store_plan import DataLoss, LogSplit, QueueSplit, Split
 
 __all__ = ["Report", "read_split"]
 
+WINDOW: Final = 16 << 20
+"""Bytes of a split that are read at a time with `io=pread`."""
 _LOOK_AHEAD: Final = 1 << 20
 """Bytes read behind the end of a split with `io=pread`: its last record may reach that far, or further."""
 
@@ -81,21 +83,37 @@ def _read_log(split: LogSplit, plan: Plan, report: Report) -> Iterator[pa.Record
     position = split.start - segment.base_offset
     exact = split.exact
     with _OpenSegment(segment, split.io) as opened:
-        size = limit - position
+        # A mapping takes no memory. A copy does, and gets new pages from the kernel for each byte of it.
+        size = min(limit - position, WINDOW) if split.io == "pread" else limit - position
         while True:
-            decoder = opened.decoder(position, size + _LOOK_AHEAD, limit, plan)
+            end = min(position + size, limit)
+            decoder = opened.decoder(position, size + _LOOK_AHEAD, end, plan)
             if not exact and not decoder.seek():
-                return
+                if end == limit:
+                    return
+                size = limit - position
+                continue
             exact = True
+            spoilt = False
             for piece in decoder.pieces():
+                if end < limit and piece.damage and piece.batch is None:
+                    spoilt = True  # how far it reaches shows where all of the split is seen
+                    position = piece.damage[0].offset - segment.base_offset
+                    break
                 for place in piece.damage:
                     _tell(plan, report, segment.path, place)
                 if piece.batch is not None:
                     yield piece.batch
+            if spoilt:
+                size = limit - position
+                continue
             position = opened.position + decoder.position
-            if decoder.ended is not Ended.SHORT:
+            if decoder.ended is Ended.SHORT:
+                size = max(size, decoder.needed())
+            elif decoder.ended is Ended.ZEROS and end < limit:
+                size = limit - position
+            elif decoder.ended is not Ended.LIMIT or end == limit:
                 break
-            size = max(limit - position, decoder.needed())
         here = segment.base_offset + position
         match decoder.ended:
             case Ended.ZEROS:

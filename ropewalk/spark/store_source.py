@@ -59,7 +59,7 @@ def decode_plan(options: Options, selection: Selection) -> Plan:
         decompress=options.decompress,
         unwrap_batch=options.unwrap_batch,
         on_corrupt=options.on_corrupt,
-        check_crc=options.check_crc,
+        check_crc=bool(options.check_crc),
         batch_rows=options.arrow_batch_rows,
         batch_bytes=options.arrow_batch_bytes,
     )

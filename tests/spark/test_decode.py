@@ -26,6 +26,8 @@ from ropewalk.spark.decode import Decoded, Ended, decode_pull, decode_segment, f
 from ropewalk.spark.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
 from tests.spark.stores import BORN_HOST, START_MS, STORE_HOST
 
+pytestmark = pytest.mark.usefixtures("far_from_greenwich")
+
 FULL = chosen_columns("full")
 V6_HOST = encode_host("2001:db8::1", 50001)
 BASE = 7 << 30

@@ -13,6 +13,8 @@ from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options, Use, pa
 from ropewalk.spark.schema import SchemaMismatch
 from ropewalk.spark.source import RopewalkSource
 
+pytestmark = pytest.mark.usefixtures("far_from_greenwich")
+
 STORE = {"mode": "store", "path": "/store"}
 LIVE = {"nameServer": "h:9876", "topic": "orders"}
 

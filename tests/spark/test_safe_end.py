@@ -53,6 +53,22 @@ def test_an_entry_that_leads_to_another_record_does_not_count(made: MadeStore) -
     assert safe_end(store_at(made.root)) == end
 
 
+@pytest.mark.parametrize(("queue_id", "number"), [(0, 14), (1, 13)], ids=["another number", "another queue"])
+def test_an_entry_counts_for_the_message_of_its_place_only(
+    made: MadeStore, queue_id: int, number: int
+) -> None:
+    """Message 13 of queue 0 was never dispatched; what leads to it is another place of the same topic."""
+    end = made.offset
+    made.append("orders", 0, b"a new life", dispatch=False)
+    offset, raw = made.written[-1]
+    for before in range(12 + (queue_id == 0), number):
+        made.write_entry("orders", queue_id, before, end + 100_000, 300)
+    made.write_entry("orders", queue_id, number, offset, len(raw))
+    assert safe_end(store_at(made.root)) == end
+    made.write_entry("orders", 0, 13, offset, len(raw))
+    assert safe_end(store_at(made.root)) == made.offset
+
+
 def test_the_last_entries_of_a_queue_may_all_be_stale(made: MadeStore) -> None:
     end = made.offset
     for number in range(30):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,18 @@ from ropewalk.spark.schema import Selection
 from ropewalk.spark.store_files import open_stores
 from ropewalk.spark.store_plan import DataLoss, LogSplit, QueueSplit, Split, plan_log, plan_store
 from ropewalk.spark.store_read import Report, read_split
-from ropewalk.spark.store_source import decode_plan
+from ropewalk.spark.store_source import StoreReader, decode_plan
+from ropewalk.spark.versions import VersionMismatch
 from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
 from tests.spark.test_decode import entry
 
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `io=pread`, a few records at a time."""
+    monkeypatch.setattr("ropewalk.spark.store_read.WINDOW", 700)
 
 
 class Told:
@@ -363,6 +373,38 @@ def test_a_file_that_changes_behind_a_plan_is_lost_data(made: MadeStore) -> None
             with pytest.raises(DataLoss, match="has vanished since the read was planned"):
                 read_splits(splits)
             path.write_bytes(whole)
+
+
+def cut_while_it_is_mapped(splits: list[Split], path: Path) -> None:
+    """In a process of its own."""
+    faulthandler.disable()
+    parsed = parse_options({"mode": "store", "path": "-", "arrowBatchRows": "1"}, "read")
+    decode = decode_plan(parsed, parsed.selection())
+    for batch in read_split(splits[0], decode, Told().report()):
+        assert batch.num_rows == 1
+        os.truncate(path, 0)
+
+
+def test_a_file_that_shrinks_under_a_mapping_ends_the_worker_and_the_next_attempt_says_why(
+    made: MadeStore,
+) -> None:
+    splits = plan(made.root, io="mmap")
+    path = made.root / "commitlog" / f"{0:020d}"
+    worker = get_context("spawn").Process(target=cut_while_it_is_mapped, args=(splits, path))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == -signal.SIGBUS
+    with pytest.raises(DataLoss, match="is 0 bytes long, and was 16384 when the read was planned"):
+        read_splits(splits[:1])
+
+
+def test_a_worker_with_another_version_refuses(made: MadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse_options({"mode": "store", "path": str(made.root)}, "read")
+    reader = StoreReader(options, options.selection())
+    first = reader.partitions()[0]
+    monkeypatch.setattr("ropewalk.spark.versions.__version__", "9.9.9")
+    with pytest.raises(VersionMismatch, match=r"this worker has 9\.9\.9"):
+        list(reader.read(first))
 
 
 def test_the_log_of_a_dledger_reads_like_any_other(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.spark.jobs.faults import (
     encoded,
     in_body,
     in_field,
+    missing_entries,
     rewritten_record,
 )
 from tests.spark.jobs.stores import SEGMENT_SIZE, fill, overwrite, replica_of, segment
@@ -96,6 +97,16 @@ def test_thirty_faults_in_any_order_are_told_apart(pair: Pair, seed: int) -> Non
     faults = chance.sample(SPREAD, len(SPREAD))
     expected = [fault(pair, 60 + 35 * at + chance.randrange(10)) for at, (_name, fault) in enumerate(faults)]
     assert summary(look(pair.a, pair.b, piece_size=9000).findings) == wanted(expected)
+
+
+def test_each_gap_of_a_queue_is_told(pair: Pair) -> None:
+    first = pair.records[100]
+    of_queue = [
+        n for n, r in enumerate(pair.records) if (r.topic, r.queue_id) == (first.topic, first.queue_id)
+    ]
+    at = of_queue.index(100)
+    expected = [missing_entries(1)(pair, 100), missing_entries(2)(pair, of_queue[at + 3])]
+    assert summary(look(pair.a, pair.b).findings) == wanted(expected)
 
 
 def test_without_checksums_beside_the_log_what_can_be_told_is_told(pair: Pair) -> None:

@@ -22,6 +22,8 @@ from ropewalk.spark.live_offsets import DataLoss
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import TOPICS, fill, replica_of
 
+pytestmark = pytest.mark.usefixtures("far_from_greenwich")
+
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -26,6 +26,8 @@ from ropewalk.spark.jobs.tasks import HereTasks
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
 
+pytestmark = pytest.mark.usefixtures("far_from_greenwich")
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
 
-from ropewalk.spark.live_offsets import DataLoss
+from ropewalk.client.routes import QueueData, TopicRoute
+from ropewalk.spark.live_offsets import DataLoss, QueueKey, Range
 from ropewalk.spark.live_read import _pool
-from ropewalk.spark.options import BadOption
+from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
@@ -19,6 +20,11 @@ from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
 pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import InputPartition
+
+from ropewalk.spark.live_source import tasks_of
+
+if TYPE_CHECKING:
+    from ropewalk.spark.live_cluster import Cluster
 
 
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "stock"])
@@ -56,9 +62,23 @@ def test_batches_have_the_schema_that_spark_expects_and_are_bounded(
     assert sum(batch.num_rows for batch in batches) == 1000
 
 
-def test_the_kafka_preset_counts_partitions_over_brokers(
-    ropewalk_broker: RopewalkBroker, make_reader: MakeReader
-) -> None:
+class TwoBrokers:
+    """A topic with three queues at `b` and two at `a`, as the driver sees it; more of them can be written to."""
+
+    routes: ClassVar = {"T": TopicRoute({}, (QueueData("b", 3, 5, 6), QueueData("a", 2, 4, 6)))}
+
+    def member(self, _key: QueueKey) -> tuple[str, int]:
+        return "h:1", 0
+
+
+def test_partitions_of_the_kafka_preset_are_dense_over_brokers() -> None:
+    ranges = [Range(QueueKey("T", broker, queue_id), 0, 9) for broker, queue_id in (("a", 1), ("b", 0))]
+    options = parse_options({"nameServer": "h:1", "topic": "T", "preset": "kafka"}, "read", {})
+    tasks = tasks_of(ranges, options, cast("Cluster", TwoBrokers()))
+    assert [task.partition_base + task.key.queue_id for task in tasks] == [1, 2]
+
+
+def test_the_kafka_preset_counts_partitions(ropewalk_broker: RopewalkBroker, make_reader: MakeReader) -> None:
     topic = ropewalk_broker.topic(queues=2)
     fill(ropewalk_broker, topic, 10)
     rows = rows_of(reader := make_reader(topic=topic, preset="kafka"), reader.partitions())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +18,7 @@ from ropewalk.format.remoting import Command
 from ropewalk.spark.live_offsets import DataLoss
 from ropewalk.spark.options import parse_options
 from ropewalk.testing import RopewalkBroker
-from tests.ropewalk.client.fake_cluster import FakeCluster
+from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
 
 pytest.importorskip("pyspark")
@@ -113,6 +115,17 @@ def test_a_hole_in_the_answers_is_an_error_or_left_out(stock: FakeCluster) -> No
     lenient = reader_at(stock, failOnDataLoss="false")
     assert numbers(rows_of(lenient, lenient.partitions())) == [*range(40), *range(43, 100)]
 
+    def as_many_as_asked(request: Command) -> Command:
+        # A broker counts messages and not numbers: for those that are missing it brings later ones.
+        return with_a_hole(
+            replace(request, ext={**request.ext, "maxMsgNums": str(int(request.ext["maxMsgNums"]) + 3)})
+        )
+
+    stock.answers[RequestCode.PULL_MESSAGE] = as_many_as_asked
+    ends = json.dumps({"T": {BROKER_NAME: {"0": 45}}})
+    shorter = reader_at(stock, failOnDataLoss="false", endingOffsets=ends)
+    assert numbers(rows_of(shorter, shorter.partitions())) == [*range(40), 43, 44]
+
 
 def test_an_answer_about_another_queue_is_the_brokers_mistake(stock: FakeCluster) -> None:
     stock.create_topic("other", 3)
@@ -126,14 +139,33 @@ def test_an_answer_about_another_queue_is_the_brokers_mistake(stock: FakeCluster
     stock.answers[RequestCode.PULL_MESSAGE] = wrong
     with pytest.raises(RemoteProtocolError, match="queue 2"):
         rows_of(reader := reader_at(stock), reader.partitions())
+    stock.put("other", 0, b"x")
+    stock.topics["other"][2] = stock.topics["other"][0]
+    with pytest.raises(RemoteProtocolError, match="messages of topic other"):
+        rows_of(reader := reader_at(stock), reader.partitions())
+
+
+def test_as_many_messages_as_were_asked_for_are_not_always_those(stock: FakeCluster) -> None:
+    def doubled(request: Command) -> Command:
+        reply = stock._pull(request)
+        found = [r.queue_offset for r in decode_records(reply.body)]
+        raw = stock.topics["T"][0].records
+        reply.body = b"".join(raw[41 if offset == 42 else offset] for offset in found)
+        return reply
+
+    stock.answers[RequestCode.PULL_MESSAGE] = doubled
+    with pytest.raises(RemoteProtocolError, match="answered with message 41 of queue 0 where 42 was due"):
+        rows_of(reader := reader_at(stock), reader.partitions())
 
 
 def test_a_damaged_body_is_told_left_out_or_shown(stock: FakeCluster) -> None:
     queue = stock.topics["T"][0]
     queue.records[7] = queue.records[7].replace(b"000007", b"00000X")
     with pytest.raises(CorruptRecord, match=r"does not match its checksum.*onCorrupt=skip"):
-        rows_of(reader := reader_at(stock, checkCrc="true"), reader.partitions())
-    skipping = reader_at(stock, checkCrc="true", onCorrupt="skip")
+        rows_of(reader := reader_at(stock), reader.partitions())
+    trusting = reader_at(stock, checkCrc="false", columns="body")
+    assert b"00000X" in [row["body"] for row in rows_of(trusting, trusting.partitions())]
+    skipping = reader_at(stock, onCorrupt="skip")
     assert numbers(rows_of(skipping, skipping.partitions())) == [n for n in range(100) if n != 7]
     keeping = reader_at(stock, onCorrupt="keep", columns="body,crcOk")
     rows = rows_of(keeping, keeping.partitions())

@@ -178,6 +178,9 @@ def test_offsets_are_committed_back_for_a_group(
     fill(ropewalk_broker, topic, 10)
     stream = make_stream(topic=topic, startingOffsets="earliest", commitOffsets="true", groupId=group)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    stream.partitions(stream.initialOffset(), end)
+    assert ropewalk_broker.committed(group, topic) == 0  # planned, and not read yet
+    fill(ropewalk_broker, topic, 4, start=10)
     stream.commit(end)
     assert ropewalk_broker.committed(group, topic) == 10
 

@@ -20,6 +20,7 @@ from ropewalk.spark.options import BadOption, Options, parse_options
 from ropewalk.spark.schema import SchemaMismatch
 from ropewalk.spark.sink_rows import Columns, RowRefused, columns_of, rows_of
 from ropewalk.spark.sink_send import Sender, WriteFailed
+from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import FakeCluster, route_body
 
@@ -445,7 +446,9 @@ def test_routing_any_turns_to_another_broker_and_routing_key_does_not() -> None:
 
 @pytest.mark.parametrize("kind", [LiveWriter, LiveStreamWriter])
 def test_a_writer_writes_its_batches_and_tells_what_it_stored(
-    ropewalk_broker: RopewalkBroker, kind: type[LiveWriter] | type[LiveStreamWriter]
+    ropewalk_broker: RopewalkBroker,
+    kind: type[LiveWriter] | type[LiveStreamWriter],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import pickle
 
@@ -457,6 +460,9 @@ def test_a_writer_writes_its_batches_and_tells_what_it_stored(
     assert written.sent.rows == 3
     assert isinstance(there.write(iter([])), Written)  # Spark takes no None
     assert sorted(record.body for record in ropewalk_broker.messages(topic, 3)) == [b"a", b"b", b"c"]
+    monkeypatch.setattr("ropewalk.spark.versions.__version__", "9.9.9")
+    with pytest.raises(VersionMismatch, match=r"this worker has 9\.9\.9"):
+        there.write(iter([]))
 
 
 @pytest.mark.parametrize(
