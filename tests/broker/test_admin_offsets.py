@@ -162,8 +162,11 @@ def test_correction_offsets_are_the_least_of_all_groups_and_nobody_loses_any(
 
 def test_offsets_are_cloned_to_another_group(filled: InProcess, client: Client) -> None:
     filled.broker.offsets.commit("g", "T", 0, 4)
-    ext = {"srcGroup": "g", "destGroup": "h", "topic": "T", "offline": True}
-    assert client.call(RequestCode.CLONE_GROUP_OFFSET, ext).code == 0
+    filled.connect().heartbeat(group="g", topics={"other": "*"})  # it does not read T any more
+    ext = {"srcGroup": "g", "destGroup": "h", "topic": "T"}
+    assert client.call(RequestCode.CLONE_GROUP_OFFSET, {**ext, "offline": False}).code == 0
+    assert query(client, group="h") is None
+    assert client.call(RequestCode.CLONE_GROUP_OFFSET, {**ext, "offline": True}).code == 0
     assert query(client, group="h") == "4"
 
 
