@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.broker import name_server_handlers
+from broker.groups import SubscriptionGroupConfig
 from broker.namesrv import NameServer
 from broker.registrar import Registrar
 from broker.session import Session
@@ -196,6 +197,13 @@ def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answere
     config = running.broker.topics.get("%RETRY%cg")
     assert config is not None
     assert (config.read_queues, config.write_queues, config.perm) == (1, 1, 6)
+
+
+def test_a_heartbeat_makes_as_many_retry_queues_as_the_group_wants(running: InProcess) -> None:
+    running.broker.groups.update(SubscriptionGroupConfig("cg", retry_queue_nums=4), START_MS)
+    running.connect().heartbeat(group="cg")
+    config = running.broker.topics.get("%RETRY%cg")
+    assert config is not None and (config.read_queues, config.write_queues) == (4, 4)
 
 
 def test_producers_are_registered_and_forgotten(running: InProcess) -> None:
