@@ -92,9 +92,9 @@ def test_every_message_of_a_store_arrives_as_it_was_and_in_order_of_its_queue(
 
 
 def test_a_store_that_grows_by_what_is_replayed_is_replayed_once(
-    ropewalk_own_broker: RopewalkBroker,
+    ropewalk_broker: RopewalkBroker,
 ) -> None:
-    broker = ropewalk_own_broker
+    broker = ropewalk_broker
     first, second = broker.topic("first", queues=1), broker.topic("second", queues=1)
     for number in range(60):
         broker.client.send(first, Message(b"%d" % number, properties={"mine": str(number)}, group="g"))
