@@ -212,6 +212,10 @@ def test_bytes_that_cannot_be_read_are_asked_for_again_a_second_later() -> None:
     world.tick(999)
     assert world.source.fetches == [] and not world.backlog()
     world.tick(1)
+    for _ in range(5):
+        world.source.answer(fails=True)
+        world.tick(1000)
+    assert world.link.frames() == [(0, b"")], "the heartbeat still names the byte that is next"
     world.source.answer()
     assert world.link.frames() == [(0, bytes(world.source.data))]
 

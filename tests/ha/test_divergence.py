@@ -127,6 +127,13 @@ def test_the_cut_is_behind_the_last_record_that_both_have(
 
 
 @pytest.mark.usefixtures("small")
+def test_a_record_whose_last_byte_differs_is_cut_whole() -> None:
+    start = records(1, 20)
+    slave, master = Log([*start, b"the same but for thiS"]), Log([*start, b"the same but for this"])
+    assert compared(slave, master) == Compared(Finding.DIVERGED, sum(map(len, start)))
+
+
+@pytest.mark.usefixtures("small")
 def test_padding_that_is_the_same_in_every_log_does_not_mislead() -> None:
     start = records(1, 20)
     padding = bytes(60)  # less than two blocks

@@ -45,12 +45,20 @@ def test_a_slave_of_this_group_is_welcome() -> None:
         ({"broker_id": 0}, "brokerId 0 is no slave's"),
         ({"epoch": 4}, "has accepted epoch 4, and this master reigns in epoch 3"),
         ({"segment_size": 5}, "mappedFileSizeCommitLog is 5 at the slave and 1048576 here"),
+        ({"segment_size": 1 << 21}, "mappedFileSizeCommitLog is 2097152 at the slave and 1048576 here"),
         ({"epochs": [(2, 5), (1, 9)]}, "epochs makes no sense"),
         ({"ranges": [(5, 5)]}, "one of them is none"),
     ],
 )
 def test_who_does_not_belong_is_told_why(changes: dict[str, Any], why: str) -> None:
     assert why in (refused(**changes) or "")
+
+
+def test_a_fenced_master_takes_nobody_who_promised_what_fences_it() -> None:
+    fenced = RoleRecord(SYNC_MASTER, 0, 4, 3, "somebody")
+    assert "has accepted epoch 4, and this master reigns in epoch 3" in (
+        refused(record=fenced, epoch=4) or ""
+    )
 
 
 def test_two_slaves_cannot_share_an_id() -> None:

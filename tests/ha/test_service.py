@@ -159,6 +159,9 @@ def test_a_slave_that_is_ahead_is_refused(offset: int) -> None:
         connection.receive(report(offset))
     assert connection.next_offset == -1 and link.out == []
     assert world.service.counted() == []
+    world.service.identify(("10.0.0.3", 1), Replica(1, "10.0.0.3:10911"))
+    with pytest.raises(RemoteProtocolError, match=f"it reports log offset {offset}"):
+        world.slave(offset, "10.0.0.3", port=1)  # what a hello said does not make it true
 
 
 def test_a_slave_behind_what_is_kept_is_told_to_begin_anew() -> None:

@@ -1,0 +1,120 @@
+"""Whoever gives the orders: when a master counts as gone, who is never failed over, whom a switch goes to."""
+
+import pytest
+
+from ha.hello import StandingMessage
+from ha.promotion import Kind
+from ha.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, Terms
+from tools.admin_ha import COLUMNS, Watcher, status_rows
+from tools.ha_operator import Group, HandoverFailed, Members, _closest, hand_over
+
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+TERMS = Terms(SYNC_MASTER, 2, 1, {"1": B, "2": C})
+
+
+def member(
+    address: str, role: str = SLAVE, end: int = 100, terms: Terms = TERMS, **rest: object
+) -> StandingMessage:
+    broker_id = {A: 0, B: 1, C: 2}[address]
+    return StandingMessage("a", broker_id, address, role, 0, 0, 0, end, terms=terms, **rest)  # type: ignore[arg-type]
+
+
+def group(*members: StandingMessage) -> Group:
+    return Group("c", "a", {each.address: each for each in members})
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_master_is_gone_when_nobody_hears_it_for_long_enough(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    lost = group(member(B), member(C))
+    assert not watcher.is_gone(lost)
+    clock.now += 0.9
+    assert not watcher.is_gone(lost)
+    clock.now += 0.1
+    assert watcher.is_gone(lost)
+    watcher.again(lost)
+    assert not watcher.is_gone(lost), "after an attempt it is looked at anew"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        group(member(A, SYNC_MASTER), member(B), member(C)),
+        group(member(B, has_master=True), member(C)),
+        group(),
+    ],
+    ids=["it answers", "a slave hears it", "nobody answers"],
+)
+def test_a_sign_of_life_begins_the_wait_again(clock: Clock, seen: Group) -> None:
+    watcher = Watcher(1.0, clock)
+    lost = group(member(B), member(C))
+    assert not watcher.is_gone(lost)
+    clock.now += 5
+    assert not watcher.is_gone(seen)
+    assert not watcher.is_gone(lost)
+    clock.now += 1
+    assert watcher.is_gone(lost)
+
+
+def test_a_group_whose_acknowledgements_wait_for_no_slave_is_left_to_people(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    assert watcher.trouble(group(member(B), member(C)), "10.0.0.9:9876") is None
+    for terms in (Terms(ASYNC_MASTER, 2, 1, {"1": B}), Terms(SYNC_MASTER, 1, 1, {"1": B})):
+        told = watcher.trouble(group(member(B, terms=terms)), "10.0.0.9:9876")
+        assert told is not None and "only a person" in told
+    newer = Terms(ASYNC_MASTER, 1, 2, {"1": B, "2": C})
+    assert watcher.trouble(group(member(B), member(C, terms=newer)), "10.0.0.9:9876") is not None
+
+
+def test_a_name_server_inside_a_member_is_refused(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    inside = group(member(A, SYNC_MASTER, name_server="10.0.0.1:9876"), member(B))
+    told = watcher.trouble(inside, "10.0.0.9:9876;10.0.0.1:9876")
+    assert told is not None and "lives inside the member 10.0.0.1:10911" in told
+    assert watcher.trouble(inside, "10.0.0.9:9876") is None
+    local = group(member(A, SYNC_MASTER, name_server="0.0.0.0:9876"), member(B))
+    assert watcher.trouble(local, "localhost:9876") is not None
+
+
+def test_orders_that_make_no_sense_are_refused_before_anybody_is_asked() -> None:
+    with Members() as members:
+        well = group(member(A, SYNC_MASTER), member(B))
+        with pytest.raises(HandoverFailed, match=r"10\.0\.0\.1:10911 answers.*switch"):
+            hand_over(members, well, Kind.FAILOVER, "me")
+        with pytest.raises(HandoverFailed, match="failover"):
+            hand_over(members, group(member(B)), Kind.SWITCH, "me")
+        with pytest.raises(HandoverFailed, match="nobody to switch to"):
+            hand_over(members, group(member(A, SYNC_MASTER)), Kind.SWITCH, "me")
+
+
+def test_a_switch_goes_to_the_slave_that_has_most() -> None:
+    master = member(A, SYNC_MASTER)
+    assert _closest(group(master, member(B, end=90), member(C, end=95)), master) == C
+    assert _closest(group(master, member(B, end=90, log_epoch=2), member(C, end=95)), master) == B
+    assert _closest(group(master, member(B), member(C)), master) == B, "the lowest id among equals"
+
+
+def test_the_status_tells_how_far_each_slave_is_behind() -> None:
+    rows = status_rows(
+        group(
+            member(A, SYNC_MASTER, end=500, stored_ms=9000),
+            member(B, end=380, stored_ms=7500),
+            member(C, end=500),
+        )
+    )
+    keys = [key for _, key in COLUMNS]
+    found = {row["address"]: row for row in (dict(zip(keys, each, strict=True)) for each in rows)}
+    assert [(found[each]["lagBytes"], found[each]["lagSeconds"]) for each in (A, B, C)] == [
+        (0, 0.0), (120, 1.5), (0, 0.0),
+    ]  # fmt: skip
