@@ -109,6 +109,24 @@ def test_a_slave_of_another_group_is_turned_away(process: InProcess) -> None:
     assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")
 
 
+@pytest.mark.parametrize("other", [{"cluster": "other"}, {"broker_name": "other"}])
+def test_an_operator_of_another_group_is_obeyed_in_nothing(
+    process: InProcess, other: dict[str, object]
+) -> None:
+    client = process.connect()
+    before = process.broker.member.record
+    for code in (
+        RequestCode.ROPEWALK_ACCEPT_EPOCH,
+        RequestCode.ROPEWALK_RELEASE_EPOCH,
+        RequestCode.ROPEWALK_PROMOTE,
+        RequestCode.ROPEWALK_FOLLOW,
+        RequestCode.ROPEWALK_FORGET_SLAVE,
+    ):
+        answer = ask(client, code, epoch_ask(process, 1, broker_id=1, master="10.0.0.9:1", **other))
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")
+    assert process.broker.member.record == before
+
+
 def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
     client = process.connect()
     client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
@@ -332,6 +350,9 @@ def test_a_slave_is_forgotten_only_while_the_others_have_everything(process: InP
         refused.remark or ""
     )
     for offset in (0, process.broker.store.log.end_offset):
+        assert "might be on slave 2 alone" in (
+            ask(admin, forget, epoch_ask(process, 0, broker_id=2)).remark or ""
+        )
         process.broker.begin_turn()
         connection.receive(offset.to_bytes(8, "big"))
         process.broker.end_turn()
@@ -381,6 +402,9 @@ def test_a_master_that_forgot_takes_its_tables_back_and_deletes_nothing(process:
     assert {topic.name for topic in topics} == before | {"kept"}
     assert topics.data_version.counter > newer[1]
     assert told.topics["dataVersion"] == topics.data_version.to_json(), "which the slave then has too"
+    topics.delete("kept", process.clock())
+    late = sync(client, told.seen, topics_version=newer, topics=table)  # it left before the master had it
+    assert late.topics is not None and "kept" not in late.topics["topicConfigTable"]
     settled = topics.data_version
     same = (settled.state_version, settled.counter, settled.timestamp)
     assert not sync(client, told.seen, topics_version=same).wants_tables
@@ -444,6 +468,15 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         slave.until(lambda: bool(follower.take(0, segment.map[: segment.write_position])))
         member.take_delays()
         assert slave.broker.delays.offsets()[3] == 9
+        assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
+        terms = answer.terms.with_slave(2, "10.0.0.3:10911")
+        member.take_answer(
+            msgspec.structs.replace(sync(client, answer.seen), readable=segment.write_position, terms=terms)
+        )
+        assert slave.broker.store.readable_offset == segment.write_position
+        record = tmp_path / "slave" / "ropewalk" / "role.json"
+        # What a later failover is judged by is on disk.
+        slave.until(lambda: json.loads(record.read_text())["terms"]["slaves"].get("2") == "10.0.0.3:10911")
         process.broker.topics.delete("T", process.clock())
         member.take_answer(sync(client, answer.seen))
         assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
