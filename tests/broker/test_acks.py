@@ -107,6 +107,11 @@ def test_slaves_that_are_late_cost_12_whether_the_flush_is_done_or_not() -> None
     acks.expire(5000, flushed=0, confirmed=150)
     assert [(c.opaque, c.code) for c in commands(link)] == [(1, 10)]
     assert len(acks) == 0
+    acks.add(one, [success(4)], 400, 1000, 2000)
+    acks.expire(1000, flushed=400, confirmed=0)
+    assert commands(link) == [], "the disk has it, and the slaves have time"
+    acks.expire(2000, flushed=400, confirmed=0)
+    assert [(c.opaque, c.code) for c in commands(link)] == [(4, 12)]
 
 
 # -- with a broker ------------------------------------------------------------------------------------------
