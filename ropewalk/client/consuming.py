@@ -182,11 +182,12 @@ class ConsumerCore:
 
     def begin_offset(self, queue: TopicQueue) -> Steps[int]:
         """Where the group goes on in a queue, or where it begins."""
-        committed = yield from self.committed(queue)
-        if committed is not None:
-            return committed
-        if queue.topic == self.identity.retry_topic:
-            return 0
+        if not self.identity.broadcasting:  # its members keep their progress themselves
+            committed = yield from self.committed(queue)
+            if committed is not None:
+                return committed
+            if queue.topic == self.identity.retry_topic:
+                return 0
         match self.identity.consume_from:
             case "first":
                 return 0

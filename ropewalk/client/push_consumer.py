@@ -181,6 +181,7 @@ class AsyncPushConsumer:
         self._in_order = anyio.CapacityLimiter(self.options.concurrency)
         self._threads = anyio.CapacityLimiter(self.options.concurrency)
         self._arrivals = Handoff[_Arrival]()
+        self._saving = anyio.Lock()
         failure: Exception | None = None
         async with AsyncLinks.open(on_request=self._on_request) as self._links:
             try:
@@ -452,7 +453,8 @@ class AsyncPushConsumer:
             if self.options.broadcasting:
                 self._kept[reader.queue] = offset
                 if self._offsets_file is not None:
-                    await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
+                    async with self._saving:  # several queues may be given up at once, and have one file
+                        await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
             else:
                 await self._links.drive(self._core.commit(reader.queue, offset))
             reader.committed = offset

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import pytest
 from ropewalk.client.blocking_push_consumer import PushConsumer
 from ropewalk.client.core import Unreachable
 from ropewalk.client.messages import Message
+from ropewalk.client.offset_file import load_offsets, save_offsets
 from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage, RetryLater
+from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -327,6 +328,53 @@ def test_broadcasting_every_member_gets_everything_and_keeps_its_place(
     run(story)
     assert [len(seen.messages) for seen in members] == [21, 20]
     assert ropewalk_broker.committed(group, topic) == 0, "a broadcasting group has no progress at the broker"
+
+
+def test_queues_that_a_broadcasting_member_loses_together_are_recorded_one_after_the_other(
+    ropewalk_broker: RopewalkBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, at_work = ropewalk_broker.topic(queues=4), threading.Lock()
+    handled: list[bytes] = []
+    together: list[bool] = []
+    fill(ropewalk_broker, topic, 8)
+
+    def save(path: Path, offsets: Mapping[TopicQueue, int]) -> None:
+        together.append(not at_work.acquire(blocking=False))
+        time.sleep(0.05)
+        save_offsets(path, offsets)
+        if not together[-1]:
+            at_work.release()
+
+    monkeypatch.setattr("ropewalk.client.push_consumer.save_offsets", save)
+    with PushConsumer(
+        ropewalk_broker.group(), {topic: "*"}, lambda message: handled.append(message.body), ropewalk_broker.namesrv,
+        broadcasting=True, offsets_folder=tmp_path, consume_from="first", rebalance_interval=0.1,
+    ) as consumer:  # fmt: skip
+        ropewalk_broker.wait_until(lambda: len(handled) == 8 and len(consumer.queues) == 4)
+        ropewalk_broker.topic(queues=1)
+        ropewalk_broker.wait_until(lambda: len(consumer.queues) == 1)
+    assert len(together) >= 3 and not any(together)
+    (file,) = tmp_path.iterdir()
+    assert sorted(load_offsets(file).values()) == [2, 2, 2, 2]
+
+
+def test_a_broadcasting_member_without_a_place_begins_at_the_end(
+    ropewalk_broker: RopewalkBroker, run: Run
+) -> None:
+    topic, group, seen = ropewalk_broker.topic(queues=1), ropewalk_broker.group(), Seen()
+    fill(ropewalk_broker, topic, 5)
+    ropewalk_broker.client.send(topic, Message(b"last of the old"))
+
+    async def story() -> None:
+        async with AsyncPushConsumer(
+            group, {topic: "*"}, seen, ropewalk_broker.namesrv, broadcasting=True
+        ) as consumer:
+            await until(lambda: len(consumer.queues) == 1, "it reads")
+            ropewalk_broker.send(topic, b"new")
+            await until(lambda: b"new" in seen.bodies, "what comes is handled")
+
+    run(story)
+    assert [message.body for message in seen.messages] == [b"new"], "a clustering group would begin at 0 here"
 
 
 @pytest.mark.parametrize("bound", [{"cached_count_max": 10}, {"cached_bytes_max": 1000}])
