@@ -28,6 +28,9 @@ _TAIL_KEEP = (
     1024  # entries kept in memory behind `written`, so that consumers at the tail never read the file
 )
 _TAIL_TRIM = 4096
+_HEAD_SIZE = (
+    200 * ENTRY_SIZE
+)  # of a file, read at once: most queues are short, and there can be tens of thousands
 
 _pack_entry = ENTRY.pack
 
@@ -189,10 +192,19 @@ class ConsumeQueue:
     def _first(self, base: int, past: Callable[[int, int], bool]) -> int:
         """How many entries of a file come before the first that is `past`; the file is ordered that way."""
         file = self._disk.open_paged(self._path(base))
+        head = file.read_at(0, min(_HEAD_SIZE, self.file_size))
         low, high = 0, self.file_size // ENTRY_SIZE
+        known = len(head) // ENTRY_SIZE
+        if known and past(*ENTRY.unpack_from(head, (known - 1) * ENTRY_SIZE)[:2]):
+            high = known - 1
         while low < high:
             middle = (low + high) // 2
-            offset, size, _tags = ENTRY.unpack(file.read_at(middle * ENTRY_SIZE, ENTRY_SIZE))
+            entry = (
+                head[middle * ENTRY_SIZE : (middle + 1) * ENTRY_SIZE]
+                if middle < known
+                else file.read_at(middle * ENTRY_SIZE, ENTRY_SIZE)
+            )
+            offset, size, _tags = ENTRY.unpack(entry)
             if past(offset, size):
                 high = middle
             else:

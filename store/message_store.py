@@ -51,7 +51,7 @@ from store.retention import RetentionRules
 from store.scrub import Scrubber
 from store.segment import FILLER_HEADER_SIZE, Segment
 from store.workers import Completions, Flusher, Helpers
-from store.write_back import WriteBack, unless_full
+from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0
 NO_LIMIT = 1 << 62
@@ -722,7 +722,12 @@ class MessageStore:
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
         self._ahead.worker.stop()
         self.run_completions()
-        self._disk.sync_tree(self.config.root)
+        if sum(map(len, self.queues.values())) > SYNC_SINGLY_MAX:
+            for directory in (self.config.root, self.config.root / "consumequeue", self.config.log_directory):
+                if self._disk.exists(directory):
+                    self._disk.sync_file_system(directory)
+        else:
+            self._disk.sync_tree(self.config.root)
         self.log.close()
         if clean:
             self._disk.remove(self.config.root / "abort")

@@ -188,11 +188,10 @@ class Opening:
             kept[queue] = recovery.confirm_queue(queue, self.log, start)
             queue.keep(kept[queue])
             queue.raise_min(self.log.min_offset)
-            found.last_store_timestamp = max(
-                found.last_store_timestamp, recovery.last_store_time(queue, self.log)
-            )
         if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
             raise QueueGap  # a damaged entry can look like the end of its file
+        if (newest := max(self._each_queue(), key=_end_of_newest, default=None)) is not None:
+            found.last_store_timestamp = recovery.last_store_time(newest, self.log)
         first_ms = 0
         plain: recovery.Plain = {}
 
@@ -283,3 +282,7 @@ class Opening:
     def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         queues = self.queues.get(topic)
         return queues.get(queue_id) if queues is not None else None
+
+
+def _end_of_newest(queue: ConsumeQueue) -> int:
+    return queue.max_physical

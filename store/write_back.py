@@ -18,6 +18,7 @@ and why a queue shrinks (`cleaner`, a deleted topic).
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,7 +31,10 @@ from store.workers import Completions, Helpers, Worker
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
-_SYNC_SINGLY_MAX = 256  # files; beyond, one call for the whole file system is cheaper
+SYNC_SINGLY_MAX = 256
+"""Files; beyond, one call for the whole file system is cheaper."""
+_QUEUES_AT_ONCE = 512  # in one job: what the loop puts together in a few milliseconds
+_PAUSE, _PAUSE_MAX_MS = 9, 10_000  # times as long as a pass over more queues than that took
 
 
 class WriteBack:
@@ -53,7 +57,7 @@ class WriteBack:
         self.dirty: list[ConsumeQueue] = []
         """Queues with entries to write; always this one list, and each has its `dirty` set."""
         self.writing = False
-        """Whether the worker has queue entries at hand."""
+        """Whether a pass over queues is under way."""
         self.queues_written = 0
         """Every record below this log offset has its entry in a queue file."""
         self._root = root
@@ -64,6 +68,12 @@ class WriteBack:
         self._index_ms = index_ms
         self._helpers = helpers
         self._completions = completions
+        self._left: deque[ConsumeQueue] = deque()
+        """Queues that the pass has still to come to."""
+        self._through = 0
+        """What will be true of `queues_written` at its end, unless the disk is full."""
+        self._pass_began_ms: int | None = None
+        """When the last pass over many queues began, until it is known how long it took."""
         self._entries_written = 0
         self._unsynced: set[Path] = set()
         """Queue files and directories written since the last checkpoint; the worker thread's own."""
@@ -98,9 +108,16 @@ class WriteBack:
 
     def tick(self, now: int, readable_offset: int, stored_ms: int) -> None:
         """Hand the worker what is due at `now`, ms; `stored_ms` is the store time of the newest record."""
-        if now >= self._next_queues_ms and not self.writing:
-            self._next_queues_ms = now + self._queues_interval_ms
-            self.write_queues(readable_offset)
+        if not self.writing:
+            if self._pass_began_ms is not None:
+                # With thousands of queues the entries of several seconds go down at the price of one's.
+                pause = min(_PAUSE * (now - self._pass_began_ms), _PAUSE_MAX_MS)
+                self._next_queues_ms = max(self._next_queues_ms, now + pause)
+                self._pass_began_ms = None
+            if now >= self._next_queues_ms:
+                self._next_queues_ms = now + self._queues_interval_ms
+                self._pass_began_ms = now if len(self.dirty) > _QUEUES_AT_ONCE else None
+                self.write_queues(readable_offset)
         if now >= self._next_bound_ms:
             self._next_bound_ms = now + _BOUND_INTERVAL_MS
             self.write_bound(clean=False)
@@ -109,25 +126,31 @@ class WriteBack:
             self._write_checkpoint(stored_ms)
 
     def write_queues(self, readable_offset: int) -> None:
-        """Write queue entries back. They name only readable records, and go down in one pass.
+        """Write queue entries back, in a pass over all that are dirty, some at a time. They name only readable records.
 
         A disk without room keeps them in memory, to be tried again; whatever else goes wrong ends the process.
         """
-        dirty = self.dirty[:]
+        self._left.extend(self.dirty)
         self.dirty.clear()
-        writes = []
+        self._through = max(self._through, readable_offset)
+        if not self.writing:
+            self._write_some()
+
+    def _write_some(self) -> None:
+        """Give the worker the next queues of the pass, or end it."""
+        writes: list[tuple[Path, int, int, bytes]] = []
         marks: list[tuple[ConsumeQueue, int]] = []
-        for queue in dirty:
+        while self._left and len(writes) < _QUEUES_AT_ONCE:
+            queue = self._left.popleft()
             queue.dirty = False
             writes += queue.take_writes()
             marks.append((queue, queue.readable))
             if queue.readable < queue.next_offset:
                 self.mark_dirty(queue)
-        through = readable_offset
+        self.writing = bool(writes)
         if not writes:
-            self.queues_written = max(self.queues_written, through)
+            self.queues_written = max(self.queues_written, self._through)
             return
-        self.writing = True
 
         def write() -> None:
             for path, size, position, data in writes:
@@ -140,7 +163,6 @@ class WriteBack:
                 file.write_at(position, data)
 
         def done(written: bool) -> None:
-            self.writing = False
             for queue, at in marks:
                 if at > queue.readable:
                     continue  # its topic was deleted meanwhile
@@ -150,7 +172,12 @@ class WriteBack:
                 else:
                     self.mark_dirty(queue)
             if written:
-                self.queues_written = max(self.queues_written, through)
+                self._write_some()
+                return
+            self.writing = False
+            self._through = self.queues_written
+            self.dirty += self._left
+            self._left.clear()
 
         self.worker.submit(lambda: unless_full(write), done)
 
@@ -170,7 +197,7 @@ class WriteBack:
 
     def _sync_queues(self, stored_before_ms: int, index_ms: int) -> bool:
         """On the worker thread: what the checkpoint is about to claim is made true first."""
-        if self._inherited or len(self._unsynced) > _SYNC_SINGLY_MAX:
+        if self._inherited or len(self._unsynced) > SYNC_SINGLY_MAX:
             self._disk.sync_file_system(self._root)
             self._inherited = False
         else:
@@ -234,7 +261,8 @@ class WriteBack:
         """
         self._drain()
         self.write_queues(readable_offset)
-        self._drain()
+        while self.writing:
+            self._drain()
         end = self._log.end_offset
         clean = self.queues_written == end
         if clean:

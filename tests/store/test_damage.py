@@ -245,6 +245,36 @@ def test_the_first_segment_taken_from_a_stopped_store_is_missed(stopped: Pristin
     assert judge(stopped, disk, "first segment gone") == "refused"
 
 
+def test_the_first_segment_removed_by_a_program_that_went_on_writing_is_its_retention(
+    stopped: Pristine,
+) -> None:
+    disk = stopped.disk()
+    del disk.files[stopped.segments[0]], disk.named[stopped.segments[0]]
+    other, helpers = open_store(replace(stopped.config, checksum_block=0, check_at_start=0), disk)
+    other.begin_turn()
+    other.put([(other.queue("orders", 0), b"by another program", b"", 0, 0, NOW_MS, 0, 0, 0)], HOST)
+    other.publish()
+    rest(other, helpers)
+    other.close()
+    bound = ROOT / "ropewalk" / "bound"
+    disk.files[bound] = SimFile(stopped.files[bound])  # RocketMQ knows of none
+    store, _helpers = open_store(stopped.config, disk)
+    assert store.log.min_offset == SEGMENT_SIZE
+    assert any("another program's retention" in text for text in store.take_findings())
+
+
+def test_what_is_under_a_checksum_is_never_cut_whatever_else_is_forgotten(stopped: Pristine) -> None:
+    """Under ASYNC_FLUSH, without bound and checkpoint: a checksum says that these bytes had survived a flush."""
+    unchecked = replace(stopped, config=replace(stopped.config, check_at_start=0))
+    last = max(path for path in stopped.segments if stopped.covered(path))
+    assert stopped.covered(last) > 300
+    disk = stopped.disk()
+    for path in (ROOT / "ropewalk" / "bound", ROOT / "checkpoint"):
+        del disk.files[path], disk.named[path]
+    disk.files[last].data[90] ^= 1
+    assert judge(unchecked, disk, "a body in the last segment") == "refused"
+
+
 def is_without_checksum(pristine: Pristine, path: Path, position: int) -> bool:
     """Whether no checksum of ours or of the format covers a byte: the head and properties of the newest records."""
     return position >= pristine.covered(path)

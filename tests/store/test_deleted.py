@@ -1,5 +1,6 @@
 """Deleted topics: their queues go at once, and no recovery brings them back."""
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,24 @@ def test_a_topic_created_anew_under_the_name_keeps_its_own_numbers(tmp_path: Pat
     store = opened(tmp_path)
     assert store.queue("again", 0).readable == 1
     assert store.queue("again", 0).read(0) == place
+    store.close()
+
+
+def test_where_nobody_remembers_the_deletion_a_number_counts_once(tmp_path: Path) -> None:
+    """A store of RocketMQ's: the log holds message 0 twice, and queue entries stay in step with the numbers."""
+    store = opened(tmp_path)
+    put(store, "again", b"1")
+    place = store.queue("again", 0).read(0)
+    delete(store, "again")
+    put(store, "again", b"new", b"newer")
+    store.close()
+    shutil.rmtree(tmp_path / "ropewalk")
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = opened(tmp_path)
+    queue = store.queue("again", 0)
+    assert queue.readable == 2 and queue.read(0) == place
+    segment = store.log.segments[0]
+    assert segment.file.read_at(queue.read(1)[0] + 20, 8) == (1).to_bytes(8, "big")
     store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.checkpoint import Checkpoint
+from ropewalk.format.properties import tags_code
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.record import decode_record, encode_blank, encode_host, encode_record
 from store.bound import Bound, boot_id, decode_bound
 from store.commitlog import StoreDamaged, segment_name
+from store.consume_queue import ConsumeQueue
 from store.disk import Disk
-from store.recovery import RULES, Sight, Sighted, Verdict, judge, look
+from store.recovery import RULES, Sight, Sighted, Verdict, judge, look, note_plain, take_plain
 from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, queues, records, settle, write_back
 
 V4 = encode_host("127.0.0.1", 1)
@@ -133,7 +136,65 @@ def test_every_record_is_seen_as_the_reader_of_records_reads_it(
     assert (seen.offset, seen.size, seen.topic) == (read.offset, read.size, read.topic)
     assert (seen.queue_id, seen.queue_offset) == (read.queue_id, read.queue_offset)
     assert seen.store_timestamp == read.store_timestamp == 22
+    assert seen.tags_code == tags_code(tags)
     assert seen.indexed
+
+
+PROPERTIES = st.lists(
+    st.tuples(
+        st.sampled_from(["TAGS", "KEYS", "XTAGS", "UNIQ_KEY"]), st.sampled_from(["", "a", "TAGS", "b c"])
+    ),
+    max_size=4,
+).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode())
+
+
+@given(
+    kinds=st.lists(
+        st.tuples(
+            PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12),
+            st.sampled_from([0, 0, 0, 0x8]),
+            st.sampled_from([V4, V4, V4, V6]),
+            st.sampled_from([b"", b"body"]),
+        ),
+        max_size=5,
+    )
+)
+def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
+    kinds: list[tuple[bytes, int, bytes, bytes]],
+) -> None:
+    data = b""
+    everyday = (b"KEYS\x01k\x02", 0, V4, b"first")
+    for number, (properties, sys_flag, host, body) in enumerate([everyday, *kinds]):
+        data += record(
+            offset=len(data),
+            queue_offset=number,
+            properties=properties,
+            sys_flag=sys_flag,
+            born_host=host,
+            body=body,
+        )
+    queue, plain = ConsumeQueue("T", 1, Path("nowhere"), 200, Disk()), dict[bytes, dict[int, ConsumeQueue]]()
+    first = see(data)
+    assert isinstance(first, Sighted)
+    note_plain(first, queue, plain)
+    end, count, latest = take_plain(segment_of(data), 0, len(data), plain)  # type: ignore[arg-type]
+    at = 0
+    for number in range(count):
+        seen = see(data[at:], base=at)
+        assert isinstance(seen, Sighted)
+        assert queue.read(number) == (at, seen.size, seen.tags_code)
+        at += seen.size
+    assert (at, queue.next_offset, queue.readable, latest) == (end, count, count, 22)
+    if end < len(data):
+        stopped = see(data[end:], base=end)
+        properties, sys_flag, host, _body = kinds[count - 1]
+        # Whatever is not everyday is left to the look.
+        assert (
+            not (isinstance(stopped, Sighted) and properties)
+            or stopped.ends_in_zero
+            or sys_flag
+            or host == V6
+        )
 
 
 @given(data=st.binary(max_size=300), position=st.integers(0, 300))
@@ -245,7 +306,8 @@ def test_a_tail_torn_at_every_byte_of_the_last_record_loses_that_record_only(
 ) -> None:
     """The bound file still knows of the whole record in one case: then it was flushed, and nothing may be cut."""
     with world.opened() as store:
-        put(store, [b"first", b"second"])
+        # No checksum covers the properties: whether they are torn is told only where the log may end.
+        put(store, [b"first", b"second"], tags="" if hints else "a")
         settle(store)
         (_, _), (last, _) = [(r.offset, r.size) for r in records(store)]
         size = records(store)[1].size
@@ -509,6 +571,12 @@ def test_rocketmqs_checkpoint_alone_is_enough_to_start_at_the_right_segment(worl
     with world.opened() as store:
         assert store.recovered.scanned_from == 2 * SEGMENT_SIZE
         assert len(records(store)) == count
+    for physic, logics in ((stamp + 5000, stamp - 1), (stamp - 1, stamp + 5000)):  # the earlier one counts
+        shutil.rmtree(world.root / "ropewalk")
+        (world.root / "checkpoint").write_bytes(Checkpoint(physic, logics).encode())
+        with world.opened() as store:
+            assert store.recovered.scanned_from == SEGMENT_SIZE
+            assert len(records(store)) == count
 
 
 @pytest.mark.parametrize("content", [b"", b"RWB", bytes(70), b"x" * 200])
@@ -568,6 +636,11 @@ def _wrong_last(world: World) -> None:
     damage(path, 4 * ENTRY_SIZE, struct.pack(">qiq", 0, 200, 0))
 
 
+def _last_is_another_of_the_same_queue(world: World) -> None:
+    path = world.root / "consumequeue" / "T" / "0" / segment_name(400)
+    damage(path, 4 * ENTRY_SIZE, path.read_bytes()[3 * ENTRY_SIZE : 4 * ENTRY_SIZE])
+
+
 def _stale_behind_the_end(world: World) -> None:
     path = world.root / "consumequeue" / "T" / "0" / segment_name(400)
     damage(path, 5 * ENTRY_SIZE, struct.pack(">qiq", 119, 119, 0) * 5)
@@ -582,6 +655,7 @@ def _stale_behind_the_end(world: World) -> None:
         _remove_middle,
         _zero_the_end,
         _wrong_last,
+        _last_is_another_of_the_same_queue,
         _stale_behind_the_end,
     ],
 )
@@ -602,6 +676,10 @@ def test_queues_are_built_again_from_the_log_whatever_became_of_their_files(
         with here.opened() as store:
             assert {q.queue_id: [q.read(n) for n in range(q.next_offset)] for q in queues(store)} == before
             assert bodies(store) == [b"%d" % number for number in range(25)]
+    last = here.root / "consumequeue" / "T" / "0" / segment_name(400)
+    assert not any(last.read_bytes()[5 * ENTRY_SIZE :]), (
+        "RocketMQ would take a stale entry for a message some day"
+    )
 
 
 def test_a_kill_while_queues_are_built_again_loses_no_queue(world: World) -> None:
