@@ -68,6 +68,8 @@ log = structlog.get_logger("broker")
 
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
+STALL_ECHO_MS = 50
+"""After an append that took too long: how long what arrives counts as having waited behind it."""
 
 
 class Broker:
@@ -135,6 +137,7 @@ class Broker:
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
         self._delays_behind = False
+        self._stalled_until_ms, self._stall = 0, ""
         self._delays_noted = -1
         self._delay_progress = DelayProgress(
             config.store_path_root_dir,
@@ -159,6 +162,8 @@ class Broker:
             retries=retries,
             place=self.delays.place,
         )
+        sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
+        sends.stalled = self._append_stalled
         self._pulls = pulls = PullProcessor(
             _pull_rules(config),
             self.store,
@@ -403,7 +408,19 @@ class Broker:
             return ResponseCode.SERVICE_NOT_AVAILABLE, why
         if len(self.acks) >= ACKS_WAITING_MAX:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
+        if self._stalled_until_ms:
+            if self.monotonic_ms() < self._stalled_until_ms:
+                return ResponseCode.SYSTEM_BUSY, self._stall
+            self._stalled_until_ms = 0
         return None
+
+    def _append_stalled(self, took_s: float) -> None:
+        """The disk held an append up for long. What came meanwhile is refused: it may do better elsewhere."""
+        self._stalled_until_ms = self.monotonic_ms() + STALL_ECHO_MS
+        self._stall = (
+            f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: an append took {took_s:.1f} s"
+        )
+        log.warning("the disk held an append up", seconds=round(took_s, 1))
 
     def unready(self) -> tuple[str, ...]:
         """Why messages are not taken, as long as it lasts: a sentence each for who watches over this broker."""

@@ -142,6 +142,7 @@ class BrokerConfig:
     disk_space_warning_level_ratio: int
     clean_file_forcibly_enable: bool
     clean_resource_interval: int
+    os_page_cache_busy_time_out_mills: int
     delete_file_batch_max: int
     delete_commit_log_files_interval: int
     delete_consume_queue_files_interval: int

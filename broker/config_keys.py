@@ -141,6 +141,8 @@ _HONOURED: Final = (
     _int("deleteFileBatchMax", 10, 1),
     _int("deleteCommitLogFilesInterval", 100, 0),
     _int("deleteConsumeQueueFilesInterval", 100, 0),
+    # How long an append may take before what waited behind it is answered "busy", milliseconds.
+    _int("osPageCacheBusyTimeOutMills", 1_000, 1),
     # Replication. Where the master is, if no name server shall say; copies of a message, the master's among them,
     # before it is acknowledged (2 for a SYNC_MASTER, else 1) and below which none is taken; milliseconds and bytes.
     _text("haMasterAddress", None),
@@ -556,7 +558,6 @@ maxTopicLength int 127
 memTableFlushIntervalMs long 3600000
 messageIndexSafe bool false
 offsetCheckInSlave bool false
-osPageCacheBusyTimeOutMills long 1000
 preferredLeaderId text -
 pullBatchMaxMessageCount int 160
 putConsumeQueueDataByFileChannel bool true

@@ -11,6 +11,7 @@ is under load.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -127,6 +128,9 @@ class SendProcessor:
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
+        self.stall_s = math.inf
+        self.stalled: Callable[[float], None] = lambda took_s: None
+        """Called after an append that took longer than `stall_s`."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:
@@ -166,6 +170,8 @@ class SendProcessor:
         self, queues: list[ConsumeQueue], stored: list[tuple[int, int]], took_s: float, *, one_topic: bool
     ) -> None:
         """So many messages, from the first on, were stored in these queues. HOT."""
+        if took_s > self.stall_s:
+            self.stalled(took_s)
         if not stored:
             return
         statistics, now = self.statistics, self.store.now

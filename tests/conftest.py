@@ -19,6 +19,8 @@ LONG = os.environ.get("ROPEWALK_LONG") == "1"
 
 # A broker of a test allocates this much ahead, and not RocketMQ's gigabyte; `--set` in a test goes before it.
 os.environ.setdefault("ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG", str(64 << 20))
+# On a machine that runs all tests at once, a disk that is slow for a second says nothing about the code.
+os.environ.setdefault("ROPEWALK_OS_PAGE_CACHE_BUSY_TIME_OUT_MILLS", "30000")
 
 # No deadline: on a shared machine a single slow example says nothing about the code.
 settings.register_profile("quick", deadline=None, max_examples=100)

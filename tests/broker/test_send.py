@@ -513,6 +513,24 @@ def test_a_broker_that_is_stopping_answers_14_and_makes_no_topics(running: InPro
     assert client.pull("T").code == 0
 
 
+def test_what_waited_behind_a_stalled_append_is_answered_2_and_then_all_is_well(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The original's page-cache-busy rule: its senders may have another broker, and know it before they time out."""
+    client = running.connect()
+    client.send("T")
+    times = iter((0.0, 1.5))
+    monkeypatch.setattr(running.broker.statistics, "clock", lambda: next(times, 1.5))
+    assert client.send("T").code == 0, "it is stored, however long that took"
+    before = taken(running)
+    refused = client.send("T")
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert (refused.remark or "").startswith("[PCBUSY_CLEAN_QUEUE]")
+    assert taken(running) == before
+    running.tick(later_ms=100)
+    assert client.send("T").code == 0
+
+
 def test_too_many_messages_waiting_for_the_disk_are_answered_2_at_once(
     synced: InProcess, flush_gate: FlushGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
