@@ -11,6 +11,7 @@ from broker.topics import TopicConfig
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
+from store.consume_queue import ConsumeQueue
 from tests.broker.harness import START_MS, Client, FlushGate, InProcess, pull_ext, request, send_ext
 
 StartBroker = Callable[..., InProcess]
@@ -130,8 +131,18 @@ def test_one_message_wakes_everybody_who_waits_for_it(running: InProcess, produc
         assert bodies(answer) == [b"all"]
 
 
-def test_a_message_that_does_not_match_keeps_the_pull_waiting(client: Client, producer: Client) -> None:
+def test_a_message_that_does_not_match_keeps_the_pull_waiting(
+    running: InProcess, client: Client, producer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opaque = hold(client, subscription="A")
+    looked: list[int] = []
+    get = running.broker.reader.get
+
+    def look(queue: ConsumeQueue, offset: int, *rest: Any) -> None:
+        looked.append(offset)
+        get(queue, offset, *rest)
+
+    monkeypatch.setattr(running.broker.reader, "get", look)
     producer.send("T", properties={"TAGS": "B"})
     assert client.answers() == []
     producer.send("T", properties={"TAGS": "C"})
@@ -139,6 +150,7 @@ def test_a_message_that_does_not_match_keeps_the_pull_waiting(client: Client, pr
     producer.send("T", b"mine", properties={"TAGS": "A"})
     (answer,) = client.answers()
     assert (answer.opaque, bodies(answer), next_offset(answer)) == (opaque, [b"mine"], 3)
+    assert looked == [0, 1, 2], "what did not match is not looked at again"
 
 
 @pytest.mark.parametrize("count", [2, 3, 50])
