@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
-from ropewalk.format.record import Record
+from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import Command
 from store.disk import MappedFile
 from store.message_store import Alike
@@ -427,6 +427,25 @@ def test_one_append_takes_what_many_clients_sent_in_a_turn(
     running.broker.end_turn()
     assert appended == [5]
     assert [c.answers()[0].ext["queueOffset"] for c in clients] == [str(n) for n in range(10, 15)]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_many_clients_send_in_a_turn_wakes_who_waits_for_it(
+    start_broker: StartBroker, flush: str
+) -> None:
+    running = start_broker(flushDiskType=flush)
+    clients = learned(running, 2)
+    consumer = running.connect()
+    consumer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", sysFlag=6, queueOffset=4))
+    assert running.broker.hold.size == 1
+    running.broker.begin_turn()
+    for n, client in enumerate(clients):
+        give(client, b"body%d" % n, n)
+    running.broker.end_turn()
+    if flush == "SYNC_FLUSH":
+        running.settle()
+    (answer,) = consumer.answers()
+    assert [record.body for record in decode_records(answer.body)] == [b"body0", b"body1"]
 
 
 @pytest.mark.parametrize("what", ["stopping", "topics", "rules"])
