@@ -11,17 +11,13 @@ from typing import Annotated
 
 import typer
 
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_results import version_text
+from ropewalk.client.blocking_admin import Admin
 from tools import admin_broker, admin_group, admin_ha, admin_message, admin_offset, admin_topic
 from tools.admin_base import (
-    TIMEOUT_S,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
-    administrator,
+    command,
     complete_group,
     require_group,
     tell_skipped,
@@ -55,8 +51,9 @@ for family in (
     app.add_typer(family)
 
 
-@app.command("lag")
+@command(app, "lag")
 def lag(
+    admin: Admin,
     group: Annotated[
         str | None,
         typer.Argument(
@@ -68,37 +65,33 @@ def lag(
     watch: Watch = False,
     interval: Interval = 2.0,
     count: Drawings = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show how far groups are behind; with --watch, redrawn as it changes."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        if group is not None and not watch:
-            require_group(admin, group)
-        draw(
-            admin,
-            lambda: (
-                group_sheet(admin.all_progress()) if group is None else queue_sheet(admin.progress(group))
-            ),
-            title=f"group {group}" if group else "all groups",
-            nothing=f"{group} has committed nothing yet" if group else "no group has committed anything yet",
-            as_json=as_json,
-            watch=watch,
-            interval=interval,
-            count=count,
-        )
+    if group is not None and not watch:
+        require_group(admin, group)
+    draw(
+        admin,
+        lambda: group_sheet(admin.all_progress()) if group is None else queue_sheet(admin.progress(group)),
+        title=f"group {group}" if group else "all groups",
+        nothing=f"{group} has committed nothing yet" if group else "no group has committed anything yet",
+        as_json=as_json,
+        watch=watch,
+        interval=interval,
+        count=count,
+    )
 
 
-@app.command("connections")
+@command(app, "connections")
 def connections(
+    admin: Admin,
     group: Annotated[
         str | None,
         typer.Argument(metavar="[GROUP]", help="Only this group.", autocompletion=complete_group),
     ] = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show which clients are connected: consumers and producers, by group."""
     columns = (
@@ -110,39 +103,38 @@ def connections(
         ("version", "version"),
         ("last heard of", "lastSeen"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        rows: list[tuple[object, ...]] = []
-        for name in [group] if group else list(admin.groups()):
-            online = admin.consumers(name)
-            for one in online.clients if online else ():
-                rows.append(
-                    (
-                        "consumer",
-                        name,
-                        one.client_id,
-                        one.address,
-                        one.language,
-                        version_text(one.version),
-                        None,
-                    )
+    rows: list[tuple[object, ...]] = []
+    for name in [group] if group else list(admin.groups()):
+        online = admin.consumers(name)
+        for one in online.clients if online else ():
+            rows.append(
+                (
+                    "consumer",
+                    name,
+                    one.client_id,
+                    one.address,
+                    one.language,
+                    version_text(one.version),
+                    None,
                 )
-        for producer in admin.all_producers():
-            if group in (None, producer.group):
-                one = producer.client
-                seen = Moment(producer.last_seen_ms)
-                rows.append(
-                    (
-                        "producer",
-                        producer.group,
-                        one.client_id,
-                        one.address,
-                        one.language,
-                        version_text(one.version),
-                        seen,
-                    )
+            )
+    for producer in admin.all_producers():
+        if group in (None, producer.group):
+            one = producer.client
+            seen = Moment(producer.last_seen_ms)
+            rows.append(
+                (
+                    "producer",
+                    producer.group,
+                    one.client_id,
+                    one.address,
+                    one.language,
+                    version_text(one.version),
+                    seen,
                 )
-        Sheet(columns, rows).show(
-            as_json=as_json,
-            nothing=f"nobody of group {group} is connected" if group else "nobody is connected",
-        )
-        tell_skipped(admin)
+            )
+    Sheet(columns, rows).show(
+        as_json=as_json,
+        nothing=f"nobody of group {group} is connected" if group else "nobody is connected",
+    )
+    tell_skipped(admin)

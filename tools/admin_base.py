@@ -1,16 +1,20 @@
 """What the commands of `ropewalk admin` share: options, how results are shown, questions before something is lost.
 
+A command is a function of an `Admin`, of options of its own and of `as_json`; `command` registers it with the options
+that all of them have, and turns its errors into sentences.
+
 A result is a `Sheet`: columns with a heading for people and a key for programs. It prints as a table, or with `--json`
 as one array of objects. Times are shown in the reader's zone, and are milliseconds since 1970 in JSON.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -97,6 +101,45 @@ Group = Annotated[
 ]
 
 TIMEOUT_S = 5.0
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, and leave it as it is for others to call.
+
+    Where to look for name servers, how long to wait and how to print are options of every command; they stand behind
+    those of its own.
+    """
+    shared = (
+        _option("name_server", NameServers, DEFAULT_NAME_SERVER),
+        _option("timeout", Timeout, TIMEOUT_S),
+        _option("as_json", Json, False),
+    )
+
+    def register(carry_out: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(carry_out, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(carry_out).parameters.values()
+            if parameter.name not in ("admin", "as_json")
+        ]
+
+        def run(*, name_server: str, timeout: float, as_json: bool, **options: Any) -> None:
+            with administrator(name_server, timeout, as_json=as_json) as admin:
+                carry_out(admin, as_json=as_json, **options)
+
+        # What the command line is made from.
+        signature = inspect.Signature([*own, *shared])
+        run.__doc__ = carry_out.__doc__
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        app.command(name)(run)
+        return carry_out
+
+    return register
+
+
+def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
 # Results

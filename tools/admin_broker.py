@@ -7,23 +7,18 @@ from typing import Annotated
 
 import typer
 
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_results import BrokerMember, BrokerStatus, topic_kind
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.format.names import is_system_group
 from tools.admin_base import (
-    TIMEOUT_S,
     Broker,
     BrokerName,
     Cluster,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     TopicOption,
     Yes,
-    administrator,
+    command,
     complete_broker,
     confirm,
     show_facts,
@@ -75,12 +70,12 @@ def _rate(status: BrokerStatus, *names: str) -> float | None:
     return None
 
 
-@app.command("list")
+@command(app, "list")
 def list_brokers(
+    admin: Admin,
     cluster: Cluster = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """List the brokers: where they are, whether they answer, how much goes through them."""
     columns = (
@@ -95,20 +90,19 @@ def list_brokers(
         ("disk", "disk"),
         ("started", "bootTimestamp"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = {status.member: status for status in admin.broker_status(cluster=cluster)}
-        away = admin.skipped
-        rows = []
-        for member in admin.members():
-            if cluster not in (None, member.cluster):
-                continue
-            status = found.get(member)
-            rows.append((*_identity(member), member.address not in away, *_figures(status)))
-        Sheet(columns, rows).show(
-            as_json=as_json, nothing="no broker is registered: start one with `ropewalk broker`"
-        )
-        for address, why in away.items():
-            note(f"{address} does not answer: {why}")
+    found = {status.member: status for status in admin.broker_status(cluster=cluster)}
+    away = admin.skipped
+    rows = []
+    for member in admin.members():
+        if cluster not in (None, member.cluster):
+            continue
+        status = found.get(member)
+        rows.append((*_identity(member), member.address not in away, *_figures(status)))
+    Sheet(columns, rows).show(
+        as_json=as_json, nothing="no broker is registered: start one with `ropewalk broker`"
+    )
+    for address, why in away.items():
+        note(f"{address} does not answer: {why}")
 
 
 def _identity(member: BrokerMember) -> tuple[object, ...]:
@@ -127,35 +121,34 @@ def _figures(status: BrokerStatus | None) -> tuple[object, ...]:
     )
 
 
-@app.command("status")
+@command(app, "status")
 def status(
+    admin: Admin,
     broker: WhichBroker = None,
     cluster: Cluster = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show everything a broker tells about itself, under RocketMQ's names."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = admin.broker_status(cluster=cluster, broker=broker)
-        if as_json:
-            print_json(
-                [
-                    {
-                        "cluster": one.member.cluster,
-                        "broker": one.member.broker_name,
-                        "brokerId": one.member.broker_id,
-                        "address": one.member.address,
-                        "runtime": dict(sorted(one.runtime.items())),
-                    }
-                    for one in found
-                ]
-            )
-        else:
-            for number, one in enumerate(found):
-                print(("\n" if number else "") + _title(one.member))
-                show_facts(dict(sorted(one.runtime.items())), as_json=False)
-        tell_skipped(admin)
+    found = admin.broker_status(cluster=cluster, broker=broker)
+    if as_json:
+        print_json(
+            [
+                {
+                    "cluster": one.member.cluster,
+                    "broker": one.member.broker_name,
+                    "brokerId": one.member.broker_id,
+                    "address": one.member.address,
+                    "runtime": dict(sorted(one.runtime.items())),
+                }
+                for one in found
+            ]
+        )
+    else:
+        for number, one in enumerate(found):
+            print(("\n" if number else "") + _title(one.member))
+            show_facts(dict(sorted(one.runtime.items())), as_json=False)
+    tell_skipped(admin)
 
 
 def _title(member: BrokerMember) -> str:
@@ -163,8 +156,9 @@ def _title(member: BrokerMember) -> str:
     return f"== {name}{member.address}"
 
 
-@config_app.command("get")
+@command(config_app, "get")
 def config_get(
+    admin: Admin,
     broker: WhichBroker = None,
     keys: Annotated[
         list[str] | None,
@@ -173,33 +167,31 @@ def config_get(
         ),
     ] = None,
     cluster: Cluster = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show the settings of running brokers.
 
     Example: `ropewalk admin broker config get broker-a --key 'flush*'`
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = admin.broker_config(cluster=cluster, broker=broker)
-        chosen = {member: _matching(settings, keys or ()) for member, settings in found.items()}
-        if keys and not any(chosen.values()):
-            raise UsageError(f"no broker has a setting {', '.join(keys)}")
-        if as_json:
-            print_json(
-                [
-                    {"broker": member.broker_name, "address": member.address, "config": settings}
-                    for member, settings in chosen.items()
-                ]
-            )
-        else:
-            for number, (member, settings) in enumerate(chosen.items()):
-                if len(chosen) > 1:
-                    print(("\n" if number else "") + _title(member))
-                for key, value in settings.items():
-                    print(f"{key}={value}")
-        tell_skipped(admin)
+    found = admin.broker_config(cluster=cluster, broker=broker)
+    chosen = {member: _matching(settings, keys or ()) for member, settings in found.items()}
+    if keys and not any(chosen.values()):
+        raise UsageError(f"no broker has a setting {', '.join(keys)}")
+    if as_json:
+        print_json(
+            [
+                {"broker": member.broker_name, "address": member.address, "config": settings}
+                for member, settings in chosen.items()
+            ]
+        )
+    else:
+        for number, (member, settings) in enumerate(chosen.items()):
+            if len(chosen) > 1:
+                print(("\n" if number else "") + _title(member))
+            for key, value in settings.items():
+                print(f"{key}={value}")
+    tell_skipped(admin)
 
 
 def _matching(settings: dict[str, str], patterns: tuple[str, ...] | list[str]) -> dict[str, str]:
@@ -211,8 +203,9 @@ def _matching(settings: dict[str, str], patterns: tuple[str, ...] | list[str]) -
     return {key: value for key, value in settings.items() if wanted.fullmatch(key)}
 
 
-@config_app.command("set")
+@command(config_app, "set")
 def config_set(
+    admin: Admin,
     settings: Annotated[
         list[str],
         typer.Argument(metavar="KEY=VALUE...", help="One or more.", autocompletion=complete_changeable),
@@ -221,9 +214,8 @@ def config_set(
     cluster: Cluster = None,
     slaves: Annotated[bool, typer.Option("--slaves", help="Slaves too.")] = False,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Change settings of running brokers. Asks first when it concerns several.
 
@@ -231,62 +223,59 @@ def config_set(
 
     Example: `ropewalk admin broker config set maxMessageSize=1000000 --broker broker-a`
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        changes = parse_pairs(settings, "KEY=VALUE")
-        masters = admin.masters(cluster=cluster, broker=broker)
-        if len(masters) > 1:
-            names = ", ".join(member.broker_name for member in masters)
-            confirm(f"Change {', '.join(changes)} at {len(masters)} brokers ({names})?", yes=yes)
-        before = admin.broker_config(cluster=cluster, broker=broker)
-        done = admin.set_broker_config(changes, cluster=cluster, broker=broker, slaves=slaves)
-        after = admin.broker_config(cluster=cluster, broker=broker)
-        rows = [
-            (
-                member.broker_name or member.address,
-                key,
-                before.get(member, {}).get(key),
-                after.get(member, {}).get(key),
-            )
-            for member in done
-            for key in changes
-        ]
-        columns = (("broker", "broker"), ("setting", "key"), ("was", "before"), ("is", "value"))
-        Sheet(columns, rows).show(as_json=as_json, nothing="nothing was changed")
+    changes = parse_pairs(settings, "KEY=VALUE")
+    masters = admin.masters(cluster=cluster, broker=broker)
+    if len(masters) > 1:
+        names = ", ".join(member.broker_name for member in masters)
+        confirm(f"Change {', '.join(changes)} at {len(masters)} brokers ({names})?", yes=yes)
+    before = admin.broker_config(cluster=cluster, broker=broker)
+    done = admin.set_broker_config(changes, cluster=cluster, broker=broker, slaves=slaves)
+    after = admin.broker_config(cluster=cluster, broker=broker)
+    rows = [
+        (
+            member.broker_name or member.address,
+            key,
+            before.get(member, {}).get(key),
+            after.get(member, {}).get(key),
+        )
+        for member in done
+        for key in changes
+    ]
+    columns = (("broker", "broker"), ("setting", "key"), ("was", "before"), ("is", "value"))
+    Sheet(columns, rows).show(as_json=as_json, nothing="nothing was changed")
 
 
-@app.command("wipe-write-perm")
+@command(app, "wipe-write-perm")
 def wipe_write_perm(
+    admin: Admin,
     broker: BrokerName,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Turn producers away from a broker, so that it can be emptied and stopped. Asks first.
 
     Consumers go on reading what is there. It counts until the broker registers anew after a restart, or until
     `restore-write-perm`.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        masters = admin.masters()
-        _require_known(broker, masters)
-        others = [member.broker_name for member in masters if member.broker_name != broker]
-        warning = "" if others else " There is no other broker for them."
-        confirm(f"Turn producers away from {broker}?{warning}", yes=yes)
-        _show_counts(admin.wipe_write_permission(broker), as_json=as_json)
+    masters = admin.masters()
+    _require_known(broker, masters)
+    others = [member.broker_name for member in masters if member.broker_name != broker]
+    warning = "" if others else " There is no other broker for them."
+    confirm(f"Turn producers away from {broker}?{warning}", yes=yes)
+    _show_counts(admin.wipe_write_permission(broker), as_json=as_json)
 
 
-@app.command("restore-write-perm")
+@command(app, "restore-write-perm")
 def restore_write_perm(
+    admin: Admin,
     broker: BrokerName,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Let producers write to a broker again."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        _require_known(broker, admin.masters())
-        _show_counts(admin.restore_write_permission(broker), as_json=as_json)
+    _require_known(broker, admin.masters())
+    _show_counts(admin.restore_write_permission(broker), as_json=as_json)
 
 
 def _require_known(broker: str, masters: tuple[BrokerMember, ...]) -> None:
@@ -301,15 +290,15 @@ def _show_counts(counts: dict[str, int], *, as_json: bool) -> None:
     )
 
 
-@app.command("stats")
+@command(app, "stats")
 def stats(
+    admin: Admin,
     topic: TopicOption = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also topics in which nothing happened.")
     ] = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show what goes in and out, by topic and group: each second, and in the last 24 hours."""
     columns = (
@@ -321,19 +310,16 @@ def stats(
         ("in, 24 h", "inDay"),
         ("out, 24 h", "outDay"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        system = admin.system_names()
-        names = (
-            [topic] if topic else [name for name in admin.topics() if topic_kind(name, system) == "normal"]
-        )
-        rows = [row for name in names for row in _topic_rows(admin, name)]
-        shown = [row for row in rows if everything or topic or any(row[2:])]
-        Sheet(columns, shown).show(
-            as_json=as_json, nothing="nothing goes on; --all shows the topics all the same"
-        )
-        if not as_json and shown and len(shown) < len(rows):
-            note(f"{counted(len(rows) - len(shown), 'quiet row')} more with --all")
-        tell_skipped(admin)
+    system = admin.system_names()
+    names = [topic] if topic else [name for name in admin.topics() if topic_kind(name, system) == "normal"]
+    rows = [row for name in names for row in _topic_rows(admin, name)]
+    shown = [row for row in rows if everything or topic or any(row[2:])]
+    Sheet(columns, shown).show(
+        as_json=as_json, nothing="nothing goes on; --all shows the topics all the same"
+    )
+    if not as_json and shown and len(shown) < len(rows):
+        note(f"{counted(len(rows) - len(shown), 'quiet row')} more with --all")
+    tell_skipped(admin)
 
 
 def _topic_rows(admin: Admin, topic: str) -> list[tuple[object, ...]]:
@@ -351,11 +337,11 @@ def _topic_rows(admin: Admin, topic: str) -> list[tuple[object, ...]]:
     return rows or [(topic, None, None, in_tps, None, in_day, None)]
 
 
-@cluster_app.command("list")
+@command(cluster_app, "list")
 def list_clusters(
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    admin: Admin,
+    *,
+    as_json: bool,
 ) -> None:
     """List the clusters: their brokers, and what went through them yesterday and today."""
     columns = (
@@ -369,25 +355,24 @@ def list_clusters(
         ("in yesterday", "inYesterday"),
         ("out yesterday", "outYesterday"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        members = admin.members()
-        found = {one.member: one for one in admin.broker_status()} if members else {}
-        rows = []
-        for member in members:
-            if not member.is_master and any(
-                (other.broker_name, other.is_master) == (member.broker_name, True) for other in members
-            ):
-                continue  # told of by its master's row
-            same = [
-                f"{other.broker_id}={other.address}"
-                for other in members
-                if other.broker_name == member.broker_name
-            ]
-            rows.append((member.cluster, member.broker_name, same, *_totals(found.get(member))))
-        Sheet(columns, rows).show(
-            as_json=as_json, nothing="no broker is registered: start one with `ropewalk broker`"
-        )
-        tell_skipped(admin)
+    members = admin.members()
+    found = {one.member: one for one in admin.broker_status()} if members else {}
+    rows = []
+    for member in members:
+        if not member.is_master and any(
+            (other.broker_name, other.is_master) == (member.broker_name, True) for other in members
+        ):
+            continue  # told of by its master's row
+        same = [
+            f"{other.broker_id}={other.address}"
+            for other in members
+            if other.broker_name == member.broker_name
+        ]
+        rows.append((member.cluster, member.broker_name, same, *_totals(found.get(member))))
+    Sheet(columns, rows).show(
+        as_json=as_json, nothing="no broker is registered: start one with `ropewalk broker`"
+    )
+    tell_skipped(admin)
 
 
 def _totals(one: BrokerStatus | None) -> tuple[object, ...]:
@@ -406,19 +391,18 @@ def _totals(one: BrokerStatus | None) -> tuple[object, ...]:
     )
 
 
-@cluster_app.command("name-servers")
+@command(cluster_app, "name-servers")
 def name_servers(
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    admin: Admin,
+    *,
+    as_json: bool,
 ) -> None:
     """Show the settings of every name server of the list."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = admin.name_server_config()
-        if as_json:
-            print_json([{"address": address, "config": config} for address, config in found.items()])
-        else:
-            for number, (address, config) in enumerate(found.items()):
-                print(("\n" if number else "") + f"== {address}")
-                for key, value in config.items():
-                    print(f"{key}={value}")
+    found = admin.name_server_config()
+    if as_json:
+        print_json([{"address": address, "config": config} for address, config in found.items()])
+    else:
+        for number, (address, config) in enumerate(found.items()):
+            print(("\n" if number else "") + f"== {address}")
+            for key, value in config.items():
+                print(f"{key}={value}")

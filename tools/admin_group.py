@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.admin_groups import EARLIEST, LATEST
 from ropewalk.client.admin_results import BrokerMember, GroupConfig, GroupProgress, MemberStatus, version_text
 from ropewalk.client.blocking_admin import Admin
@@ -17,20 +16,16 @@ from ropewalk.codes import ResponseCode
 from ropewalk.errors import Rejected
 from ropewalk.format.names import RETRY_PREFIX, check_group, is_system_group
 from tools.admin_base import (
-    TIMEOUT_S,
     Broker,
     BrokerNameOption,
     Cluster,
     Group,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     Topic,
     TopicOption,
     Yes,
-    administrator,
+    command,
     complete_group,
     confirm,
     no_such_group,
@@ -82,12 +77,12 @@ def _config_sheet(configs: dict[BrokerMember, GroupConfig]) -> Sheet:
     )
 
 
-@app.command("list")
+@command(app, "list")
 def list_groups(
+    admin: Admin,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also the brokers' own groups.")] = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """List the groups: who is online, what they read, how far behind they are."""
     columns = (
@@ -97,83 +92,81 @@ def list_groups(
         ("topics", "topics"),
         ("lag", "lag"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        progress = {one.group: one for one in admin.all_progress()}
-        known = sorted(set(admin.groups()) | set(progress))
-        names = [group for group in known if everything or not is_system_group(group)]
-        rows = []
-        for group in names:
-            online = admin.consumers(group)
-            topics = set(progress[group].topics if group in progress else ())
-            topics |= set(online.subscriptions if online else ())
-            rows.append(
-                (
-                    group,
-                    len(online.clients) if online else 0,
-                    online.message_model.lower() if online else None,
-                    sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX)),
-                    progress[group].lag if group in progress else None,
-                )
+    progress = {one.group: one for one in admin.all_progress()}
+    known = sorted(set(admin.groups()) | set(progress))
+    names = [group for group in known if everything or not is_system_group(group)]
+    rows = []
+    for group in names:
+        online = admin.consumers(group)
+        topics = set(progress[group].topics if group in progress else ())
+        topics |= set(online.subscriptions if online else ())
+        rows.append(
+            (
+                group,
+                len(online.clients) if online else 0,
+                online.message_model.lower() if online else None,
+                sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX)),
+                progress[group].lag if group in progress else None,
             )
-        Sheet(columns, rows).show(
-            as_json=as_json, nothing="there are no groups yet: a group begins with its first consumer"
         )
-        if not as_json and len(names) < len(known):
-            note(f"{len(known) - len(names)} more with --all: the brokers' own")
-        tell_skipped(admin)
+    Sheet(columns, rows).show(
+        as_json=as_json, nothing="there are no groups yet: a group begins with its first consumer"
+    )
+    if not as_json and len(names) < len(known):
+        note(f"{len(known) - len(names)} more with --all: the brokers' own")
+    tell_skipped(admin)
 
 
-@app.command("show")
+@command(app, "show")
 def show(
+    admin: Admin,
     group: Group,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show a group: its settings at each broker, its members, what they subscribe to, and how far behind it is."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        configs = admin.group_config(group)
-        online = admin.consumers(group)
-        if not configs and online is None:
-            raise no_such_group(group)
-        progress = admin.progress(group)
-        clients = Sheet(
-            _CLIENT_COLUMNS,
-            [
-                (one.client_id, one.address, one.language, version_text(one.version))
-                for one in (online.clients if online else ())
-            ],
+    configs = admin.group_config(group)
+    online = admin.consumers(group)
+    if not configs and online is None:
+        raise no_such_group(group)
+    progress = admin.progress(group)
+    clients = Sheet(
+        _CLIENT_COLUMNS,
+        [
+            (one.client_id, one.address, one.language, version_text(one.version))
+            for one in (online.clients if online else ())
+        ],
+    )
+    settings = _config_sheet(configs)
+    facts = {
+        "group": group,
+        "online": len(clients.rows),
+        "messageModel": online.message_model if online else None,
+        "consumeType": online.consume_type if online else None,
+        "consumeFrom": online.consume_from if online else None,
+        "lag": progress.lag,
+        "consumeTps": round(progress.consume_tps, 1),
+    }
+    if as_json:
+        print_json(
+            facts
+            | {
+                "subscriptions": dict(online.subscriptions) if online else {},
+                "brokers": settings.as_json(),
+                "clients": clients.as_json(),
+                "topics": progress.topics,
+            }
         )
-        settings = _config_sheet(configs)
-        facts = {
-            "group": group,
-            "online": len(clients.rows),
-            "messageModel": online.message_model if online else None,
-            "consumeType": online.consume_type if online else None,
-            "consumeFrom": online.consume_from if online else None,
-            "lag": progress.lag,
-            "consumeTps": round(progress.consume_tps, 1),
-        }
-        if as_json:
-            print_json(
-                facts
-                | {
-                    "subscriptions": dict(online.subscriptions) if online else {},
-                    "brokers": settings.as_json(),
-                    "clients": clients.as_json(),
-                    "topics": progress.topics,
-                }
-            )
-        else:
-            facts["subscriptions"] = (
-                [f"{topic} ({what})" for topic, what in online.subscriptions.items()] if online else None
-            )
-            show_facts({key: value for key, value in facts.items() if value is not None}, as_json=False)
-            for sheet in (settings, clients):
-                if sheet.rows:
-                    print()
-                    print_table(sheet.headings, sheet.cells)
-        tell_skipped(admin)
+    else:
+        facts["subscriptions"] = (
+            [f"{topic} ({what})" for topic, what in online.subscriptions.items()] if online else None
+        )
+        show_facts({key: value for key, value in facts.items() if value is not None}, as_json=False)
+        for sheet in (settings, clients):
+            if sheet.rows:
+                print()
+                print_table(sheet.headings, sheet.cells)
+    tell_skipped(admin)
 
 
 _MEMBER_COLUMNS = (
@@ -189,39 +182,36 @@ _MEMBER_COLUMNS = (
 )
 
 
-@app.command("status")
+@command(app, "status")
 def status(
+    admin: Admin,
     group: Group,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Ask every running member of a group what it is doing, and judge whether they agree.
 
     They do when all subscribe to the same, and every queue is in the hands of one member (of each, in broadcasting
     mode). Exit code 1 says that they do not; after a member came or went that may last some seconds.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        online = admin.consumers(group)
-        if online is None:
-            require_group(admin, group)
-            raise Rejected(f"nobody of group {group} is online; start one of its consumers first")
-        members = admin.members_status(group)
-        silent = admin.skipped
-        # Who pulls when it likes shares nothing out.
-        shared = online.consume_type != "CONSUME_ACTIVELY"
-        queues = {queue for topic in online.subscriptions for queue in _queues(admin, topic) if shared}
-        troubles = _disagreements(members, queues, broadcasting=online.message_model == "BROADCASTING")
-        troubles += [f"{client_id} does not answer: {why}" for client_id, why in silent.items()]
-        sheet = Sheet(_MEMBER_COLUMNS, [_member_row(member) for member in members])
-        if as_json:
-            print_json(
-                {"group": group, "members": sheet.as_json(), "agreed": not troubles, "troubles": troubles}
-            )
-        else:
-            sheet.show(as_json=False, nothing="no member answers")
-            for trouble in troubles:
-                note(trouble)
+    online = admin.consumers(group)
+    if online is None:
+        require_group(admin, group)
+        raise Rejected(f"nobody of group {group} is online; start one of its consumers first")
+    members = admin.members_status(group)
+    silent = admin.skipped
+    # Who pulls when it likes shares nothing out.
+    shared = online.consume_type != "CONSUME_ACTIVELY"
+    queues = {queue for topic in online.subscriptions for queue in _queues(admin, topic) if shared}
+    troubles = _disagreements(members, queues, broadcasting=online.message_model == "BROADCASTING")
+    troubles += [f"{client_id} does not answer: {why}" for client_id, why in silent.items()]
+    sheet = Sheet(_MEMBER_COLUMNS, [_member_row(member) for member in members])
+    if as_json:
+        print_json({"group": group, "members": sheet.as_json(), "agreed": not troubles, "troubles": troubles})
+    else:
+        sheet.show(as_json=False, nothing="no member answers")
+        for trouble in troubles:
+            note(trouble)
     if troubles:
         raise typer.Exit(FAILED)
 
@@ -277,8 +267,9 @@ Retries = Annotated[
 ]
 
 
-@app.command("create")
+@command(app, "create")
 def create(
+    admin: Admin,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Letters, digits and _ - % |.")],
     retries: Retries = None,
     broadcast: Annotated[
@@ -289,30 +280,29 @@ def create(
     ] = False,
     cluster: Cluster = None,
     broker: Broker = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Make a group at every broker, or at those of a cluster, or at one.
 
     Most groups need not be made: a group begins with its first consumer, with 16 retries.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        if (reason := check_group(group)) is not None:
-            raise UsageError(reason)
-        admin.create_group(
-            group,
-            retry_max_times=16 if retries is None else retries,
-            broadcast_enable=broadcast,
-            orderly=orderly,
-            cluster=cluster,
-            broker=broker,
-        )
-        _config_sheet(admin.group_config(group)).show(as_json=as_json, nothing="no broker has it")
+    if (reason := check_group(group)) is not None:
+        raise UsageError(reason)
+    admin.create_group(
+        group,
+        retry_max_times=16 if retries is None else retries,
+        broadcast_enable=broadcast,
+        orderly=orderly,
+        cluster=cluster,
+        broker=broker,
+    )
+    _config_sheet(admin.group_config(group)).show(as_json=as_json, nothing="no broker has it")
 
 
-@app.command("update")
+@command(app, "update")
 def update(
+    admin: Admin,
     group: Group,
     retries: Retries = None,
     consume: Annotated[
@@ -327,28 +317,27 @@ def update(
     ] = None,
     cluster: Cluster = None,
     broker: Broker = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Change what you name of a group, and leave the rest as it is."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        if all(value is None for value in (retries, consume, broadcast, orderly)):
-            raise UsageError("say what to change: --retries, --consume, --broadcast, --orderly (see --help)")
-        changed = admin.update_group(
-            group,
-            retry_max_times=retries,
-            consume_enable=consume,
-            broadcast_enable=broadcast,
-            orderly=orderly,
-            cluster=cluster,
-            broker=broker,
-        )
-        _config_sheet(changed).show(as_json=as_json, nothing="no broker has it")
+    if all(value is None for value in (retries, consume, broadcast, orderly)):
+        raise UsageError("say what to change: --retries, --consume, --broadcast, --orderly (see --help)")
+    changed = admin.update_group(
+        group,
+        retry_max_times=retries,
+        consume_enable=consume,
+        broadcast_enable=broadcast,
+        orderly=orderly,
+        cluster=cluster,
+        broker=broker,
+    )
+    _config_sheet(changed).show(as_json=as_json, nothing="no broker has it")
 
 
-@app.command("delete")
+@command(app, "delete")
 def delete(
+    admin: Admin,
     groups: Annotated[
         list[str], typer.Argument(metavar="GROUP...", help="One or more.", autocompletion=complete_group)
     ],
@@ -356,57 +345,52 @@ def delete(
     cluster: Cluster = None,
     broker: Broker = None,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Delete groups with their progress, retries and dead letters. Asks first."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        for group in groups:
-            require_group(admin, group)
-            online = admin.consumers(group)
-            warning = f" {counted(len(online.clients), 'client')} of it would go on." if online else ""
-            confirm(f"Delete group {group} with its progress, retries and dead letters?{warning}", yes=yes)
-        done = []
-        for group in groups:
-            where = [
-                member.broker_name
-                for member in admin.delete_group(
-                    group, keep_offsets=keep_offsets, cluster=cluster, broker=broker
-                )
-            ]
-            done.append({"group": group, "brokers": where})
-            if not as_json:
-                print(f"{group} deleted at {', '.join(where)}")
-        if as_json:
-            print_json(done)
+    for group in groups:
+        require_group(admin, group)
+        online = admin.consumers(group)
+        warning = f" {counted(len(online.clients), 'client')} of it would go on." if online else ""
+        confirm(f"Delete group {group} with its progress, retries and dead letters?{warning}", yes=yes)
+    done = []
+    for group in groups:
+        where = [
+            member.broker_name
+            for member in admin.delete_group(group, keep_offsets=keep_offsets, cluster=cluster, broker=broker)
+        ]
+        done.append({"group": group, "brokers": where})
+        if not as_json:
+            print(f"{group} deleted at {', '.join(where)}")
+    if as_json:
+        print_json(done)
 
 
-@app.command("lag")
+@command(app, "lag")
 def lag(
+    admin: Admin,
     group: Group,
     topic: TopicOption = None,
     watch: Watch = False,
     interval: Interval = 2.0,
     count: Drawings = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show how far a group is behind, queue by queue."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        if not watch:
-            require_group(admin, group)
-        draw(
-            admin,
-            lambda: queue_sheet(admin.progress(group, topic)),
-            title=f"group {group}",
-            nothing=f"{group} has committed nothing yet",
-            as_json=as_json,
-            watch=watch,
-            interval=interval,
-            count=count,
-        )
+    if not watch:
+        require_group(admin, group)
+    draw(
+        admin,
+        lambda: queue_sheet(admin.progress(group, topic)),
+        title=f"group {group}",
+        nothing=f"{group} has committed nothing yet",
+        as_json=as_json,
+        watch=watch,
+        interval=interval,
+        count=count,
+    )
 
 
 # Sending groups elsewhere
@@ -509,8 +493,9 @@ def _move(
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 
 
-@app.command("reset")
+@command(app, "reset")
 def reset(
+    admin: Admin,
     group: Group,
     topic: Topic,
     to: Annotated[
@@ -526,9 +511,8 @@ def reset(
     broker: BrokerNameOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Send a group to another place in a topic, back or forth. Shows what that means, and asks first.
 
@@ -538,48 +522,47 @@ def reset(
 
         ropewalk admin group reset billing orders --to offset:17 --queue 3
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        place = parse_start(to, "--to")
-        _move(
-            admin,
-            group,
-            topic,
-            place,
-            queue_id=queue,
-            broker=broker,
-            dry_run=dry_run,
-            yes=yes,
-            as_json=as_json,
-        )
+    place = parse_start(to, "--to")
+    _move(
+        admin,
+        group,
+        topic,
+        place,
+        queue_id=queue,
+        broker=broker,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
-@app.command("skip")
+@command(app, "skip")
 def skip(
+    admin: Admin,
     group: Group,
     topic: Topic,
     dry_run: DryRun = False,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Have a group leave out everything that has piled up in a topic. The same as `reset --to latest`."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        _move(
-            admin,
-            group,
-            topic,
-            Start("latest"),
-            queue_id=None,
-            broker=None,
-            dry_run=dry_run,
-            yes=yes,
-            as_json=as_json,
-        )
+    _move(
+        admin,
+        group,
+        topic,
+        Start("latest"),
+        queue_id=None,
+        broker=None,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
-@app.command("clone")
+@command(app, "clone")
 def clone(
+    admin: Admin,
     source: Annotated[
         str,
         typer.Argument(
@@ -591,19 +574,17 @@ def clone(
     ],
     topic: Topic,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Give one group the progress of another in a topic. Asks first if the target has progress of its own."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        require_group(admin, target)
-        before = admin.progress(target, topic)
-        if any(queue.consumer_offset for queue in before.queues):
-            confirm(
-                f"Group {target} has read {topic} already; replace its progress by that of {source}?", yes=yes
-            )
-        done = admin.clone_offsets(source, target, topic)
-        _move_sheet(before, topic, {queue.queue: offset for queue, offset in done.items()}).show(
-            as_json=as_json, nothing="nothing was cloned"
+    require_group(admin, target)
+    before = admin.progress(target, topic)
+    if any(queue.consumer_offset for queue in before.queues):
+        confirm(
+            f"Group {target} has read {topic} already; replace its progress by that of {source}?", yes=yes
         )
+    done = admin.clone_offsets(source, target, topic)
+    _move_sheet(before, topic, {queue.queue: offset for queue, offset in done.items()}).show(
+        as_json=as_json, nothing="nothing was cloned"
+    )

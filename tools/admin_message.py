@@ -30,6 +30,7 @@ from tools.admin_base import (
     TopicOption,
     Yes,
     administrator,
+    command,
     confirm,
     show_facts,
     tell_skipped,
@@ -143,96 +144,92 @@ def _by_any_id(admin: Admin, message_id: str, topic: str | None) -> ReceivedMess
     raise Rejected(f"no message of {topic} has the id {message_id}")
 
 
-@app.command("show")
+@command(app, "show")
 def show(
+    admin: Admin,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="As a producer or consumer printed it.")],
     topic: TopicOption = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show a message and what became of it in each group, by whichever id you have.
 
     The ids that official clients print need `--topic`; those that say where a message lies do not.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        message = _by_any_id(admin, message_id, topic)
-        _show_one(message, admin.message_track(message), as_json=as_json)
-        tell_skipped(admin)
+    message = _by_any_id(admin, message_id, topic)
+    _show_one(message, admin.message_track(message), as_json=as_json)
+    tell_skipped(admin)
 
 
-@app.command("by-id")
+@command(app, "by-id")
 def by_id(
+    admin: Admin,
     message_id: Annotated[
         str, typer.Argument(metavar="OFFSET-ID", help="The id that says where it lies (offsetMsgId).")
     ],
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show the message at the place that an offset id names."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        _show_one(admin.message_by_id(message_id), None, as_json=as_json)
+    _show_one(admin.message_by_id(message_id), None, as_json=as_json)
 
 
-@app.command("by-unique-key")
+@command(app, "by-unique-key")
 def by_unique_key(
+    admin: Admin,
     topic: Topic,
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id that its producer gave it (msgId).")
     ],
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Find a message by the id that its producer gave it; there are several if a send was repeated."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = admin.messages_by_unique_key(topic, message_id)
-        _show_list(found, as_json=as_json, nothing=f"no message of {topic} has the id {message_id}")
-        tell_skipped(admin)
-        if not found:
-            raise typer.Exit(FAILED)
+    found = admin.messages_by_unique_key(topic, message_id)
+    _show_list(found, as_json=as_json, nothing=f"no message of {topic} has the id {message_id}")
+    tell_skipped(admin)
+    if not found:
+        raise typer.Exit(FAILED)
 
 
-@app.command("by-key")
+@command(app, "by-key")
 def by_key(
+    admin: Admin,
     topic: Topic,
     key: Annotated[str, typer.Argument(metavar="KEY", help="One of the keys it was sent with.")],
     count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many, the latest ones.")] = 32,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Find messages by one of their keys, in the order they were stored."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        found = admin.messages_by_key(topic, key, max_count=count)
-        _show_list(found, as_json=as_json, nothing=f"no message of {topic} has the key {key}")
-        tell_skipped(admin)
-        if not found:
-            raise typer.Exit(FAILED)
+    found = admin.messages_by_key(topic, key, max_count=count)
+    _show_list(found, as_json=as_json, nothing=f"no message of {topic} has the key {key}")
+    tell_skipped(admin)
+    if not found:
+        raise typer.Exit(FAILED)
 
 
-@app.command("by-offset")
+@command(app, "by-offset")
 def by_offset(
+    admin: Admin,
     topic: Topic,
     queue: Annotated[int, typer.Argument(min=0, metavar="QUEUE")],
     offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET")],
     broker: BrokerNameOption = None,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show the message at an offset of a queue, and what became of it."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
-        message = admin.message_at(topic, chosen, offset)
-        if message is None:
-            raise Rejected(f"{chosen.broker_name} queue {queue} of {topic} has no message at offset {offset}")
-        _show_one(message, admin.message_track(message), as_json=as_json)
+    chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
+    message = admin.message_at(topic, chosen, offset)
+    if message is None:
+        raise Rejected(f"{chosen.broker_name} queue {queue} of {topic} has no message at offset {offset}")
+    _show_one(message, admin.message_track(message), as_json=as_json)
 
 
-@app.command("by-time")
+@command(app, "by-time")
 def by_time(
+    admin: Admin,
     topic: Topic,
     begin: Annotated[
         str,
@@ -240,20 +237,18 @@ def by_time(
     ],
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Without it: until now.")] = None,
     count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many, the first ones.")] = 64,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """List the messages that were stored in a span of time, oldest first."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        begin_ms = _moment(begin, "--from")
-        end_ms = _moment(end, "--to") if end is not None else time.time_ns() // 1_000_000
-        if end_ms < begin_ms:
-            raise UsageError("--to is before --from")
-        found = admin.messages_by_time(topic, begin_ms, end_ms, max_count=count)
-        _show_list(found, as_json=as_json, nothing=f"nothing was stored in {topic} in that time")
-        if not as_json and len(found) == count:
-            note(f"the first {counted(count)}; there may be more (--max)")
+    begin_ms = _moment(begin, "--from")
+    end_ms = _moment(end, "--to") if end is not None else time.time_ns() // 1_000_000
+    if end_ms < begin_ms:
+        raise UsageError("--to is before --from")
+    found = admin.messages_by_time(topic, begin_ms, end_ms, max_count=count)
+    _show_list(found, as_json=as_json, nothing=f"nothing was stored in {topic} in that time")
+    if not as_json and len(found) == count:
+        note(f"the first {counted(count)}; there may be more (--max)")
 
 
 def _moment(text: str, option: str) -> int:
@@ -327,8 +322,9 @@ def send(
             raise typer.Exit(FAILED)
 
 
-@app.command("consume-directly")
+@command(app, "consume-directly")
 def consume_directly(
+    admin: Admin,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     group: Group,
     topic: TopicOption = None,
@@ -336,38 +332,34 @@ def consume_directly(
         str | None, typer.Option("--client", help="Which member; without it, the group's only one.")
     ] = None,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Have one running member of a group consume one message now, also again. Asks first.
 
     The group's progress does not move. Exit code 0 says that the member was content with the message.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        message = _by_any_id(admin, message_id, topic)
-        online = admin.consumers(group)
-        if online is None:
-            raise Rejected(f"nobody of group {group} is online; start one of its consumers first")
-        names = [one.client_id for one in online.clients]
-        if client is None and len(names) > 1:
-            raise UsageError(
-                f"group {group} has several members: choose one with --client ({', '.join(names)})"
-            )
-        chosen = client or names[0]
-        if chosen not in names:
-            raise UsageError(f"group {group} has no member {chosen}; it has {', '.join(names)}")
-        confirm(f"Have {chosen} consume this message of {message.source.topic} now?", yes=yes)
-        result = admin.consume_directly(group, chosen, message)
-        show_facts(
-            {
-                "result": result.result,
-                "spentMs": result.spent_ms,
-                "order": result.order,
-                "remark": result.remark,
-                "client": chosen,
-            },
-            as_json=as_json,
-        )
-        if result.result not in ("CR_SUCCESS", "CR_COMMIT"):
-            raise typer.Exit(FAILED)
+    message = _by_any_id(admin, message_id, topic)
+    online = admin.consumers(group)
+    if online is None:
+        raise Rejected(f"nobody of group {group} is online; start one of its consumers first")
+    names = [one.client_id for one in online.clients]
+    if client is None and len(names) > 1:
+        raise UsageError(f"group {group} has several members: choose one with --client ({', '.join(names)})")
+    chosen = client or names[0]
+    if chosen not in names:
+        raise UsageError(f"group {group} has no member {chosen}; it has {', '.join(names)}")
+    confirm(f"Have {chosen} consume this message of {message.source.topic} now?", yes=yes)
+    result = admin.consume_directly(group, chosen, message)
+    show_facts(
+        {
+            "result": result.result,
+            "spentMs": result.spent_ms,
+            "order": result.order,
+            "remark": result.remark,
+            "client": chosen,
+        },
+        as_json=as_json,
+    )
+    if result.result not in ("CR_SUCCESS", "CR_COMMIT"):
+        raise typer.Exit(FAILED)

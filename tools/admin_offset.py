@@ -6,22 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.blocking_admin import Admin
 from ropewalk.client.received import TopicQueue
 from ropewalk.client.routes import Queue
 from ropewalk.errors import Rejected
 from tools.admin_base import (
-    TIMEOUT_S,
     BrokerNameOption,
     Group,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     Topic,
     Yes,
-    administrator,
+    command,
     confirm,
     tell_skipped,
 )
@@ -49,13 +45,13 @@ def choose_queue(queues: tuple[Queue, ...], topic: str, queue_id: int, broker: s
     return found[0]
 
 
-@app.command("show")
+@command(app, "show")
 def show(
+    admin: Admin,
     group: Group,
     topic: Topic,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Show what a group has committed in each queue of a topic, beside what the queue holds."""
     columns = (
@@ -66,26 +62,26 @@ def show(
         ("committed", "committed"),
         ("last stored", "lastUpdated"),
     )
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        rows = [
-            (
-                one.queue.broker_name,
-                one.queue.queue_id,
-                one.min_offset,
-                one.max_offset,
-                admin.committed_offset(group, TopicQueue(topic, one.queue)),
-                Moment(one.last_update_ms),
-            )
-            for one in admin.topic_status(topic).queues
-        ]
-        Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
-        tell_skipped(admin)
-        if not as_json and all(row[4] is None for row in rows):
-            note(f"{group} has committed nothing in {topic}")
+    rows = [
+        (
+            one.queue.broker_name,
+            one.queue.queue_id,
+            one.min_offset,
+            one.max_offset,
+            admin.committed_offset(group, TopicQueue(topic, one.queue)),
+            Moment(one.last_update_ms),
+        )
+        for one in admin.topic_status(topic).queues
+    ]
+    Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
+    tell_skipped(admin)
+    if not as_json and all(row[4] is None for row in rows):
+        note(f"{group} has committed nothing in {topic}")
 
 
-@app.command("search")
+@command(app, "search")
 def search(
+    admin: Admin,
     topic: Topic,
     moment: Annotated[
         str,
@@ -94,52 +90,49 @@ def search(
             help="As in 2026-01-31T12:00:00, local unless it names a zone; or milliseconds since 1970.",
         ),
     ],
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Find the first message stored at or after a time, in every queue of a topic."""
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        place = parse_start(moment, "TIME")
-        if place.timestamp_ms is None:
-            raise UsageError(f"{moment!r} is no time; write it as in 2026-01-31T12:00:00")
-        found = admin.search_offsets(topic, place.timestamp_ms)
-        rows = [(queue.broker_name, queue.queue_id, offset) for queue, offset in found.items()]
-        columns = (("broker", "broker"), ("queue", "queueId"), ("offset", "offset"))
-        Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
+    place = parse_start(moment, "TIME")
+    if place.timestamp_ms is None:
+        raise UsageError(f"{moment!r} is no time; write it as in 2026-01-31T12:00:00")
+    found = admin.search_offsets(topic, place.timestamp_ms)
+    rows = [(queue.broker_name, queue.queue_id, offset) for queue, offset in found.items()]
+    columns = (("broker", "broker"), ("queue", "queueId"), ("offset", "offset"))
+    Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")
 
 
-@app.command("set")
+@command(app, "set")
 def set_offset(
+    admin: Admin,
     group: Group,
     topic: Topic,
     queue: Annotated[int, typer.Argument(min=0, metavar="QUEUE")],
     offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="The next message it shall get.")],
     broker: BrokerNameOption = None,
     yes: Yes = False,
-    name_server: NameServers = DEFAULT_NAME_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    as_json: Json = False,
+    *,
+    as_json: bool,
 ) -> None:
     """Commit an offset in a group's name, as its members do. Asks first while they are running.
 
     A running member does not hear of it and commits its own place over it: for a running group use
     `ropewalk admin group reset`, which tells it.
     """
-    with administrator(name_server, timeout, as_json=as_json) as admin:
-        chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
-        source = TopicQueue(topic, chosen)
-        before = admin.committed_offset(group, source)
-        if admin.consumers(group) is not None:
-            confirm(f"Group {group} is running and will commit its own place over it. Go on?", yes=yes)
-        admin.commit_offset(group, source, offset)
-        after = admin.committed_offset(group, source)
-        if after != offset:
-            # A broker takes nothing but a pull as the end of a reset, so that no member commits its old place over it.
-            raise Rejected(
-                f"the broker keeps {after}: the group was reset, and nobody has pulled since; send it on with "
-                f"`ropewalk admin group reset {group} {topic} --to offset:{offset} --queue {queue}`"
-            )
-        columns = (("broker", "broker"), ("queue", "queueId"), ("was", "before"), ("is", "offset"))
-        rows = [(chosen.broker_name, chosen.queue_id, before, after)]
-        Sheet(columns, rows).show(as_json=as_json, nothing="")
+    chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
+    source = TopicQueue(topic, chosen)
+    before = admin.committed_offset(group, source)
+    if admin.consumers(group) is not None:
+        confirm(f"Group {group} is running and will commit its own place over it. Go on?", yes=yes)
+    admin.commit_offset(group, source, offset)
+    after = admin.committed_offset(group, source)
+    if after != offset:
+        # A broker takes nothing but a pull as the end of a reset, so that no member commits its old place over it.
+        raise Rejected(
+            f"the broker keeps {after}: the group was reset, and nobody has pulled since; send it on with "
+            f"`ropewalk admin group reset {group} {topic} --to offset:{offset} --queue {queue}`"
+        )
+    columns = (("broker", "broker"), ("queue", "queueId"), ("was", "before"), ("is", "offset"))
+    rows = [(chosen.broker_name, chosen.queue_id, before, after)]
+    Sheet(columns, rows).show(as_json=as_json, nothing="")
