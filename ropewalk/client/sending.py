@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ropewalk.client.addresses import AddressRing, parse_address_list
@@ -386,21 +387,24 @@ def share_of(result: SendResult, place: int) -> SendResult:
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
-    reason = check_topic(topic)
+    reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
     if not messages:
         raise LocalProtocolError("nothing to send")
-    if not all(message.body for message in messages):
+    sizes = [len(message.body) for message in messages]  # no generators: every message comes by here
+    if not all(sizes):
         raise LocalProtocolError("the body is empty, and RocketMQ has no empty messages")
-    size = sum(len(message.body) for message in messages)
-    if size > BODY_SIZE_MAX:
+    if (size := sum(sizes)) > BODY_SIZE_MAX:
         raise LocalProtocolError(f"{size} bytes to send; brokers take {BODY_SIZE_MAX}")
     if len(messages) > 1:
         if not all(message.can_be_batched for message in messages):
             raise LocalProtocolError("a delayed message cannot be part of a batch")
         if len({message.group for message in messages}) > 1:
             raise LocalProtocolError("the messages of a batch lie in one queue, so they have one group")
+
+
+_check_topic = lru_cache(maxsize=1_000)(check_topic)
 
 
 def _writable(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
