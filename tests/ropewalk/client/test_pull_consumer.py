@@ -100,8 +100,8 @@ def test_an_empty_poll_ends_in_time(ropewalk_broker: RopewalkBroker) -> None:
 def test_tags_are_filtered_and_progress_passes_what_is_not_wanted(ropewalk_broker: RopewalkBroker) -> None:
     topic, group = ropewalk_broker.topic(queues=1), ropewalk_broker.group()
     for number in range(9):
-        ropewalk_broker.send(topic, Message(b"%d" % number, tags="abc"[number % 3]))
-    with PullConsumer(group, {topic: "a || c"}, ropewalk_broker.namesrv, consume_from="first") as consumer:
+        ropewalk_broker.send(topic, Message(b"%d" % number, tags=("Aa", "BB", "c")[number % 3]))  # one hash
+    with PullConsumer(group, {topic: "Aa || c"}, ropewalk_broker.namesrv, consume_from="first") as consumer:
         (queue,) = consumer.assign_topics()
         got = []
         while messages := consumer.poll(timeout=0.1):

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -19,7 +19,9 @@ from ropewalk.client.core import Unreachable
 from ropewalk.client.messages import Message
 from ropewalk.client.offset_file import load_offsets, save_offsets
 from ropewalk.client.push_consumer import AsyncPushConsumer
+from ropewalk.client.queue_reader import QueueReader
 from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
+from ropewalk.client.routes import Queue
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -124,18 +126,18 @@ def test_a_topic_that_is_made_later_is_found_soon(ropewalk_broker: RopewalkBroke
 
 def test_only_the_tags_that_were_asked_for_arrive(ropewalk_broker: RopewalkBroker, run: Run) -> None:
     topic, seen = ropewalk_broker.topic(), Seen()
-    for number in range(12):
-        ropewalk_broker.send(topic, Message(b"%d" % number, tags="abc"[number % 3]))
+    for number in range(12):  # "Aa" and "BB" have one hash: a broker cannot tell them apart
+        ropewalk_broker.send(topic, Message(b"%d" % number, tags=("Aa", "BB", "c")[number % 3]))
 
     async def story() -> None:
         async with AsyncPushConsumer(
-            ropewalk_broker.group(), {topic: "a || c"}, seen, ropewalk_broker.namesrv
+            ropewalk_broker.group(), {topic: "Aa || c"}, seen, ropewalk_broker.namesrv
         ):
             await until(lambda: len(seen.messages) == 8, "the eight arrive")
             await anyio.sleep(0.1)
 
     run(story)
-    assert {message.tags for message in seen.messages} == {"a", "c"} and len(seen.messages) == 8
+    assert {message.tags for message in seen.messages} == {"Aa", "c"} and len(seen.messages) == 8
 
 
 def test_members_share_the_queues_and_take_over_from_who_leaves(
@@ -207,18 +209,20 @@ def test_a_failed_message_comes_again_with_its_count(quick_levels: RopewalkBroke
 
 def test_a_message_that_always_fails_becomes_a_dead_letter(quick_levels: RopewalkBroker) -> None:
     topic = quick_levels.topic("dead")
-    seen: list[int] = []
+    seen: list[tuple[bytes, int]] = []
 
     def handle(message: ReceivedMessage) -> None:
-        seen.append(message.reconsume_times)
-        raise RetryLater(delay_level=1)
+        seen.append((message.body, message.reconsume_times))
+        raise RetryLater(delay_level=-1 if message.body == b"given up" else 1)
 
     with PushConsumer("dead-g", {topic: "*"}, handle, quick_levels.namesrv, max_retries=1):
+        quick_levels.send(topic, b"given up")
         quick_levels.send(topic, b"hopeless")
-        quick_levels.wait_until(lambda: seen == [0, 1], "one retry")
+        quick_levels.wait_until(lambda: (b"hopeless", 1) in seen, "one retry")
         quick_levels.wait_until(lambda: "dead-g" in dead_letters(quick_levels), "a dead letter")
-    (record,) = quick_levels.messages("%DLQ%dead-g", 1)
-    assert record.body == b"hopeless"
+        records = quick_levels.messages("%DLQ%dead-g", 2)
+    assert [record.body for record in records] == [b"given up", b"hopeless"]
+    assert sorted(seen) == [(b"given up", 0), (b"hopeless", 0), (b"hopeless", 1)]
 
 
 def dead_letters(broker: RopewalkBroker) -> str:
@@ -328,6 +332,35 @@ def test_broadcasting_every_member_gets_everything_and_keeps_its_place(
     run(story)
     assert [len(seen.messages) for seen in members] == [21, 20]
     assert ropewalk_broker.committed(group, topic) == 0, "a broadcasting group has no progress at the broker"
+
+
+def test_a_queue_is_unlocked_when_its_handler_is_through_and_its_progress_recorded(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    async def record(_reader: QueueReader) -> None:
+        done.append("recorded")
+
+    async def unlock(_queues: list[TopicQueue]) -> None:
+        done.append("unlocked")
+
+    async def settled(_reader: QueueReader) -> None:
+        done.append("settled")
+
+    async def story() -> None:
+        consumer = AsyncPushConsumer("g", {"T": "*"}, Seen(), orderly=True)
+        nobody, queue = cast(Any, None), TopicQueue("T", Queue("a", 0))
+        reader = QueueReader(nobody, nobody, queue, 0, consumer.options, lambda *_: None)
+        consumer._leaving[queue] = reader
+        consumer._rebalance_now = anyio.Event()
+        monkeypatch.setattr(QueueReader, "settled", settled)
+        monkeypatch.setattr(consumer, "_record", record)
+        monkeypatch.setattr(consumer, "_unlock", unlock)
+        await consumer._finish_giving_up(reader)
+
+    run(story)
+    assert done == ["settled", "recorded", "unlocked"]
 
 
 def test_queues_that_a_broadcasting_member_loses_together_are_recorded_one_after_the_other(

@@ -1,0 +1,104 @@
+"""A consumer's exchanges with brokers, told as conversations: where a queue begins, how a message is given back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from ropewalk.client.consuming import ConsumerCore, ConsumerIdentity
+from ropewalk.client.ids import UniqueKeys
+from ropewalk.client.received import ReceivedMessage, TopicQueue
+from ropewalk.client.routes import Queue
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.properties import parse_properties
+from ropewalk.format.remoting import Command
+from tests.ropewalk.client.scripted import Script, route_body, stored
+
+ANSWERS = {
+    RequestCode.GET_MAX_OFFSET: "100",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "50",
+}
+
+
+def stage(
+    consume_from: Literal["first", "last"] | int = "last",
+    *,
+    committed: int | None = None,
+    broadcasting: bool = False,
+    takes_back: bool = True,
+) -> tuple[Script, ConsumerCore]:
+    """A consumer of topic T at one broker, which has committed this much and takes messages back or does not."""
+
+    def handler(_address: str, command: Command) -> Command | RopewalkError:
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            if committed is None:
+                return command.reply(ResponseCode.QUERY_NOT_FOUND)
+            return command.reply(ResponseCode.SUCCESS, None, {"offset": str(committed)})
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            return stored(command)
+        if command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return command.reply(ResponseCode.SUCCESS if takes_back else ResponseCode.SYSTEM_ERROR)
+        return command.reply(ResponseCode.SUCCESS, None, {"offset": ANSWERS[command.code]})
+
+    script = Script(handler, {"T": route_body("a"), "%RETRY%g": route_body("a", queues=1)})
+    identity = ConsumerIdentity("g", "me", (), consume_from, broadcasting=broadcasting)
+    keys = UniqueKeys(bytes(4), 1, 2, lambda: 0)
+    core = ConsumerCore("ns:9876", identity, unique_keys=keys, clock=script.clock, now_ms=lambda: 5)
+    return script, core
+
+
+@pytest.mark.parametrize(
+    "consume_from, committed, broadcasting, topic, begin",
+    [
+        ("last", None, False, "T", 100),
+        ("first", None, False, "T", 0),
+        (1_700_000_000_000, None, False, "T", 50),
+        ("last", 7, False, "T", 7),
+        (1_700_000_000_000, 7, False, "T", 7),
+        ("last", None, False, "%RETRY%g", 0),
+        ("last", 7, True, "T", 100),
+    ],
+)
+def test_a_queue_begins_where_the_group_is_or_where_it_wants(
+    consume_from: Literal["first", "last"] | int,
+    committed: int | None,
+    broadcasting: bool,
+    topic: str,
+    begin: int,
+) -> None:
+    script, core = stage(consume_from, committed=committed, broadcasting=broadcasting)
+    assert script.hold(core.begin_offset(TopicQueue(topic, Queue("a", 0)))) == begin
+    searched = [c.ext["timestamp"] for _, c in script.asked if c.code == 29]
+    assert searched == ([str(consume_from)] if begin == 50 else [])
+
+
+def message(**properties: str) -> ReceivedMessage:
+    source = TopicQueue("T", Queue("a", 1))
+    return ReceivedMessage("T", b"body", None, None, properties, "M1", 2, 0, 0, source, 5, 777, "OFFSET-ID")
+
+
+def test_a_message_is_given_back_by_its_place_with_the_level_and_the_maximum() -> None:
+    script, core = stage()
+    script.hold(core.directory.route("T"))
+    script.hold(core.send_back(message(), 4, 16))
+    ((address, asked),) = script.asked
+    assert address == "a:1" and asked.code == RequestCode.CONSUMER_SEND_MSG_BACK
+    expected = {"offset": "777", "group": "g", "delayLevel": "4", "maxReconsumeTimes": "16"}
+    assert expected.items() <= asked.ext.items()
+    assert asked.ext["originTopic"] == "T" and asked.ext["originMsgId"] == "M1"
+
+
+def test_what_no_broker_takes_back_is_sent_again_and_waits_longer_than_before() -> None:
+    script, core = stage(takes_back=False)
+    script.hold(core.send_back(message(KEYS="k", ORIGIN_MESSAGE_ID="M0"), 0, 16))
+    _, sent = script.asked[-1]
+    assert sent.code == RequestCode.SEND_MESSAGE_V2 and sent.body == b"body"
+    assert (sent.ext["b"], sent.ext["j"], sent.ext["l"]) == ("%RETRY%g", "3", "16")
+    properties = parse_properties(sent.ext["i"])
+    expected = {
+        "KEYS": "k", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "M0",
+        "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "DELAY": "5",
+    }  # fmt: skip
+    assert expected.items() <= properties.items()
