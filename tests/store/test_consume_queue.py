@@ -88,6 +88,27 @@ def test_the_tail_lets_go_of_old_entries_and_they_are_read_from_their_files(tmp_
     assert numbers(queue) == list(range(6000))
 
 
+def test_entries_that_have_no_file_yet_stay_in_memory_however_many_they_are(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    for number in range(6000):
+        queue.add(number, 100, number)
+    queue.readable = 6000
+    queue.note_written(100)
+    assert queue.read(100)[2] == 100
+    assert sum(len(data) for *_place, data in queue.take_writes()) == 5900 * ENTRY_SIZE
+
+
+@pytest.mark.parametrize(("min_offset", "gone"), [(9, 0), (10, 1), (19, 1), (20, 1)])
+def test_files_are_given_up_when_no_entry_in_them_counts_and_the_last_one_never(
+    tmp_path: Path, min_offset: int, gone: int
+) -> None:
+    """Two full files; the name of the last is all that knows the queue's numbers when its messages are gone."""
+    queue = filled(tmp_path, 20)
+    queue.min_offset = min_offset
+    entries, paths = queue.give_up_files()
+    assert (entries, [path.name for path in paths]) == (10 * gone, [segment_name(0)] * gone)
+
+
 def test_entries_from_a_file_stop_at_its_end(tmp_path: Path) -> None:
     filled(tmp_path, 25)
     queue = reopened(tmp_path)

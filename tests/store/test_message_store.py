@@ -20,10 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import store.write_back
 from ropewalk.errors import LocalProtocolError
+from ropewalk.format.properties import tags_code
+from ropewalk.format.record_pattern import RecordPattern
 from store.bound import decode_bound
 from store.commitlog import StoreDamaged, segment_name
 from store.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
-from store.message_store import MessageStore
+from store.message_store import NO_LIMIT, Alike, Message, MessageStore
 from store.workers import FlushFailed
 from tests.store.worlds import (
     HOST,
@@ -749,3 +751,49 @@ class StoreAgainstLists(RuleBasedStateMachine):
 
 TestStoreAgainstLists = StoreAgainstLists.TestCase
 TestStoreAgainstLists.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+def test_messages_that_are_alike_are_stored_as_any_others_are(tmp_path: Path) -> None:
+    """Two stores get the same messages, one of them by the quick way; their segments fill up several times."""
+    before, after = b"TAGS\x01A\x02UNIQ_KEY\x01", b"\x02"
+    kinds: dict[bytes, RecordPattern] = {}
+    ends: list[int] = []
+    with World(tmp_path / "one").opened() as one, World(tmp_path / "alike").opened() as alike:
+        for store in (one, alike):
+            store.limit_readable(0)
+        number = 0
+        while len(alike.log.segments) < 4:
+            turn = [
+                (b"TU"[n % 2 : n % 2 + 1], n % 3, b"%04d" % n, b"x" * (n * 7 % 60))
+                for n in range(number, number + 5)
+            ]
+            number += len(turn)
+            messages: list[Message] = []
+            others: list[Alike] = []
+            for topic, queue_id, key, body in turn:
+                name = topic.decode()
+                properties = before + key + after
+                messages.append((one.queue(name, queue_id), body, properties, 5, 0, 77, 2, 0, tags_code("A")))
+                kind = kinds.get(topic)
+                if kind is None:
+                    kind = kinds[topic] = RecordPattern(
+                        topic, 5, 0, HOST, alike.config.store_host, 2, before, 4, after
+                    )
+                others.append((alike.queue(name, queue_id), body, 77, key, kind, tags_code("A")))
+            for store in (one, alike):
+                store.begin_turn()
+            assert alike.put_alike(others) == one.put(messages, HOST)
+            for store in (one, alike):
+                store.publish()
+            ends += [queue.max_physical for queue, *_rest in others]
+        assert not any(queue.readable for queue in queues(alike)), "nobody is answered yet"
+        for count, end in enumerate(sorted(ends), 1):
+            alike.limit_readable(end - 1)
+            assert sum(queue.readable for queue in queues(alike)) == count - 1
+            alike.limit_readable(end)
+            assert sum(queue.readable for queue in queues(alike)) == count
+        one.limit_readable(NO_LIMIT)
+        for topic, queue_id in ((name, n) for name in "TU" for n in range(3)):
+            assert records(alike, topic, queue_id) == records(one, topic, queue_id)
+        write_back(alike)
+        assert all(queue.written == queue.next_offset for queue in queues(alike))

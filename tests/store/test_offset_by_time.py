@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ropewalk.format.record import encode_host
 from store.message_store import MessageStore
 from store.reader import offset_by_time, store_time
 from tests.store.worlds import SEGMENT_SIZE, World, put, records, settle
@@ -116,3 +117,16 @@ def test_reads_from_files_give_the_same_answers(tmp_path: Path) -> None:
             put(store, [b"x" * 20])
     with world.opened() as store:
         assert [find(store, BASE + 10 * n + 5) for n in range(70)] == [n + 1 for n in range(70)]
+
+
+def test_a_host_with_a_long_address_does_not_hide_the_time(world: World) -> None:
+    with world.opened() as store:
+        queue = store.queue("T", 0)
+        for number in range(3):
+            world.clock.ms = BASE + 10 * number
+            store.begin_turn()
+            store.put([(queue, b"x", b"", 0, 0x10, 1, 0, 0, 0)], encode_host("2001:db8::1", 5000))
+            store.publish()
+        settle(store)
+        assert [record.store_timestamp for record in records(store)] == [BASE, BASE + 10, BASE + 20]
+        assert [find(store, BASE + 10), find(store, BASE + 10, upper=True)] == [1, 1]

@@ -15,7 +15,7 @@ from store.message_store import MessageStore, StoreConfig
 from store.repair import Repaired, repair
 from store.rescue import recover_store, try_start
 from store.trial import TrialDisk
-from tests.store.test_verify import GEOMETRY, SEGMENT_SIZE, config, damages, fill, flip, segments
+from tests.store.test_verify import GEOMETRY, RECORDS, SEGMENT_SIZE, config, damages, fill, flip, segments
 from tests.store.worlds import Clock, bodies, put, settle
 
 
@@ -89,8 +89,9 @@ def test_a_record_without_our_checksums_comes_from_a_replica_too(root: Path, bac
 def test_another_log_is_not_taken_for_a_backup(root: Path, tmp_path: Path) -> None:
     other = MessageStore(config(tmp_path / "other"), Disk(), Clock(), lambda: None)
     other.open()
-    for _ in range(60):
-        put(other, [b"something else " * 8], topic="T", tags="t1")
+    for number in range(RECORDS):  # records of the same sizes at the same offsets
+        body = f"massage {number} ".encode() * 10
+        put(other, [body], topic="T" if number % 3 else "U", queue_id=number % 2, tags=f"t{number % 4}")
     settle(other)
     other.close()
     shutil.rmtree(root / "ropewalk" / "checksums")

@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import encode_properties
+from store.cleaner import Cleaner
 from store.disk import Disk, DiskFull, MappedFile
 from store.index import Query, index_names
 from store.message_store import MessageStore, StoreConfig
 from store.reader import GetResult, GetStatus, Reader, ReadLimits
 from store.retention import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
+from store.write_back import WriteBack
 from tests.store.worlds import HOST, Clock, bodies, put, settle, wait_for, write_back
 
 SEGMENT_SIZE = 8192
@@ -293,6 +296,23 @@ def test_a_kill_after_queue_files_went_is_recovered_without_reading_the_log(
     with killed.opened() as store:
         assert bodies(store) == expected
         assert store.recovered.records == 0
+
+
+def test_claims_go_before_what_they_are_about(tmp_path: Path) -> None:
+    """A crash in between must not look as if somebody had taken a segment or a queue file away."""
+    steps: list[str] = []
+    cleaner = object.__new__(Cleaner)
+    cleaner._checksum_directory = tmp_path / "checksums"
+    cleaner._disk = SimpleNamespace(remove=lambda path: steps.append(path.parent.name))  # type: ignore[assignment]
+    file = SimpleNamespace(close=lambda: None, path=tmp_path / "commitlog" / "0")
+    cleaner._remove_segment(SimpleNamespace(file=file))  # type: ignore[arg-type]
+    assert steps == ["checksums", "commitlog"]
+
+    write_back = object.__new__(WriteBack)
+    write_back.give_up = lambda entries: steps.append(f"{entries} fewer")  # type: ignore[method-assign]
+    write_back.worker = SimpleNamespace(submit=lambda _job, _done: steps.append("files"))  # type: ignore[assignment]
+    write_back.remove_files(10, [tmp_path / "0"])
+    assert steps[2:] == ["10 fewer", "files"]
 
 
 def test_age_is_counted_from_the_last_write(world: World) -> None:

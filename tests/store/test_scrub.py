@@ -157,3 +157,14 @@ def test_a_sidecar_that_is_torn_counts_as_none(tmp_path: Path) -> None:
         torn = bytearray(data)
         torn[position] ^= 1
         assert Sidecar.decode(bytes(torn)) is None
+
+
+def test_checksums_of_another_segment_count_as_none(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill(root)
+    first, second, *_ = sorted((root / "ropewalk" / "checksums").iterdir())
+    second.write_bytes(first.read_bytes())
+    store = MessageStore(replace(scrubbing(root, 0), check_at_start=1 << 20), Disk(), Clock(), lambda: None)
+    store.open()
+    assert any(str(second) in text for text in store.take_findings())
+    store.close()

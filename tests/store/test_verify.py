@@ -170,6 +170,48 @@ def test_a_hole_in_a_queue_file_names_file_entry_and_remedy(root: Path) -> None:
     assert "ropewalk store repair" in found.advice
 
 
+def test_a_message_missing_from_its_queue_and_an_end_missing_from_the_log_are_found(root: Path) -> None:
+    shutil.rmtree(root / "ropewalk" / "checksums")
+    first = segments(root)[0]
+    at = 0
+    for _ in range(9):
+        at += int.from_bytes(first.read_bytes()[at : at + 4], "big")
+    flip(first, at + 15, 3)  # a record says another queue: nothing but the numbers of the others tells
+    assert any("are not in the log" in finding.text for finding in damages(root))
+    flip(first, at + 15, 3)
+    assert not damages(root)
+    for path in segments(root)[3:]:
+        path.unlink()
+    assert any("promised to be durable" in finding.text for finding in damages(root))
+
+
+def test_an_entry_that_no_record_asked_for_is_found(root: Path) -> None:
+    directory = root / "consumequeue" / "U" / "0"
+    assert len(list(directory.iterdir())) == 1, "all of its ten entries are in use"
+    more = struct.pack(">qiq", 0, 100, 0).ljust(QUEUE_FILE_SIZE, b"\0")
+    (directory / f"{QUEUE_FILE_SIZE:020d}").write_bytes(more)
+    assert any("where no record of this queue stands" in finding.text for finding in damages(root))
+
+
+@pytest.mark.parametrize("what", ["empty slot", "time", "hash"])
+def test_what_is_zero_in_an_index_or_stays_in_its_chain_is_looked_at_too(root: Path, what: str) -> None:
+    (path,) = (root / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    item = GEOMETRY.item_position(7)
+    if what == "empty slot":
+        slots = [GEOMETRY.slot_position(slot) for slot in range(GEOMETRY.slots)]
+        at = next(at for at in slots if not any(data[at : at + 4]))
+        data[at : at + 4] = (1).to_bytes(4, "big")
+    elif what == "time":
+        data[item + 15] ^= 1
+    else:
+        value = int.from_bytes(data[item : item + 4], "big")
+        value += GEOMETRY.slots if value < 1 << 30 else -GEOMETRY.slots
+        data[item : item + 4] = value.to_bytes(4, "big")
+    path.write_bytes(data)
+    assert any(finding.path == str(path) for finding in damages(root))
+
+
 def test_an_entry_that_waits_as_long_as_it_should_has_the_time_and_not_the_tag(root: Path) -> None:
     layout = guess_layout(TrialDisk(), Layout(root, root / "commitlog"))
     store = MessageStore(config(root), Disk(), Clock(), lambda: None)
