@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import crc32c
 import msgspec
@@ -110,9 +110,7 @@ def test_a_slave_of_another_group_is_turned_away(process: InProcess) -> None:
 
 
 @pytest.mark.parametrize("other", [{"cluster": "other"}, {"broker_name": "other"}])
-def test_an_operator_of_another_group_is_obeyed_in_nothing(
-    process: InProcess, other: dict[str, object]
-) -> None:
+def test_an_operator_of_another_group_is_obeyed_in_nothing(process: InProcess, other: dict[str, Any]) -> None:
     client = process.connect()
     before = process.broker.member.record
     for code in (
