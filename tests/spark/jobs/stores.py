@@ -29,17 +29,20 @@ def config(root: Path, *, segment_size: int = SEGMENT_SIZE, index: Geometry | No
 
 def fill(
     root: Path, records: int = 600, *, seed: int = 7, segment_size: int = SEGMENT_SIZE,
-    index: Geometry | None = GEOMETRY, first: int = 0,
+    index: Geometry | None = GEOMETRY, first: int = 0, step_ms: int = 37,
 ) -> None:  # fmt: skip
-    """A store, or more in one that is there: bodies, tags and keys of many shapes; stopped in good order."""
+    """A store, or more in one that is there: bodies, tags and keys of many shapes; stopped in good order.
+
+    A message is stored every `step_ms`.
+    """
     disk = Disk()
-    clock = Clock(START_MS + first * 37)
+    clock = Clock(START_MS + first * step_ms)
     store = MessageStore(config(root, segment_size=segment_size, index=index), disk, clock, lambda: None)
     store.open()
     chance = random.Random(seed)
     for number in range(first, first + records):
         append(store, number, chance)
-        clock.ms += 37
+        clock.ms += step_ms
         if number % 50 == 49:
             settle(store)
     settle(store)

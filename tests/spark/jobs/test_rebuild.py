@@ -25,8 +25,11 @@ from tests.spark.jobs.stores import GEOMETRY, fill, replica_of
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("rebuild") / "store"
-    fill(root, 700)
-    fill(root, 500, first=700, seed=8)  # stopped and started between
+    # Slowly: an index counts in seconds, also from the end of one file to the first item of the next. And some of its
+    # files end between two records, which those of the usual size never do here.
+    fill(root, 700, step_ms=1700, index=Geometry(GEOMETRY.slots, GEOMETRY.items - 2))
+    # Stopped and started between.
+    fill(root, 500, first=700, seed=8, step_ms=1700, index=Geometry(GEOMETRY.slots, GEOMETRY.items - 2))
     return root
 
 
