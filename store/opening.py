@@ -131,8 +131,10 @@ class Opening:
                 if name.isdigit():
                     queue = self.queue(topic, int(name))
                     whole &= queue.load()
-                    if queue.min_offset < queue.next_offset and self.deleted.is_dead(
-                        topic, queue.read(queue.min_offset)[0]
+                    if (
+                        self.deleted.knows(topic)
+                        and queue.min_offset < queue.next_offset
+                        and self.deleted.is_dead(topic, queue.read(queue.min_offset)[0])
                     ):
                         queue.forget()  # the crash came between the deletion and the removal of this file
         return whole

@@ -466,11 +466,15 @@ def _last_in(segment: Segment, position: int) -> int:
 
 def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
     segment = log.find(offset)
-    place = f"{segment.file.path} at byte {offset - segment.base_offset}" if segment else str(log.directory)
+    root = log.directory.parent
+    if segment is not None:
+        what = f"damaged record in {segment.file.path} at byte {offset - segment.base_offset} (log offset {offset})"
+    else:
+        what = f"files are missing from {log.directory}, which ends at log offset {offset}"
     return StoreDamaged(
-        f"damaged record in {place} (log offset {offset}); bytes up to {durable} were promised to be durable. "
-        f"Nothing was changed. `ropewalk store recover {log.directory.parent}` says what can be done, and `ropewalk "
-        f"store repair {log.directory.parent} --to COPY --from OTHER` takes the bytes from a replica or a backup"
+        f"{what}; bytes up to {durable} were promised to be durable. "
+        f"Nothing was changed. `ropewalk store recover {root}` says what can be done, and `ropewalk "
+        f"store repair {root} --to COPY --from OTHER` takes the bytes from a replica or a backup"
     )
 
 

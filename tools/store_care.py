@@ -178,7 +178,7 @@ def outcome_lines(layout: Layout, outcome: Outcome, other: Outcome | None, *, ap
                 f"compare with a replica or a backup first (`ropewalk store repair {root} --to COPY --from OTHER`). "
                 f"Under ASYNC_FLUSH a start cuts here by itself"
             )
-        elif other is not None:
+        elif other is not None and "--from OTHER" in outcome.refusal:  # else the log itself is whole
             lines.append(
                 "Bytes that were promised to be durable are concerned, so cutting is no choice here: "
                 f"`ropewalk store repair {root} --to COPY --from OTHER` replaces them, and without another copy "

@@ -97,6 +97,21 @@ def test_recover_says_why_a_start_is_refused(ropewalk: RunCommand, root: Path) -
     assert contents(root) == before
 
 
+def test_what_does_not_concern_the_log_is_no_reason_to_give_bytes_up(
+    ropewalk: RunCommand, root: Path
+) -> None:
+    foreign = root / "commitlog" / "notes.txt"
+    foreign.write_text("hello")
+    done = ropewalk("store", "recover", root)
+    assert done.status == 1 and f"move it out of {foreign.parent}" in done.lines[0]
+    assert "--accept-loss" not in done.out.decode()
+    foreign.unlink()
+    segments(root)[-1].unlink()
+    segments(root)[-1].unlink()
+    (line, more) = ropewalk("store", "recover", root).lines
+    assert "files are missing" in line and "--accept-loss" in more
+
+
 def test_repair_never_touches_the_source_unless_told(
     ropewalk: RunCommand, root: Path, tmp_path: Path
 ) -> None:
