@@ -793,7 +793,8 @@ def test_messages_that_are_alike_are_stored_as_any_others_are(tmp_path: Path) ->
             alike.limit_readable(end)
             assert sum(queue.readable for queue in queues(alike)) == count
         one.limit_readable(NO_LIMIT)
-        for topic, queue_id in ((name, n) for name in "TU" for n in range(3)):
-            assert records(alike, topic, queue_id) == records(one, topic, queue_id)
+        for queue in queues(one):
+            assert records(alike, queue.topic, queue.queue_id) == records(one, queue.topic, queue.queue_id)
+        assert len(queues(one)) == len(queues(alike)) == 6
         write_back(alike)
         assert all(queue.written == queue.next_offset for queue in queues(alike))
