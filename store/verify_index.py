@@ -55,11 +55,8 @@ class IndexCheck:
         geometry = verification.layout.index
         names = index_names(self._disk, self._directory)
         if names and geometry is None:
-            if any(self._begun(self._directory / name) for name in names):
-                verification.note(
-                    self._directory, "", "how many slots and items it has cannot be told; not looked at",
-                    "give --config FILE with maxHashSlotNum and maxIndexNum",
-                )  # fmt: skip
+            for name in names:
+                self._cannot_tell(self._directory / name)
             names = []
         for name in names:
             self._open(self._directory / name)
@@ -68,9 +65,21 @@ class IndexCheck:
         self._last = max((header.end_offset for _path, header in self._headers), default=-1)
         self._first = min((header.begin_offset for _path, header in self._headers), default=0)
 
-    def _begun(self, path: Path) -> bool:
+    def _cannot_tell(self, path: Path) -> None:
+        """Nobody knows how many slots and items this file has; its first item would give it away."""
         data = self._disk.open_paged(path).read_at(0, HEADER_SIZE)
-        return len(data) == HEADER_SIZE and IndexHeader.decode(data).next_item > 1
+        if not data or (len(data) == HEADER_SIZE and IndexHeader.decode(data).next_item <= 1):
+            return  # a crash came while it was created, or before anything was in it
+        if len(data) == HEADER_SIZE and IndexHeader.decode(data).begin_offset < self._all.log.min_offset:
+            self._all.note(
+                path, "", "how many slots and items it has cannot be told; not looked at",
+                "give --config FILE with maxHashSlotNum and maxIndexNum",
+            )  # fmt: skip
+            return
+        self._all.damage(
+            path, f"byte {self._disk.size_of(path)}", "cut, or its first item is not where it should be",
+            "remove it: the next start builds it again",
+        )  # fmt: skip
 
     def _open(self, path: Path) -> None:
         geometry = self._all.layout.index

@@ -64,7 +64,9 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     flushed = store.flushed_offset
     assert store._checksums is not None
     store._checksums.tick(flushed)
-    wait_for(store, lambda: not store._ahead.worker.pending)
+    worker = store._checksums._worker
+    assert worker is not None
+    wait_for(store, lambda: not worker.pending and not store._ahead.worker.pending)
     assert store._checksums.covered_end <= flushed
     settle(store)
     turn(store, clock, 10)

@@ -159,6 +159,13 @@ def test_a_file_gone_or_cut_is_found(root: Path, change: Callable[[Path], None],
         shutil.rmtree(copy)
 
 
+def test_an_index_file_cut_so_short_that_nobody_knows_its_shape_is_found(root: Path) -> None:
+    (path,) = (root / "index").iterdir()
+    for size in (100, 10):
+        path.write_bytes(path.read_bytes()[:size])
+        assert [finding.path for finding in look(root).findings if finding.damage] == [str(path)]
+
+
 def test_a_hole_in_a_queue_file_names_file_entry_and_remedy(root: Path) -> None:
     (path,) = [p for p in (root / "consumequeue" / "T" / "1").iterdir() if p.name == "0" * 20]
     data = bytearray(path.read_bytes())
