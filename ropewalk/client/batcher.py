@@ -88,6 +88,13 @@ class Batcher(Generic[T]):
                     self._ordered.discard(key)
         return leaving
 
+    def take_all(self) -> list[tuple[Hashable, list[T]]]:
+        """Everything that waits, also behind what is under way: for whoever will send nothing more."""
+        leaving = [(key, batch.items) for key, batches in self._waiting.items() for batch in batches]
+        self._waiting.clear()
+        self._count = 0
+        return leaving
+
     def landed(self, key: Hashable) -> None:
         """A batch of this key is no longer under way, however it ended."""
         self._under_way.discard(key)

@@ -15,9 +15,8 @@ with its next message.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -277,7 +276,7 @@ class Producer:
         links = self._links if not self._closing else None
         with self._changed:
             self._closing = True
-            abandoned = self._take(math.inf, everything=True)
+            abandoned = self._batcher.take_all()
             self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
             self.counts.refused += count
             self._changed.notify_all()
@@ -328,18 +327,10 @@ class Producer:
         with self._changed:
             while not self._closing:
                 now = clock()
-                batches = self._take(now)
+                batches = self._batcher.take(now)
                 if batches or not wait:
                     self._under_way += sum(len(batch) for _, batch in batches)
                     return batches
                 due = self._batcher.next_due()
                 self._changed.wait(None if due is None else max(0.0, due - now))
             return []
-
-    def _take(self, now: float, *, everything: bool = False) -> list[tuple[Any, list[_Pending]]]:
-        taken: list[tuple[Hashable, list[_Pending]]] = self._batcher.take(now)
-        while everything and len(self._batcher):
-            for key, _ in taken:
-                self._batcher.landed(key)
-            taken += self._batcher.take(now)
-        return taken

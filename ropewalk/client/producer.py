@@ -320,19 +320,16 @@ class AsyncProducer:
 
     def _abandon(self) -> None:
         """The block was left in a hurry: whoever waits for an outcome hears that there will be none."""
-        self._batcher.hurry()
         never_left = Unreachable("the producer was closed before this message was sent")
         cut_off = OutcomeUnknown("the producer was closed before the broker answered")
         for pending in self._under_way:
             pending._settle(cut_off)  # already counted, by the send that was cut off
         self._under_way.clear()
-        while len(self._batcher):
-            for key, batch in self._batcher.take(math.inf):
-                self._batcher.landed(key)
-                self.counts.submitted += len(batch)
-                self.counts.refused += len(batch)
-                for pending in batch:
-                    pending._settle(never_left)
+        for _key, batch in self._batcher.take_all():
+            self.counts.submitted += len(batch)
+            self.counts.refused += len(batch)
+            for pending in batch:
+                pending._settle(never_left)
         self._notify_moved()
 
     def _notify_moved(self) -> None:

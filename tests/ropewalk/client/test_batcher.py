@@ -56,6 +56,8 @@ def test_an_ordered_key_has_one_batch_under_way() -> None:
     assert it.take(9.0) == [] and it.next_due() is None
     it.landed("T")
     assert it.take(9.0) == [("T", [2])]
+    it.add("T", 3, 1, 0.0, ordered=True)
+    assert it.take(9.0) == [] and it.take_all() == [("T", [3])] and len(it) == 0
 
 
 @given(

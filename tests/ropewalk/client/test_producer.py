@@ -183,6 +183,31 @@ def test_an_exception_leaves_the_block_as_it_is(ropewalk_broker: RopewalkBroker,
     run(story)
 
 
+def test_an_exception_abandons_what_waits_behind_a_batch_of_its_group(
+    ropewalk_broker: RopewalkBroker, run: Run
+) -> None:
+    topic = ropewalk_broker.topic()
+    messages = [Message(b"%d" % number, group="one") for number in range(200)]
+
+    async def story() -> None:
+        producer = AsyncProducer(ropewalk_broker.namesrv, linger=0, batch_count=1)
+        with pytest.raises(ZeroDivisionError):
+            async with producer:
+                for message in messages:
+                    await producer.send_async(topic, message)
+                raise ZeroDivisionError
+        counts = producer.counts
+        assert counts.submitted == 200 and counts.pending == 0 and counts.refused > 0
+
+    run(story)
+    blocking = Producer(ropewalk_broker.namesrv, linger=0, batch_count=1)
+    with pytest.raises(ZeroDivisionError), blocking:
+        for message in messages:
+            blocking.send_async(topic, message)
+        raise ZeroDivisionError
+    assert blocking.counts.submitted == 200 and blocking.counts.pending == 0
+
+
 def test_nobody_there(run: Run) -> None:
     async def story() -> None:
         async with AsyncProducer("127.0.0.1:1") as producer:
