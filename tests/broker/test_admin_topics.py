@@ -194,7 +194,7 @@ def test_a_pull_that_waits_for_a_deleted_topic_is_answered(running: InProcess, c
     )
     assert not waiting.link.sent
     client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
-    assert waiting.answer().code == ResponseCode.PULL_NOT_FOUND
+    assert waiting.answer().code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "SELF_TEST_TOPIC", "rmq_sys_wheel_timer", " "])

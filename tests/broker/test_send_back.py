@@ -118,9 +118,11 @@ def test_as_many_tries_as_the_maximum_are_enough(
     assert bool(waiting(running)) is not dead
 
 
-@pytest.mark.parametrize(("version", "asked"), [(OLD_VERSION, 16), (479, None)])
+@pytest.mark.parametrize(
+    ("version", "asked", "dead"), [(OLD_VERSION, 16, 1), (OLD_VERSION + 1, 16, 0), (479, None, 1)]
+)
 def test_the_groups_maximum_counts_for_old_clients_and_for_those_who_say_none(
-    running: InProcess, version: int, asked: int | None
+    running: InProcess, version: int, asked: int | None, dead: int
 ) -> None:
     running.broker.groups.update(SubscriptionGroupConfig("cg", retry_max_times=1), START_MS)
     record = consumed(running, reconsumeTimes=1)
@@ -130,7 +132,7 @@ def test_the_groups_maximum_counts_for_old_clients_and_for_those_who_say_none(
     client = running.connect()
     client.feed(encode_frame(Command(36, ext, opaque=5, version=version)))
     assert client.answer(5).code == 0
-    assert len(running.stored(DLQ)) == 1
+    assert len(running.stored(DLQ)) == dead
 
 
 def test_retries_spread_over_the_groups_retry_queues(running: InProcess) -> None:
