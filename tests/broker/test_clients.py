@@ -81,6 +81,10 @@ class TestMembers:
         assert registry.consumer_ids("g") == ["c1", "c3"]
         assert set(registry.producer_members("pg")) == {"p1", "p3"}
         assert registry.closed("p2") == []
+        assert (registry.producer("c1"), registry.producer("c2")) == ("p1", None)
+        registry.closed("p1")
+        registry.closed("p3")
+        assert registry.producer_groups() == [], "a group lasts as long as its producers"
 
     def test_a_closed_connection_is_never_told_about_its_other_groups(self) -> None:
         registry = ClientRegistry()

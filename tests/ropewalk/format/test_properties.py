@@ -140,3 +140,18 @@ def test_hash_vectors(text: str, value: int) -> None:
 def test_no_tag_hashes_to_zero() -> None:
     assert tags_code(None) == 0
     assert tags_code("") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a\x011\x02a\x012\x02", b"2"),
+        ("a\x011\x02a\x01\x02", b"1"),
+        ("b\x01a\x011\x02a\x012", b"2"),
+        ("ba\x011\x02", None),
+        ("a\x01", None),
+    ],
+)
+def test_one_property_is_found_as_if_all_were_read(text: str, found: bytes | None) -> None:
+    assert find_property(text.encode(), b"a") == found
+    assert parse_properties(text).get("a") == (found.decode() if found else None)
