@@ -201,23 +201,31 @@ class Trouble:
         await self._pause(0.2, 0.8)
 
     async def _forgetful_promise(self) -> None:
-        """A slave dies just when it promises a new epoch, and comes back where it may think that it did not."""
+        """A slave dies just when it promises a new epoch, and comes back where it may think that it did not: beside the
+        master that it remembers, and where it cannot hear of a newer one."""
+        operator, chance = self._world.operator, self._chance
+        master, _slaves = self._roles()
+        if (
+            master.led == 0
+        ):  # in its first epoch a group asks the name server for its master, and remembers none
+            await operator.hand_over(Kind.SWITCH)
         master, (one, other) = self._roles()
         self._cut(one, other.ip, both=True)
         self._cut(master, other.ip, both=True)
         self._cut(master, OPERATOR, both=True)
-        one.slow_disk = self._chance.random() < 0.5
-        at_disk = self._chance.random() < 0.3
+        at_disk = chance.random() < 0.3
+        one.slow_disk = not at_disk
 
         def on_phase(phase: Phase) -> None:
             if phase is Phase.ACCEPT and at_disk:
                 self._crash_at_disk(one, 3)
             elif phase is Phase.PROMOTE:
-                self._kill(one, 0.02)
+                self._kill(one, chance.uniform(0.02, 0.2))
 
-        await self._world.operator.hand_over(Kind.FAILOVER, unseen=[master], on_phase=on_phase)
-        self._start_later(one, self._chance.uniform(0.02, 0.2))
-        await self._pause(0.3, 1)
+        await operator.hand_over(Kind.FAILOVER, unseen=[master], on_phase=on_phase)
+        one.slow_disk = False
+        self._start_later(one, chance.uniform(0.02, 0.2))
+        await self._pause(0.4, 1)
 
     async def _forgotten_master(self) -> None:
         """Slaves that were started anew do not know who led them; then the one that has everything goes too."""
