@@ -10,7 +10,6 @@ is under load.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -22,6 +21,7 @@ import structlog
 
 from broker.groups import GroupTable
 from broker.retry import RetryRules
+from broker.send_answer import SendAnswers
 from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
@@ -143,15 +143,7 @@ class SendProcessor:
         self.own_text = encode_properties(self._own).decode()
         # Beyond it a message is either refused or larger than a segment: not for a run to find out half-way.
         self.plain_size_max = min(rules.max_message_size, self.store.config.segment_size - _PLAIN_SLACK)
-        always = {"MSG_REGION": region, "TRACE_ON": trace}
-        self.answer_format = (
-            b'{"code":0,"extFields":{'
-            + json.dumps(always, separators=(",", ":"))[1:-1].replace("%", "%%").encode()
-            + b',"msgId":"'
-            + self._id_prefix
-            + b'%016X","queueId":"%b","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"PYTHON",'
-            b'"opaque":%b,"serializeTypeCurrentRPC":"JSON","version":479}'
-        )
+        self.answers = SendAnswers(region, rules.trace_on, self._id_prefix)
 
     def wait(self, waits: bool) -> None:
         """Have answers wait for the disk or for slaves, or not, from the next request on."""
@@ -170,22 +162,31 @@ class SendProcessor:
         self, queues: list[ConsumeQueue], stored: list[tuple[int, int]], took_s: float, *, one_topic: bool
     ) -> None:
         """So many messages, from the first on, were stored in these queues. HOT."""
-        if took_s > self.stall_s:
-            self.stalled(took_s)
         if not stored:
+            self.took(took_s)
             return
         statistics, now = self.statistics, self.store.now
         last = queues[len(stored) - 1]
         end = last.max_physical
         if one_topic:
-            statistics.put(last.topic, now, len(stored), end - stored[0][0], took_s)
+            self.count_run(last.topic, len(stored), end - stored[0][0], took_s)
             return
+        self.took(took_s)
         sizes: dict[str, list[int]] = {}
         ends = [offset for offset, _ in stored[1:]] + [end]
         for queue, (offset, _), after in zip(queues, stored, ends, strict=False):
             sizes.setdefault(queue.topic, []).append(after - offset)
         for topic, found in sizes.items():
             statistics.put(topic, now, len(found), sum(found), took_s)
+
+    def count_run(self, topic: str, messages: int, size: int, took_s: float) -> None:
+        """So many messages of a topic were stored in `size` bytes of log. HOT."""
+        self.took(took_s)
+        self.statistics.put(topic, self.store.now, messages, size, took_s)
+
+    def took(self, append_s: float) -> None:
+        if append_s > self.stall_s:
+            self.stalled(append_s)
 
     @property
     def takes_runs(self) -> bool:

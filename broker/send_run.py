@@ -10,8 +10,6 @@ appended at once too. A test sends the same messages in all ways and compares wh
 
 from __future__ import annotations
 
-import struct
-
 import structlog
 
 from broker.send import (
@@ -24,6 +22,8 @@ from broker.send import (
     tags_code_of,
     waits_for,
 )
+from broker.send_answer import PREFIX
+from broker.send_columns import take_columns
 from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
 from broker.session import RUN_MAX, Session
 from ropewalk.codes import FrameFlag, RequestCode
@@ -35,7 +35,6 @@ log = structlog.get_logger("broker.send")
 
 _PLAIN = b'{"code":310,'  # how every known client's JSON encoder begins this header
 _CODE = int(RequestCode.SEND_MESSAGE_V2)
-_PREFIX = struct.Struct(">II")
 _UNIQ = P.UNIQ_KEY + "\x01"
 _FEW = 8
 
@@ -88,7 +87,8 @@ class SendRuns:
             if header_end > len(payload):
                 break
             try:
-                frame = decode_plain(payload[4:header_end])
+                frame = decode_plain(raw := payload[4:header_end])
+                raw.isascii() or raw.decode()  # what is skipped unread has to be text too
             except UNREADABLE:
                 break
             header = frame.extFields
@@ -199,6 +199,8 @@ class SendRuns:
         at_queue, at_born, at_key, at_opaque = shape.places
         opaque_min, opaque_max, size_max = shape.opaque_min, shape.opaque_max, self._sends.plain_size_max
         pattern, tag_code = shape.pattern, shape.tag_code
+        if taken := take_columns(self._sends, session, shape, payloads, start, end):
+            return start + taken
         batch: list[Alike] = []
         owed: list[_Owed] = []
         born_text, born = b"", 0
@@ -266,11 +268,10 @@ class SendRuns:
         if not batch:
             return 0
         sends = self._sends
-        clock = sends.statistics.clock
+        clock, answer_format, pack = sends.statistics.clock, sends.answers.format, PREFIX.pack
         began = clock()
         stored = sends.store.put_alike(batch)
         sends.count([alike[0] for alike in batch], stored, clock() - began, one_topic=one_topic)
-        answer_format, pack = sends.answer_format, _PREFIX.pack
         for (session, shape, queue_id, key, opaque, _), (offset, queue_offset) in zip(
             owed, stored, strict=False
         ):
@@ -287,23 +288,17 @@ class SendRuns:
         owed: list[tuple[int, int, str, bool]],
         stored: list[tuple[int, int]],
     ) -> None:
-        ready, waiting, answer_format, pack = (
-            session.ready,
-            session.waiting,
-            self._sends.answer_format,
-            _PREFIX.pack,
-        )
+        ready, waiting, answer = session.ready, session.waiting, self._sends.answers.one
         for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
             batch, owed, stored, strict=False
         ):
-            if flag & FrameFlag.ONEWAY:
-                continue
-            answer = answer_format % (
-                offset,
-                b"%d" % message[0].queue_id,
-                queue_offset,
-                unique_key.encode(),
-                b"%d" % opaque,
-            )
-            size = len(answer)
-            (waiting if wait else ready).append(pack(size + 4, size) + answer)
+            if not flag & FrameFlag.ONEWAY:
+                (waiting if wait else ready).append(
+                    answer(
+                        offset,
+                        b"%d" % message[0].queue_id,
+                        queue_offset,
+                        unique_key.encode(),
+                        b"%d" % opaque,
+                    )
+                )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from store.consume_queue import ConsumeQueue
 
 SHAPES_MAX: Final = 8
 _PATIENCE_MAX: Final = 4096
+_WHOLES_MAX: Final = 64
 _OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
 _BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
 _QUEUE: Final = re.compile(rb'"e":"(\d{1,4})"')
@@ -40,6 +41,10 @@ class PlainHeader(msgspec.Struct, gc=False):
     code: I32 = 0
     opaque: I32 = 0
     flag: I32 = 0
+    # Unused, and judged all the same, as the readable way does.
+    language: str | int | None = None
+    remark: str | None = None
+    version: I32 = 0
 
 
 decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
@@ -66,6 +71,17 @@ class Shape:
     oneway: bool
     waits: bool
     """Whether the answer waits for the flush."""
+    layout: str
+    wholes: dict[int, Callable[[bytes], tuple[bytes, ...]]] = field(default_factory=dict)
+
+    def whole(self, size: int) -> Callable[[bytes], tuple[bytes, ...]]:
+        """What cuts payloads of `size` bytes into the nine pieces and the body."""
+        unpack = self.wholes.get(size)
+        if unpack is None:
+            if len(self.wholes) >= _WHOLES_MAX:
+                self.wholes.clear()
+            unpack = self.wholes[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
+        return unpack
 
 
 class Shapes:
@@ -185,4 +201,5 @@ def shape_of(
         tag_code,
         oneway,
         waits,
+        cutter.format,
     )

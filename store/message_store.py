@@ -23,12 +23,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import and_, attrgetter
 from pathlib import Path
 from typing import TypeAlias
 from zlib import crc32 as _crc32
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.index import Geometry
+from ropewalk.format.queue_entry import ENTRY
 from ropewalk.format.record import encode_record
 from ropewalk.format.record_pattern import RecordPattern
 from store.ahead import Ahead
@@ -55,6 +58,8 @@ from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0
 NO_LIMIT = 1 << 62
+_pack_entry = ENTRY.pack
+_queue_id = attrgetter("queue_id")
 _FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
 
 Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
@@ -517,6 +522,71 @@ class MessageStore:
             if segment is not None:
                 segment.write(records)
         return results
+
+    def put_columns(
+        self,
+        queues: Sequence[ConsumeQueue],
+        bodies: Sequence[bytes],
+        born_timestamps: Iterable[int],
+        keys: Sequence[bytes],
+        pattern: RecordPattern,
+        tag_code: int,
+    ) -> tuple[Sequence[int], Sequence[int]] | None:
+        """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
+
+        Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
+        """
+        size, pack, head, rest = pattern.form(len(bodies[0]))
+        segments, count = self.log.segments, len(bodies)
+        if not segments or not segments[-1].has_room_for(size * count):
+            return None
+        segment = segments[-1]
+        begin = segment.base_offset + segment.write_position
+        end = begin + size * count
+        offsets = range(begin, end, size)
+        numbers: list[int] = []
+        for queue, entry in zip(
+            queues, map(_pack_entry, offsets, repeat(size), repeat(tag_code)), strict=True
+        ):
+            number = queue.next_offset
+            numbers.append(number)
+            queue.next_offset = number + 1
+            queue.tail += entry
+        segment.write(
+            list(
+                map(
+                    pack,
+                    repeat(head),
+                    map(and_, map(_crc32, bodies), repeat(0x7FFFFFFF)),
+                    map(_queue_id, queues),
+                    repeat(pattern.flag),
+                    numbers,
+                    offsets,
+                    repeat(pattern.sys_flag),
+                    born_timestamps,
+                    repeat(pattern.born_host),
+                    repeat(self.now),
+                    repeat(rest),
+                    bodies,
+                    repeat(pattern.middle),
+                    keys,
+                    repeat(pattern.after),
+                )
+            )
+        )
+        deferred = self._deferred
+        if deferred:
+            self._unreadable.extend(zip(range(begin + size, end + 1, size), queues, strict=True))
+        for queue, offset in dict(zip(queues, offsets, strict=True)).items():
+            queue.max_physical = offset + size
+            if not deferred:
+                queue.readable = queue.next_offset
+                if queue.held is not None:
+                    self.woken.append(queue)
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
+        return offsets, numbers
 
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""

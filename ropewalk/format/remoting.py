@@ -16,7 +16,9 @@ fields, numbers in quotes and other languages' habits are ordinary and accepted,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Annotated, Any, Final
@@ -47,6 +49,7 @@ I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 _LENGTH: Final = Struct(">i")
 _WORD: Final = Struct(">I")
+_ALIKE_MIN: Final = 8
 _PREFIX: Final = Struct(">iI")
 _BINARY_FIXED: Final = Struct(">hbhiii")
 _I16: Final = range(-(2**15), 2**15)
@@ -127,6 +130,26 @@ class _WrittenHeader(msgspec.Struct, omit_defaults=True, kw_only=True):
     version: int
 
 
+def _frames_alike(data: bytes, position: int, length: int) -> Sequence[bytes]:
+    """The payloads from `position` on that have this length, without one of another length in between. HOT.
+
+    Whoever keeps many requests in flight sends frames of equal length: cut in one loop of C's.
+    """
+    size = 4 + length
+    count = (len(data) - position) // size
+    lengths, payloads = zip(
+        *_cutter(length)(memoryview(data)[position : position + count * size]), strict=True
+    )
+    if lengths.count(lengths[0]) == count:
+        return payloads
+    return payloads[: next(index for index, other in enumerate(lengths) if other != lengths[0])]
+
+
+@lru_cache(maxsize=256)
+def _cutter(length: int) -> Callable[[memoryview], Iterator[tuple[bytes, bytes]]]:
+    return Struct(f"4s{length}s").iter_unpack
+
+
 class FrameBuffer:
     """Cuts what arrives from one peer into payloads.
 
@@ -164,11 +187,17 @@ class FrameBuffer:
         end = len(data)
         unpack = _LENGTH.unpack_from
         length_max = self._length_max
+        perhaps_alike = True
         while end - position >= 4:
             (length,) = unpack(data, position)
             if not 4 <= length <= length_max:
                 raise self._refuse(length)
             frame_end = position + 4 + length
+            if perhaps_alike and end - position >= _ALIKE_MIN * (4 + length):
+                frames += (alike := _frames_alike(data, position, length))
+                position += len(alike) * (4 + length)
+                perhaps_alike = False
+                continue
             if frame_end > end:
                 self._needed = 4 + length
                 break

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker import send_columns
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
@@ -226,6 +227,9 @@ _replacements = st.sampled_from(
         (b"TAGS", b"KEYS"),
         (b'"b":"T"', b'"b":"U"'),
         (b'"c":"TBW102"', b'"c":' + b"[" * 5000),
+        (b'"language"', b'"lan\x88uage"'),
+        (b'"language":"JAVA"', b'"language":[]'),
+        (b'"version":4', b'"version":0.4'),
     ]
 )
 
@@ -271,6 +275,83 @@ def test_a_header_like_a_learned_one_is_taken_as_it_would_be_without_it(
         new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
         outcomes.append((hung_up, answers, [facts(r, True) for r in new], len(client.answers())))
     assert outcomes[0] == outcomes[1]
+
+
+_odd_ones = st.one_of(
+    st.none(),
+    st.sampled_from([b"topic", b"queue", b"key", b"opaque", b"body", b"flag", b"born", b"long body"]),
+)
+
+
+@settings(max_examples=40)
+@given(count=st.integers(2, 24), odd=_odd_ones, place=st.floats(0, 1, exclude_max=True), spread=st.booleans())
+def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
+    pair: Pair, count: int, odd: bytes | None, place: float, spread: bool
+) -> None:
+    pair.gate.open()
+    outcomes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+            for queue_id in range(4):
+                client.send("T", b"warm", queueId=queue_id)
+                client.send("U", b"warm", queueId=queue_id)
+            frames = []
+            for n in range(3 + count):
+                key = UNIQ[:-4] + f"{n:04d}"
+                here = odd if n == 3 + int(place * count) else None
+                ext = send_ext(
+                    "U" if here == b"topic" else "T",
+                    queueId=7 if here == b"queue" else n % 4 if spread else 2,
+                    properties=text_of({"UNIQ_KEY": key if here != b"key" else "-" * 32, "TAGS": "A"}),
+                    bornTimestamp=START_MS + (n if spread else 0) - (1 if here == b"born" else 0),
+                    flag=5 if here == b"flag" else 0,
+                )
+                body = {b"body": b"", b"long body": b"z" * 401}.get(here or b"", b"%02d" % n)
+                frame = request(V2, ext, body, opaque=1000 + n)
+                frames.append(frame.replace(b'"opaque":1', b'"opaque":-') if here == b"opaque" else frame)
+            for frame in frames[:3]:
+                client.feed(frame)
+            running.settle()
+            client.answers()
+            mark = running.broker.store.log.end_offset
+            client.feed(b"".join(frames[3:]))
+            running.settle()
+            answers = [comparable(running, c, True) for c in client.answers()]
+            new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
+            outcomes.append((answers, [facts(r, True) for r in new], taken_queues(running)))
+    assert outcomes[0] == outcomes[1]
+
+
+def taken_queues(running: InProcess) -> list[object]:
+    """What the store says of each queue of T: its bounds, and that its entries lead to its records."""
+    queues = running.broker.store.queues["T"].values()
+    return [(q.queue_id, q.next_offset, q.readable, q.read(q.next_offset - 1)[1:]) for q in queues]
+
+
+def test_a_run_of_sends_wakes_held_pulls_and_counts_every_message(running: InProcess) -> None:
+    client, reader = running.connect(), running.connect()
+    reader.heartbeat(topics={"T": "*"})
+    for number in range(3):
+        client.feed(request(V2, send_ext("T"), b"warm", opaque=1000 + number))
+    client.answers()
+    held = pull_ext("T", queueOffset=3, sysFlag=2, suspendTimeoutMillis=15_000)
+    reader.feed(request(RequestCode.PULL_MESSAGE, held, opaque=5))
+    assert reader.answers() == []
+    log_size = running.broker.store.log.end_offset
+    put = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            running.broker.statistics, "put", lambda topic, _now, *what: put.append((topic, *what[:2]))
+        )
+        client.feed(b"".join(request(V2, send_ext("T"), b"x", opaque=2000 + n) for n in range(40)))
+    running.settle()
+    assert {topic for topic, _count, _size in put} == {"T"}
+    assert sum(count for _topic, count, _size in put) == 40
+    assert sum(size for _topic, _count, size in put) == running.broker.store.log.end_offset - log_size
+    assert sorted(a.opaque for a in client.answers() if a.code == 0) == list(range(2000, 2040))
+    (found,) = reader.answers()
+    assert (found.code, found.ext["nextBeginOffset"], found.ext["maxOffset"]) == (0, "35", "43")
 
 
 @pytest.mark.parametrize("opaque", [b"2147483648", b"9999999999", b"0100000000"])
