@@ -339,12 +339,12 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
 
 def taken_queues(running: InProcess) -> list[object]:
     """What the store says of each queue of T: its bounds, and that its entries lead to its records."""
-    facts = []
+    found: list[object] = []
     for queue in running.broker.store.queues["T"].values():
         offset, size, tags = queue.read(queue.next_offset - 1)
         assert queue.max_physical == offset + size
-        facts.append((queue.queue_id, queue.next_offset, queue.readable, size, tags))
-    return facts
+        found.append((queue.queue_id, queue.next_offset, queue.readable, size, tags))
+    return found
 
 
 def test_a_run_of_sends_wakes_held_pulls_and_counts_every_message(running: InProcess) -> None:
