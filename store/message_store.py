@@ -27,7 +27,8 @@ from itertools import repeat
 from operator import and_, attrgetter
 from pathlib import Path
 from typing import TypeAlias
-from zlib import crc32 as _crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.index import Geometry
@@ -486,7 +487,7 @@ class MessageStore:
                         segment.size - FILLER_HEADER_SIZE,
                     )
                 offset, queue_offset = base + position, queue.next_offset
-                crc = _crc32(body) & 0x7FFFFFFF
+                crc = crc32(body) & 0x7FFFFFFF
                 records.append(
                     pack(
                         head,
@@ -557,7 +558,7 @@ class MessageStore:
                 map(
                     pack,
                     repeat(head),
-                    map(and_, map(_crc32, bodies), repeat(0x7FFFFFFF)),
+                    map(and_, map(crc32, bodies), repeat(0x7FFFFFFF)),
                     map(_queue_id, queues),
                     repeat(pattern.flag),
                     numbers,

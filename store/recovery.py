@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import enum
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.format.names import SCHEDULE_TOPIC
 from ropewalk.format.properties import find_property, tags_code
@@ -108,7 +109,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     if properties_size < 0 or properties_at + properties_size != end:
         return Sight.BAD
     body = data[body_at + 4 : body_at + 4 + body_size]
-    if body_size and zlib.crc32(body) & 0x7FFFFFFF != crc:
+    if body_size and crc32(body) & 0x7FFFFFFF != crc:
         return Sight.BAD
     try:
         topic = data[topic_at : topic_at + topic_size].decode()
@@ -147,7 +148,7 @@ def take_plain(
     added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else ends the
     run and is for `look`. The store time is the latest, in ms. HOT.
     """
-    data, base, unpack, crc32 = segment.map, segment.base_offset, _PLAIN.unpack_from, zlib.crc32
+    data, base, unpack = segment.map, segment.base_offset, _PLAIN.unpack_from
     records = latest = 0
     while position + _SIZE_MIN <= limit:
         size, magic, crc, queue_id, queue_offset, offset, sys_flag, store_timestamp, body_size = unpack(

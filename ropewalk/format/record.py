@@ -21,13 +21,13 @@ size the record claims, and all the parts must fill that size exactly.
 from __future__ import annotations
 
 import ipaddress
-import zlib
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord, LocalProtocolError
@@ -136,7 +136,7 @@ class Record(msgspec.Struct):
 
 def body_crc(body: bytes | memoryview) -> int:
     """The checksum stored with a body: 31 bits; 0 for an empty body."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 def record_size(
@@ -192,7 +192,7 @@ def encode_record(
         fixed = head.pack(
             size,
             magic,
-            zlib.crc32(body) & 0x7FFFFFFF,
+            crc32(body) & 0x7FFFFFFF,
             queue_id,
             flag,
             queue_offset,
@@ -232,7 +232,7 @@ def crc_property(record_without_it: bytes | memoryview) -> bytes:
     The record's size and properties length must already count these 20 bytes. The ten digits stand least
     significant first, as the original writes them.
     """
-    digits = f"{zlib.crc32(record_without_it) & 0x7FFFFFFF:010d}"[::-1]
+    digits = f"{crc32(record_without_it) & 0x7FFFFFFF:010d}"[::-1]
     return f"{P.CRC32}\x01{digits}\x02".encode()
 
 
@@ -290,7 +290,7 @@ def decode_record(
     if topic_end + 2 + properties_size != size:
         raise CorruptRecord(f"position {position}: its parts do not fill its size {size}")
     body = data[head.size : body_end]
-    if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != fields[2]:
+    if check_crc and body and crc32(body) & 0x7FFFFFFF != fields[2]:
         raise CorruptRecord(f"position {position}: the body's checksum does not match")
     try:
         topic = data[topic_start:topic_end].decode()
@@ -347,7 +347,7 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
     if topic_end + 2 + properties_size != end or properties_size > PROPERTIES_SIZE_MAX:
         return None
     body = buffer[body_start:body_end]
-    if check_crc and body and zlib.crc32(body) & 0x7FFFFFFF != crc:
+    if check_crc and body and crc32(body) & 0x7FFFFFFF != crc:
         return None
     try:
         topic = buffer[body_end + 1 : topic_end].decode()

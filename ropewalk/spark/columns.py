@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
@@ -195,10 +196,8 @@ class _Piece:
         stored = self.headers.of("body_crc")
         starts, ends = self.headers.body_start.tolist(), self.headers.body_end.tolist()
         view = memoryview(self.buffer)
-        crc32 = zlib.crc32
-        computed = np.array(
-            [crc32(view[start:end]) for start, end in zip(starts, ends, strict=True)], np.int64
-        )
+        bodies = map(view.__getitem__, map(slice, starts, ends))
+        computed = np.fromiter(map(crc32, bodies), np.int64, len(starts))
         computed &= 0x7FFFFFFF
         return [
             BadRow(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import enum
 import mmap
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import P
@@ -296,16 +296,11 @@ def _big_endian(raw: Bytes, at: Ints, width: int) -> Ints:
 
 
 def _crc_ok(window: Window, records: Records) -> Bools:
-    """Whether each body matches its checksum: 1.3 million a second, by far the dearest look."""
-    data, crc = memoryview(window.data), zlib.crc32
-    sums = np.fromiter(
-        (
-            crc(data[at : at + size]) if size else 0
-            for at, size in zip(records.body_at.tolist(), records.body_size.tolist(), strict=True)
-        ),
-        np.int64,
-        len(records),
-    )
+    """Whether each body matches its checksum."""
+    data = memoryview(window.data)
+    starts, ends = records.body_at.tolist(), (records.body_at + records.body_size).tolist()
+    bodies = map(data.__getitem__, map(slice, starts, ends))
+    sums = np.fromiter(map(crc32, bodies), np.int64, len(records))
     # Of an empty body nothing is said: writers differ.
     ok: Bools = ((sums & 0x7FFFFFFF) == records.crc) | (records.body_size == 0)
     for index in _with_own_checksum(window, records).tolist():
