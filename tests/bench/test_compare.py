@@ -10,13 +10,35 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
 from ropewalk.client.addresses import Address
 from tests.bench import responder
 from tests.bench.flush_probe import flush_ms
-from tests.bench.peers.rocketmq.compare import FLUSHES, ROLES, Plan, Running, as_document, as_table, compare
-from tests.bench.peers.rocketmq.rows import SHAPES, Mode, Round, Row, Shape, Target, build_rows
+from tests.bench.peers.rocketmq.compare import (
+    FLUSHES,
+    ROLES,
+    Plan,
+    Running,
+    as_document,
+    as_table,
+    choose,
+    compare,
+    start_ropewalk,
+)
+from tests.bench.peers.rocketmq.rows import (
+    SHAPES,
+    STORE_SHAPES,
+    Load,
+    Mode,
+    PullShape,
+    Round,
+    Row,
+    Shape,
+    Target,
+    build_rows,
+)
 from tools.bench.spec import Latency, Outcome
 
 BULK = Shape("4 x 32, 1 KiB", 4, 32, 1024)
@@ -33,7 +55,7 @@ def outcome(rate: float = 1000.0, p99_us: int = 900, refused: int = 0) -> Outcom
     )
 
 
-def rounds(*outcomes: Outcome, shape: Shape = BULK, probe_ms: float = 0.0) -> list[Round]:
+def rounds(*outcomes: Outcome, shape: Load = BULK, probe_ms: float = 0.0) -> list[Round]:
     return [
         Round(0.5, 60.0, {shape.name: one}, flush_before_ms=probe_ms, flush_after_ms=probe_ms)
         for one in outcomes
@@ -109,6 +131,68 @@ def test_every_target_belongs_to_a_row() -> None:
         "32 x 1, 1 KiB": ">= 2x",
         "4 x 256, 128 B": ">= 3x",
     }
+
+
+def test_the_rows_of_the_store_are_judged_by_class() -> None:
+    asked = {
+        flush: {
+            row.name: str(row.target)
+            for row in build_rows(
+                {"original": [], "ropewalk": []}, choose("1x1,32x1,256,store"), Mode(flush=flush)
+            )
+            if row.met is not None
+        }
+        for flush in FLUSHES
+    }
+    assert asked["SYNC_FLUSH"] == {
+        "1 x 1, 128 B": ">= 2x",
+        "32 x 1, 1 KiB": ">= 2x",
+        "4 x 256, 128 B": ">= 3x, >= 110,000",
+        "4 x 256, 1 KiB": ">= 3x",
+        "4 x 8, batches of 32 x 128 B": ">= 1x",
+        "4 pulls of 32, 1 KiB": ">= 1.3x",
+        "4 pulls of 32, 128 B": ">= 1.3x",
+    }
+    assert {name: target for name, target in asked["ASYNC_FLUSH"].items() if target == ">= 1.3x"}.keys() == {
+        "4 pulls of 32, 1 KiB",
+        "4 pulls of 32, 128 B",
+        "4 x 8, 64 KiB",
+    }
+
+
+def test_large_bodies_are_told_in_bytes() -> None:
+    shape = Shape("4 x 8, 64 KiB", 4, 8, 65_536, in_bytes=True)
+    done = Outcome(messages=5000, seconds=2.0, body_bytes=5000 * 65_536)
+    measured = {"original": rounds(done, shape=shape), "ropewalk": rounds(done, outcome(), shape=shape)}
+    row = named(build_rows(measured, [shape], Mode(flush="SYNC_FLUSH")), shape.name)
+    assert row.unit == "MB/s"
+    assert row.original == pytest.approx(163.84)
+
+
+def test_rows_are_chosen_by_set_or_by_part_of_their_name() -> None:
+    assert choose(None) == choose("spine") == list(SHAPES)
+    assert choose("store") == list(STORE_SHAPES)
+    assert [shape.name for shape in choose("4x256,pulls,4x256")] == [
+        "4 x 256, 128 B",
+        "4 x 256, 1 KiB",
+        "4 pulls of 32, 1 KiB",
+        "4 pulls of 32, 128 B",
+    ]
+    for unknown in ("5x5", "spine,", "stores"):
+        with pytest.raises(typer.BadParameter, match="4 x 32, 1 KiB"):
+            choose(unknown)
+
+
+def test_batches_and_pulls_are_loads_like_any_other(tmp_path: Path) -> None:
+    shapes: list[Load] = [Shape("batches", 2, 2, 128, batch=8), PullShape("pulls", 2, 4, 100, 30)]
+    plan = Plan(rounds=1, warm_s=0.05, row_warm_s=0.05, row_s=0.2, idle_wait_s=0.0)
+    told: list[str] = []
+    measured = compare({"ropewalk": start_ropewalk(Mode())}, tmp_path, plan, shapes, told.append)
+    assert measured["ropewalk"][0].failure is None, told
+    done = measured["ropewalk"][0].outcomes
+    assert done["batches"].messages == 8 * done["batches"].replies
+    assert 1 < done["pulls"].messages / done["pulls"].replies <= 4
+    assert all(row.ropewalk for row in build_rows(measured, shapes, ASYNC))
 
 
 def test_a_mode_names_the_class_of_its_promise() -> None:

@@ -7,7 +7,7 @@ for both. Only one server runs at a time. Absolute figures are this machine's; t
     start     until the first acknowledged message; the original needs its name server first, and a master its slave
     idle      resident memory (RssAnon + RssFile) of the broker, of a group the master, a moment later
     warm      the same load for both, long enough for the original's compiler
-    rows      tests/bench/peers/rocketmq/rows.py
+    rows      tests/bench/peers/rocketmq/rows.py; a pull's backlog is written just before it is read
 
 A server is one broker, or with `--role SYNC_MASTER` a master that acknowledges what its one slave has too.
 `make bench-rocketmq` runs it with the defaults, `--quick` gives a first impression in two minutes.
@@ -39,14 +39,25 @@ from ropewalk.errors import RopewalkError
 from tests.bench.flush_probe import flush_ms
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
 from tests.bench.peers.rocketmq.original import VERSION, Original, OriginalFailed
-from tests.bench.peers.rocketmq.rows import ORIGINAL, ROPEWALK, SHAPES, Mode, Round, Row, Shape, build_rows
+from tests.bench.peers.rocketmq.rows import (
+    ORIGINAL,
+    ROPEWALK,
+    SETS,
+    SHAPES,
+    Load,
+    Mode,
+    PullShape,
+    Round,
+    Row,
+    build_rows,
+)
 from tests.ha.group import Group
 from tests.ha.pairs import until_acknowledged
 from tests.processes import checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed
 from tools.bench.runner import run_load
-from tools.bench.spec import ProduceSpec
+from tools.bench.spec import ProduceSpec, PullSpec, RawSpec
 
 TOPIC = "bench"
 ROWS_TOPIC = "bench-rows"
@@ -162,7 +173,7 @@ def _last_words(process: subprocess.Popen[bytes], folder: Path) -> str:
 
 
 def measure(
-    start: Starter, parent: Path, plan: Plan, shapes: Sequence[Shape], say: Callable[[str], None]
+    start: Starter, parent: Path, plan: Plan, shapes: Sequence[Load], say: Callable[[str], None]
 ) -> Round:
     """One round of one server, from an empty folder to no folder."""
     done = Round(flush_before_ms=flush_ms(parent))
@@ -180,7 +191,7 @@ def measure(
 
 
 def _fill(
-    done: Round, start: Starter, folder: Path, plan: Plan, shapes: Sequence[Shape], say: Callable[[str], None]
+    done: Round, start: Starter, folder: Path, plan: Plan, shapes: Sequence[Load], say: Callable[[str], None]
 ) -> None:
     started = time.monotonic()
     with start(folder) as running:
@@ -206,7 +217,7 @@ def compare(
     starters: Mapping[str, Starter],
     parent: Path,
     plan: Plan,
-    shapes: Sequence[Shape],
+    shapes: Sequence[Load],
     say: Callable[[str], None],
 ) -> dict[str, list[Round]]:
     """All rounds, alternating between the servers in the order given."""
@@ -223,7 +234,22 @@ def _say_under(heading: str, say: Callable[[str], None], text: str) -> None:
     say(heading + text)
 
 
-def _spec(running: Running, shape: Shape, warm_up_s: float, duration_s: float) -> ProduceSpec:
+def _spec(running: Running, shape: Load, warm_up_s: float, duration_s: float) -> RawSpec:
+    if isinstance(shape, PullShape):
+        topic = f"{ROWS_TOPIC}-{shape.body_size}"
+        begin, end = prepare.ensure_backlog(running.broker, topic, QUEUES, shape.backlog, shape.body_size)
+        return PullSpec(
+            host=running.broker.host,
+            port=running.broker.port,
+            topic=topic,
+            begin=begin,
+            end=end,
+            connections=shape.connections,
+            max_messages=shape.max_messages,
+            warm_up_s=warm_up_s,
+            duration_s=duration_s,
+            server_pid=running.pid,
+        )
     return ProduceSpec(
         host=running.broker.host,
         port=running.broker.port,
@@ -232,6 +258,7 @@ def _spec(running: Running, shape: Shape, warm_up_s: float, duration_s: float) -
         connections=shape.connections,
         in_flight=shape.in_flight,
         body_size=shape.body_size,
+        batch=shape.batch,
         rate=shape.rate,
         warm_up_s=warm_up_s,
         duration_s=duration_s,
@@ -309,12 +336,25 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
-def _choose(names: str | None) -> list[Shape]:
-    """The shapes whose names hold one of the comma-separated words, blanks aside; all of them for None."""
-    if names is None:
-        return list(SHAPES)
-    words = [word.replace(" ", "") for word in names.split(",")]
-    return [shape for shape in SHAPES if any(word in shape.name.replace(" ", "") for word in words)]
+def choose(names: str | None) -> list[Load]:
+    """The shapes of the sets that are named, and those whose names hold one of the other words, blanks aside.
+
+    `names` is separated by commas; None are the spine's. Raises BadParameter for a word that means no row.
+    """
+    found: dict[Load, None] = {}
+    for name in ("spine" if names is None else names).split(","):
+        word = name.replace(" ", "")
+        meant = SETS.get(word) or [
+            shape
+            for shapes in SETS.values()
+            for shape in shapes
+            if word and word in shape.name.replace(" ", "")
+        ]
+        if not meant:
+            known = ", ".join([*SETS, *(shape.name for shapes in SETS.values() for shape in shapes)])
+            raise typer.BadParameter(f"--rows {name!r} is in no row's name; there are {known}")
+        found.update(dict.fromkeys(meant))
+    return list(found)
 
 
 def main(
@@ -327,7 +367,12 @@ def main(
     ] = "ASYNC_MASTER",
     quick: Annotated[bool, typer.Option("--quick", help="One round with shorter rows.")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds per server.")] = None,
-    rows: Annotated[str | None, typer.Option(help='Only these rows, as in "1x1,4x32,fixed".')] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            help='Only these rows, as in "1x1,4x32,fixed"; "spine" (the default) and "store" are many.'
+        ),
+    ] = None,
     only: Annotated[str | None, typer.Option(help="original or ropewalk: leave the other one out.")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the stores go: on the disk that is to be measured.")
@@ -348,7 +393,7 @@ def main(
     plan = QUICK if quick else THOROUGH
     if rounds is not None:
         plan = Plan(rounds, plan.warm_s, plan.row_warm_s, plan.row_s)
-    shapes = _choose(rows)
+    shapes = choose(rows)
     mode = Mode(role, flush)
     starters = {ORIGINAL: start_original(mode), ROPEWALK: start_ropewalk(mode, ropewalk_set or ())}
     if only is not None:

@@ -18,20 +18,40 @@ FLUSH_BOUND_SHARE = 0.6
 IDLE_MEMORY_MB = 80.0
 START_S = 1.0
 RATE_AT_4X32 = 100_000.0
+RATE_UNDER_FLUSH = 110_000.0
 ORIGINAL = "original"
 ROPEWALK = "ropewalk"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One load: connections x in flight, or connections at a fixed rate (messages a second)."""
+    """One load of sends: connections x in flight, or connections at a fixed rate (messages a second)."""
 
     name: str
     connections: int
     in_flight: int
     body_size: int
     rate: float | None = None
+    batch: int = 1
+    in_bytes: bool = False
+    """Whether its rate is told in bytes, as is usual for large bodies."""
 
+
+@dataclass(frozen=True, slots=True)
+class PullShape:
+    """One load of pulls: connections, each with a queue of its own, over and over a backlog just written."""
+
+    name: str
+    connections: int
+    max_messages: int
+    body_size: int
+    backlog: int
+    """How many messages that is."""
+    rate: None = None
+    in_bytes: bool = False
+
+
+Load = Shape | PullShape
 
 SHAPES = (
     Shape("1 x 1, 128 B", 1, 1, 128),
@@ -41,6 +61,16 @@ SHAPES = (
     Shape("4 x 256, 128 B", 4, 256, 128),
     Shape("fixed 10k/s, 1 KiB", 4, 1, 1024, 10_000.0),
 )
+STORE_SHAPES: tuple[Load, ...] = (
+    Shape("4 x 256, 1 KiB", 4, 256, 1024),
+    Shape("4 x 8, batches of 32 x 128 B", 4, 8, 128, batch=32),
+    PullShape("4 pulls of 32, 1 KiB", 4, 32, 1024, 100_000),
+    PullShape("4 pulls of 32, 128 B", 4, 32, 128, 200_000),
+    # The last one: what it leaves to be written back takes the disk from whoever comes after it.
+    Shape("4 x 8, 64 KiB", 4, 8, 65_536, in_bytes=True),
+)
+SETS: Mapping[str, Sequence[Load]] = {"spine": SHAPES, "store": STORE_SHAPES}
+"""What can be asked for by one word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +158,7 @@ class Row:
         return self.target.is_met(self.ratio, self.ropewalk)
 
 
-# What each class has to reach. Class A2 is measured and not yet judged.
+# What each class has to reach.
 TARGETS: Mapping[str, Mapping[str, Target]] = {
     "A0": {
         "1 x 1, 128 B": Target(2.0),
@@ -139,6 +169,9 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
         "fixed 10k/s, 1 KiB: p99": Target(0.25, more_is_better=False),
         "start to first acknowledged": Target(figure=START_S, more_is_better=False),
         "idle memory": Target(figure=IDLE_MEMORY_MB, more_is_better=False),
+        "4 pulls of 32, 1 KiB": Target(1.3),
+        "4 pulls of 32, 128 B": Target(1.3),
+        "4 x 8, 64 KiB": Target(1.3),
     },
     "A1": {
         "1 x 1, 128 B": Target(2.0),
@@ -146,11 +179,20 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
         "32 x 1, 1 KiB": Target(2.0),
         "4 x 256, 128 B": Target(3.0),
     },
+    "A2": {
+        "1 x 1, 128 B": Target(2.0),
+        "32 x 1, 1 KiB": Target(2.0),
+        "4 x 256, 128 B": Target(3.0, RATE_UNDER_FLUSH),
+        "4 x 256, 1 KiB": Target(3.0),
+        "4 x 8, batches of 32 x 128 B": Target(1.0),
+        "4 pulls of 32, 1 KiB": Target(1.3),
+        "4 pulls of 32, 128 B": Target(1.3),
+    },
     "A3": {"4 x 256, 128 B": Target(2.0)},
 }
 
 
-def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Shape], mode: Mode) -> list[Row]:
+def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Load], mode: Mode) -> list[Row]:
     """The table of a run. `rounds` is by server name; a server that was left out has no figures."""
     # One server alone is an orientation; there is nothing to meet before both were measured.
     judged = {ORIGINAL, ROPEWALK} <= set(rounds)
@@ -165,10 +207,10 @@ def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Shape], m
 
     for shape in shapes:
         notes = [_void_note(server, done, shape) for server, done in rounds.items()]
-        if mode.waits_for_disk:
+        if mode.waits_for_disk and isinstance(shape, Shape):
             notes += [_flush_note(server, done, shape) for server, done in rounds.items()]
         if shape.rate is None:
-            add(shape.name, "msg/s", partial(_rate, shape), notes)
+            add(shape.name, "MB/s" if shape.in_bytes else "msg/s", partial(_rate, shape), notes)
             continue
         for percentile in ("p50", "p99"):
             add(f"{shape.name}: {percentile}", "ms", partial(_latency_ms, shape, percentile), notes)
@@ -177,19 +219,21 @@ def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Shape], m
     return rows
 
 
-def _rate(shape: Shape, one: Round) -> float | None:
+def _rate(shape: Load, one: Round) -> float | None:
     outcome = one.outcomes.get(shape.name)
-    return outcome.rate if outcome is not None and outcome.is_valid else None
+    if outcome is None or not outcome.is_valid:
+        return None
+    return outcome.megabytes_per_s if shape.in_bytes else outcome.rate
 
 
-def _latency_ms(shape: Shape, name: str, one: Round) -> float | None:
+def _latency_ms(shape: Load, name: str, one: Round) -> float | None:
     outcome = one.outcomes.get(shape.name)
     if outcome is None or not outcome.is_valid or outcome.latency is None:
         return None
     return float(getattr(outcome.latency, name)) / 1000
 
 
-def _void_note(server: str, done: Sequence[Round], shape: Shape) -> str:
+def _void_note(server: str, done: Sequence[Round], shape: Load) -> str:
     reasons = [
         reason
         for one in done
@@ -199,7 +243,7 @@ def _void_note(server: str, done: Sequence[Round], shape: Shape) -> str:
     return f"{server}: {len(reasons)} of {len(done)} void: {reasons[0]}" if reasons else ""
 
 
-def _flush_note(server: str, done: Sequence[Round], shape: Shape) -> str:
+def _flush_note(server: str, done: Sequence[Round], shape: Load) -> str:
     """Where most of the median latency is the disk's, a faster broker would change nothing."""
     p50 = _median(_latency_ms(shape, "p50", one) for one in done)
     probe = _median((one.flush_before_ms + one.flush_after_ms) / 2 for one in done)
