@@ -487,8 +487,9 @@ class Broker:
         self.replication.end_turn()
         store.publish()
         while store.woken:
-            woken, store.woken = store.woken, []
-            for queue in dict.fromkeys(woken):
+            woken = dict.fromkeys(store.woken)
+            store.woken.clear()
+            for queue in woken:
                 if queue.held is not None:
                     self.hold.arrived(queue)
         if len(self.acks):

@@ -32,9 +32,10 @@ from ropewalk.format import names
 from ropewalk.format.properties import P, encode_properties, find_property, parse_properties, tags_code
 from ropewalk.format.queue_entry import ENTRY
 from ropewalk.format.record import Record, decode_record, encode_host, record_size
+from store.appending import Message
 from store.consume_queue import ConsumeQueue
 from store.delay_levels import DelayLevels
-from store.message_store import Message, MessageStore
+from store.message_store import MessageStore
 from store.reader import GetResult, Reader
 
 log = structlog.get_logger("broker.schedule")

@@ -32,9 +32,10 @@ from ropewalk.format.batch import split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
 from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
 from ropewalk.format.record import encode_host, record_size
+from store.appending import Message
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
-from store.message_store import Message, MessageStore
+from store.message_store import MessageStore
 
 log = structlog.get_logger("broker.send")
 

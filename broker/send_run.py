@@ -29,7 +29,7 @@ from broker.session import RUN_MAX, Session
 from ropewalk.codes import FrameFlag, RequestCode
 from ropewalk.format.properties import P, parse_properties
 from ropewalk.format.record_pattern import RecordPattern
-from store.message_store import Alike, Message
+from store.appending import Alike, Message
 
 log = structlog.get_logger("broker.send")
 

@@ -11,8 +11,9 @@ them. Under ASYNC_FLUSH a record is readable when its turn ends; under SYNC_FLUS
 consumer sees a message whose producer has not been answered. `limit_readable` holds them back in addition, for
 whoever decides about answers elsewhere; a store that follows another one (`follow`) shows whole records only.
 
-Left to others: what a start has to set right (`opening`), the files that follow the log (`write_back`), room and
-pages ahead of it (`ahead`), and what goes on beside it: key index, retention, checksums.
+Left to others: how messages become records (`appending`), what a start has to set right (`opening`), the files that
+follow the log (`write_back`), room and pages ahead of it (`ahead`), and what goes on beside it: key index, retention,
+checksums.
 """
 
 from __future__ import annotations
@@ -21,21 +22,13 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
-from operator import and_, attrgetter
 from pathlib import Path
-from typing import TypeAlias
 
-from zlib_ng.zlib_ng import crc32
-
-from ropewalk.errors import LocalProtocolError
 from ropewalk.format.index import Geometry
-from ropewalk.format.queue_entry import ENTRY
-from ropewalk.format.record import encode_record
-from ropewalk.format.record_pattern import RecordPattern
 from store.ahead import Ahead
+from store.appending import Appender
 from store.bound import boot_id
 from store.checksums import Checksums
 from store.cleaner import Cleaner
@@ -53,23 +46,12 @@ from store.opening import Opening
 from store.recovery import Recovered, Sighted
 from store.retention import RetentionRules
 from store.scrub import Scrubber
-from store.segment import FILLER_HEADER_SIZE, Segment
+from store.segment import Segment
 from store.workers import Completions, Flusher, Helpers
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0
 NO_LIMIT = 1 << 62
-_pack_entry = ENTRY.pack
-_queue_id = attrgetter("queue_id")
-_FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
-
-Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
-"""One message to put: queue, body, properties, flag, sys flag, born time in ms, reconsume times, offset of the half
-message it commits (or 0), tag code. A plain tuple, because a run of messages makes one for each."""
-
-
-Alike: TypeAlias = tuple[ConsumeQueue, bytes, int, bytes, RecordPattern, int]
-"""One message of a kind: queue, body, born time in ms, the property value that is its own, its kind, its tag code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +104,13 @@ class MessageStore:
         """Store time of this turn, ms; never goes back, so that records stay ordered by it."""
         self.follower: Follower | None = None
         """The one writer of this log while it is a slave's."""
-        self._deferred = config.sync_flush
         self._readable_limit = NO_LIMIT
-        self.woken: list[ConsumeQueue] = []
-        """Queues with somebody in `held` that became longer; whoever answers them clears this."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
-        self._unreadable: deque[tuple[int, ConsumeQueue]] = deque()
         self._grown: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         """Of a slave: queues that became longer, and how long, by the log offset that has to be readable for that."""
         self._last_store_ms = 0
@@ -170,8 +148,14 @@ class MessageStore:
             self._helpers,
             self.completions,
         )
-        self._dirty = self._write_back.dirty
-        """That very list, which `put` adds to."""
+        self._appender = Appender(self.log, config.store_host, self.reserve, self._write_back.dirty)
+        self._appender.deferred = config.sync_flush
+        self._appender.now = self.now
+        self.put = self._appender.put
+        self.put_alike = self._appender.put_alike
+        self.put_columns = self._appender.put_columns
+        self.woken = self._appender.woken
+        """Queues with somebody in `held` that became longer; whoever answers them clears this."""
         self._opening = Opening(
             config.root,
             self.log,
@@ -319,7 +303,7 @@ class MessageStore:
         for queue in gone:
             queue.forget()
         if gone:
-            self._unreadable = deque(entry for entry in self._unreadable if entry[1] not in gone)
+            self._appender.forget(gone)
             for _end, grown in self._grown:
                 grown[:] = [entry for entry in grown if entry[0] not in gone]
         text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
@@ -367,231 +351,9 @@ class MessageStore:
         self.request_flush()  # the sealed segment counts as durable soon: see above
         return segment
 
-    def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
-        """Append messages in order; return (log offset, queue offset) of each. HOT.
-
-        The result is shorter than the batch if the disk is full: the rest was not stored, and `full` says why. What
-        can never be stored raises LocalProtocolError before anything is written.
-        """
-        segments = self.log.segments
-        store_host = self.config.store_host
-        now = self.now
-        deferred = self._deferred
-        assert self.follower is None, "a slave's log grows by its master's bytes alone"
-        fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
-        results: list[tuple[int, int]] = []
-        try:
-            segment = segments[-1] if segments else self.reserve(fixed)
-        except DiskFull:
-            return results
-        position, base, room = segment.write_position, segment.base_offset, segment.size - FILLER_HEADER_SIZE
-        records: list[bytes] = []
-        try:
-            for (
-                queue,
-                body,
-                properties,
-                flag,
-                sys_flag,
-                born_timestamp,
-                reconsume_times,
-                prepared,
-                tags_code,
-            ) in batch:
-                topic = queue.topic_bytes
-                if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
-                    segment.write(records)
-                    records = []
-                    size = fixed + len(topic) + len(body) + len(properties) + 1
-                    if not self.log.fits(size):
-                        raise LocalProtocolError(
-                            f"a record of {size} bytes is larger than a commit-log segment"
-                        )
-                    try:
-                        segment = self.reserve(size)
-                    except DiskFull:
-                        return results
-                    position, base, room = (
-                        segment.write_position,
-                        segment.base_offset,
-                        segment.size - FILLER_HEADER_SIZE,
-                    )
-                offset, queue_offset = base + position, queue.next_offset
-                record = encode_record(
-                    topic,
-                    queue.queue_id,
-                    flag,
-                    queue_offset,
-                    offset,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    now,
-                    store_host,
-                    reconsume_times,
-                    prepared,
-                    body,
-                    properties,
-                )
-                size = len(record)
-                records.append(record)
-                position += size
-                queue.add(offset, size, tags_code)
-                if deferred:
-                    self._unreadable.append((base + position, queue))
-                else:
-                    queue.readable = queue_offset + 1
-                    if queue.held is not None:
-                        self.woken.append(queue)
-                if not queue.dirty:
-                    queue.dirty = True
-                    self._dirty.append(queue)
-                results.append((offset, queue_offset))
-        finally:
-            segment.write(records)
-        return results
-
-    def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
-        """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
-        now, deferred = self.now, self._deferred
-        segments = self.log.segments
-        results: list[tuple[int, int]] = []
-        records: list[bytes] = []
-        kind: RecordPattern | None = None
-        body_size, room = -1, -1
-        position = base = size = 0
-        segment: Segment | None = None
-        try:
-            for queue, body, born_timestamp, key, pattern, tag_code in batch:
-                if pattern is not kind:
-                    kind, body_size = pattern, -1
-                    flag, sys_flag, born_host = pattern.flag, pattern.sys_flag, pattern.born_host
-                    middle, after = pattern.middle, pattern.after
-                if len(body) != body_size:
-                    body_size = len(body)
-                    size, pack, head, rest = pattern.form(body_size)
-                if position + size > room:
-                    if segment is not None:
-                        segment.write(records)
-                        records = []
-                    elif segments and segments[-1].has_room_for(size):
-                        segment = segments[-1]
-                    if segment is None or not segment.has_room_for(size):
-                        try:
-                            segment = self.reserve(size)
-                        except DiskFull:
-                            return results
-                    position, base, room = (
-                        segment.write_position,
-                        segment.base_offset,
-                        segment.size - FILLER_HEADER_SIZE,
-                    )
-                offset, queue_offset = base + position, queue.next_offset
-                crc = crc32(body) & 0x7FFFFFFF
-                records.append(
-                    pack(
-                        head,
-                        crc,
-                        queue.queue_id,
-                        flag,
-                        queue_offset,
-                        offset,
-                        sys_flag,
-                        born_timestamp,
-                        born_host,
-                        now,
-                        rest,
-                        body,
-                        middle,
-                        key,
-                        after,
-                    )
-                )
-                position += size
-                queue.add(offset, size, tag_code)
-                if deferred:
-                    self._unreadable.append((base + position, queue))
-                else:
-                    queue.readable = queue_offset + 1
-                    if queue.held is not None:
-                        self.woken.append(queue)
-                if not queue.dirty:
-                    queue.dirty = True
-                    self._dirty.append(queue)
-                results.append((offset, queue_offset))
-        finally:
-            if segment is not None:
-                segment.write(records)
-        return results
-
-    def put_columns(
-        self,
-        queues: Sequence[ConsumeQueue],
-        bodies: Sequence[bytes],
-        born_timestamps: Iterable[int],
-        keys: Sequence[bytes],
-        pattern: RecordPattern,
-        tag_code: int,
-    ) -> tuple[Sequence[int], Sequence[int]] | None:
-        """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
-
-        Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
-        """
-        size, pack, head, rest = pattern.form(len(bodies[0]))
-        segments, count = self.log.segments, len(bodies)
-        if not segments or not segments[-1].has_room_for(size * count):
-            return None
-        segment = segments[-1]
-        begin = segment.base_offset + segment.write_position
-        end = begin + size * count
-        offsets = range(begin, end, size)
-        numbers: list[int] = []
-        for queue, entry in zip(
-            queues, map(_pack_entry, offsets, repeat(size), repeat(tag_code)), strict=True
-        ):
-            number = queue.next_offset
-            numbers.append(number)
-            queue.next_offset = number + 1
-            queue.tail += entry
-        segment.write(
-            list(
-                map(
-                    pack,
-                    repeat(head),
-                    map(and_, map(crc32, bodies), repeat(0x7FFFFFFF)),
-                    map(_queue_id, queues),
-                    repeat(pattern.flag),
-                    numbers,
-                    offsets,
-                    repeat(pattern.sys_flag),
-                    born_timestamps,
-                    repeat(pattern.born_host),
-                    repeat(self.now),
-                    repeat(rest),
-                    bodies,
-                    repeat(pattern.middle),
-                    keys,
-                    repeat(pattern.after),
-                )
-            )
-        )
-        deferred = self._deferred
-        if deferred:
-            self._unreadable.extend(zip(range(begin + size, end + 1, size), queues, strict=True))
-        for queue, offset in dict(zip(queues, offsets, strict=True)).items():
-            queue.max_physical = offset + size
-            if not deferred:
-                queue.readable = queue.next_offset
-                if queue.held is not None:
-                    self.woken.append(queue)
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
-        return offsets, numbers
-
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""
-        self.now = max(self._now_ms(), self._last_store_ms)
+        self.now = self._appender.now = max(self._now_ms(), self._last_store_ms)
         if self.follower is None:  # a slave's records were stored when their master says
             self._last_store_ms = self.now
 
@@ -599,7 +361,7 @@ class MessageStore:
         """End a turn: let consumers see what may be seen, and ask for the flush that is owed."""
         if self.config.sync_flush and self.whole_end > self.flushed_offset:
             self.request_flush()
-        if self._deferred or self.follower is not None:
+        if self._appender.deferred or self.follower is not None:
             self._move_readable()
         else:
             self.readable_offset = self.log.end_offset
@@ -657,7 +419,7 @@ class MessageStore:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good."""
         self._readable_limit = offset
         self._move_readable()
-        self._deferred = self.config.sync_flush or offset != NO_LIMIT
+        self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
 
     def _move_readable(self) -> None:
         offset = self.flushed_offset if self.config.sync_flush else self.whole_end
@@ -670,7 +432,7 @@ class MessageStore:
                 queue.readable = max(queue.readable, number)
                 if queue.held is not None:
                     self.woken.append(queue)
-        unreadable = self._unreadable
+        unreadable = self._appender.unreadable
         while unreadable and unreadable[0][0] <= offset:
             queue = unreadable.popleft()[1]
             queue.readable += 1
@@ -683,6 +445,7 @@ class MessageStore:
         """From now on the log grows by a master's bytes alone; whatever was put is this slave's too."""
         assert self.follower is None
         self.follower = Follower(self)
+        self._appender.closed = True
         return self.follower
 
     def lead(self) -> None:
@@ -690,6 +453,7 @@ class MessageStore:
         assert self.follower is not None
         self.follower.drop_partial()
         self.follower = None
+        self._appender.closed = False
 
     def next_segment(self, base_offset: int) -> Segment | None:
         """Begin the segment at this offset for the follower; None while there is none ready. Never waits."""

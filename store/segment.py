@@ -35,6 +35,7 @@ class Segment:
         "filling",
         "map",
         "pins",
+        "room",
         "size",
         "write_position",
     )
@@ -44,6 +45,8 @@ class Segment:
         self.file = file
         self.map = file.map
         self.size = file.size
+        self.room = file.size - FILLER_HEADER_SIZE
+        """Where records have to end: the last eight bytes belong to the filler that `seal` writes."""
         self.write_position = write_position
         self.filled_position = write_position
         """Up to here zeros were written ahead of the writer (`store.ahead`)."""
@@ -60,13 +63,12 @@ class Segment:
         return self.base_offset + self.size
 
     def has_room_for(self, record_size: int) -> bool:
-        # The last eight bytes belong to the filler that `seal` writes.
-        return self.write_position + record_size + FILLER_HEADER_SIZE <= self.size
+        return self.write_position + record_size <= self.room
 
     def write(self, records: Sequence[bytes]) -> None:
         """Place encoded records after the last one; the caller has asked `has_room_for`."""
         data = b"".join(records)
-        assert self.write_position + len(data) + FILLER_HEADER_SIZE <= self.size or not data
+        assert self.write_position + len(data) <= self.room or not data
         self.append(data)
 
     def append(self, data: bytes | memoryview) -> None:

@@ -22,10 +22,11 @@ import store.write_back
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record_pattern import RecordPattern
+from store.appending import Alike, Message
 from store.bound import decode_bound
 from store.commitlog import StoreDamaged, segment_name
 from store.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
-from store.message_store import NO_LIMIT, Alike, Message, MessageStore
+from store.message_store import NO_LIMIT, MessageStore
 from store.workers import FlushFailed
 from tests.store.worlds import (
     HOST,

@@ -1,0 +1,290 @@
+"""Appending: messages become records at the end of the log, and entries at the ends of their queues.
+
+There are three ways in. `put` takes any message and encodes it from its parts. `put_alike` takes messages that
+differ from others of their kind only where a pattern says so, and `put_columns` a run of those whose bodies are of
+one size, by columns: each half of the time of the one before. What they leave behind is the same to the byte.
+
+Records are gathered and placed with one write for each segment they go into. A queue entry is made with its record;
+it can be read at once, or waits in `unreadable` for what the store decides about flush and copies. Nothing here
+waits for the disk, unless there is no segment to begin: that is `reserve`'s, and the store's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
+from operator import and_, attrgetter
+from typing import TypeAlias
+
+from zlib_ng.zlib_ng import crc32
+
+from ropewalk.errors import LocalProtocolError
+from ropewalk.format.queue_entry import ENTRY
+from ropewalk.format.record import encode_record
+from ropewalk.format.record_pattern import RecordPattern
+from store.commitlog import CommitLog
+from store.consume_queue import ConsumeQueue
+from store.disk import DiskFull
+from store.segment import Segment
+
+_pack_entry = ENTRY.pack
+_queue_id = attrgetter("queue_id")
+_FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
+
+Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
+"""One message to put: queue, body, properties, flag, sys flag, born time in ms, reconsume times, offset of the half
+message it commits (or 0), tag code. A plain tuple, because a run of messages makes one for each."""
+
+Alike: TypeAlias = tuple[ConsumeQueue, bytes, int, bytes, RecordPattern, int]
+"""One message of a kind: queue, body, born time in ms, the property value that is its own, its kind, its tag code."""
+
+
+class Appender:
+    """The one writer of a log that grows by messages; the store hands its methods out as its own."""
+
+    __slots__ = (
+        "_dirty",
+        "_log",
+        "_reserve",
+        "_store_host",
+        "closed",
+        "deferred",
+        "now",
+        "unreadable",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        log: CommitLog,
+        store_host: bytes,
+        reserve: Callable[[int], Segment],
+        dirty: list[ConsumeQueue],
+    ) -> None:
+        """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
+        self.now = 0
+        """Store time of what is appended, ms."""
+        self.closed = False
+        """Whether the log grows by a master's bytes at present, and by nothing else."""
+        self.deferred = False
+        """Whether consumers see a message only when the store says so."""
+        self.unreadable: deque[tuple[int, ConsumeQueue]] = deque()
+        """Entries that wait for that, in order: where their records end, and their queues."""
+        self.woken: list[ConsumeQueue] = []
+        """Queues with somebody in `held` that became longer; always this one list."""
+        self._log = log
+        self._store_host = store_host
+        self._reserve = reserve
+        self._dirty = dirty
+
+    def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
+        """Append messages in order; return (log offset, queue offset) of each. HOT.
+
+        The result is shorter than the batch if the disk is full: the rest was not stored, and the store's `full` says
+        why. What can never be stored raises LocalProtocolError before anything is written.
+        """
+        segments, store_host, now, index = self._log.segments, self._store_host, self.now, self._index
+        assert not self.closed, "a slave's log grows by its master's bytes alone"
+        fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
+        results: list[tuple[int, int]] = []
+        try:
+            segment = segments[-1] if segments else self._reserve(fixed)
+        except DiskFull:
+            return results
+        position, base, room = segment.write_position, segment.base_offset, segment.room
+        records: list[bytes] = []
+        try:
+            for (
+                queue,
+                body,
+                properties,
+                flag,
+                sys_flag,
+                born_timestamp,
+                reconsume_times,
+                prepared,
+                tags_code,
+            ) in batch:
+                topic = queue.topic_bytes
+                if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
+                    segment.write(records)
+                    records = []
+                    size = fixed + len(topic) + len(body) + len(properties) + 1
+                    if not self._log.fits(size):
+                        raise LocalProtocolError(
+                            f"a record of {size} bytes is larger than a commit-log segment"
+                        )
+                    try:
+                        segment = self._reserve(size)
+                    except DiskFull:
+                        return results
+                    position, base, room = segment.write_position, segment.base_offset, segment.room
+                offset, queue_offset = base + position, queue.next_offset
+                record = encode_record(
+                    topic,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    reconsume_times,
+                    prepared,
+                    body,
+                    properties,
+                )
+                size = len(record)
+                records.append(record)
+                position += size
+                index(queue, offset, size, tags_code)
+                results.append((offset, queue_offset))
+        finally:
+            segment.write(records)
+        return results
+
+    def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
+        """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
+        segments, now, index = self._log.segments, self.now, self._index
+        results: list[tuple[int, int]] = []
+        records: list[bytes] = []
+        kind: RecordPattern | None = None
+        body_size, room = -1, -1
+        position = base = size = 0
+        segment: Segment | None = None
+        try:
+            for queue, body, born_timestamp, key, pattern, tag_code in batch:
+                if pattern is not kind:
+                    kind, body_size = pattern, -1
+                    flag, sys_flag, born_host = pattern.flag, pattern.sys_flag, pattern.born_host
+                    middle, after = pattern.middle, pattern.after
+                if len(body) != body_size:
+                    body_size = len(body)
+                    size, pack, head, rest = pattern.form(body_size)
+                if position + size > room:
+                    if segment is not None:
+                        segment.write(records)
+                        records = []
+                    elif segments and segments[-1].has_room_for(size):
+                        segment = segments[-1]
+                    if segment is None or not segment.has_room_for(size):
+                        try:
+                            segment = self._reserve(size)
+                        except DiskFull:
+                            return results
+                    position, base, room = segment.write_position, segment.base_offset, segment.room
+                offset, queue_offset = base + position, queue.next_offset
+                crc = crc32(body) & 0x7FFFFFFF
+                records.append(
+                    pack(
+                        head,
+                        crc,
+                        queue.queue_id,
+                        flag,
+                        queue_offset,
+                        offset,
+                        sys_flag,
+                        born_timestamp,
+                        born_host,
+                        now,
+                        rest,
+                        body,
+                        middle,
+                        key,
+                        after,
+                    )
+                )
+                position += size
+                index(queue, offset, size, tag_code)
+                results.append((offset, queue_offset))
+        finally:
+            if segment is not None:
+                segment.write(records)
+        return results
+
+    def _index(self, queue: ConsumeQueue, offset: int, size: int, tag_code: int) -> None:
+        """Make the queue entry of the record just appended, as `ConsumeQueue.add` does, and say who may see it. HOT."""
+        queue.tail += _pack_entry(offset, size, tag_code)
+        queue.next_offset = number = queue.next_offset + 1
+        queue.max_physical = end = offset + size
+        if self.deferred:
+            self.unreadable.append((end, queue))
+        else:
+            queue.readable = number
+            if queue.held is not None:
+                self.woken.append(queue)
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty.append(queue)
+
+    def put_columns(
+        self,
+        queues: Sequence[ConsumeQueue],
+        bodies: Sequence[bytes],
+        born_timestamps: Iterable[int],
+        keys: Sequence[bytes],
+        pattern: RecordPattern,
+        tag_code: int,
+    ) -> tuple[Sequence[int], Sequence[int]] | None:
+        """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
+
+        Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
+        """
+        size, pack, head, rest = pattern.form(len(bodies[0]))
+        segments, count = self._log.segments, len(bodies)
+        if not segments or not segments[-1].has_room_for(size * count):
+            return None
+        segment = segments[-1]
+        begin = segment.base_offset + segment.write_position
+        end = begin + size * count
+        offsets = range(begin, end, size)
+        numbers: list[int] = []
+        for queue, entry in zip(
+            queues, map(_pack_entry, offsets, repeat(size), repeat(tag_code)), strict=True
+        ):
+            number = queue.next_offset
+            numbers.append(number)
+            queue.next_offset = number + 1
+            queue.tail += entry
+        segment.write(
+            list(
+                map(
+                    pack,
+                    repeat(head),
+                    map(and_, map(crc32, bodies), repeat(0x7FFFFFFF)),
+                    map(_queue_id, queues),
+                    repeat(pattern.flag),
+                    numbers,
+                    offsets,
+                    repeat(pattern.sys_flag),
+                    born_timestamps,
+                    repeat(pattern.born_host),
+                    repeat(self.now),
+                    repeat(rest),
+                    bodies,
+                    repeat(pattern.middle),
+                    keys,
+                    repeat(pattern.after),
+                )
+            )
+        )
+        deferred = self.deferred
+        if deferred:
+            self.unreadable.extend(zip(range(begin + size, end + 1, size), queues, strict=True))
+        for queue, offset in dict(zip(queues, offsets, strict=True)).items():
+            queue.max_physical = offset + size
+            if not deferred:
+                queue.readable = queue.next_offset
+                if queue.held is not None:
+                    self.woken.append(queue)
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
+        return offsets, numbers
+
+    def forget(self, gone: Collection[ConsumeQueue]) -> None:
+        """These queues were deleted: nobody will see the entries of theirs that wait."""
+        self.unreadable = deque(entry for entry in self.unreadable if entry[1] not in gone)
