@@ -4,12 +4,13 @@ Requests do not suspend (sysFlag 4: subscription included, nothing else), so a b
 once or not at all. The records of a reply are counted by walking their sizes; a size that leads outside
 of the body ends the load, because a broker that sends damaged records has no speed.
 
-One request stands for up to 32 messages, so headers go through the ordinary codec here; only what is done
-for every record is done by hand.
+A request is one `%` into a frame that was built once, and of an answer that is as it should be only three numbers
+are looked for: its header costs the load as little as a send's. Every other answer goes through the ordinary codec.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 
@@ -23,6 +24,11 @@ PULL_MESSAGE = 11
 SUBSCRIPTION_INCLUDED = 4
 
 _SIZE: Callable[[bytes, int], tuple[int]] = struct.Struct(">i").unpack_from
+_CODE = re.compile(rb'"code":(-?\d+)').findall
+_OPAQUE = re.compile(rb'"opaque":(-?\d+)').findall
+_NEXT = re.compile(rb'"nextBeginOffset":"(\d+)"').findall
+_OPEN_OFFSET = "##OFFSET##"
+_PREFIX: Callable[[int, int], bytes] = struct.Struct(">II").pack
 _LENGTHS: Callable[[bytes, int], tuple[int, int]] = struct.Struct(">iI").unpack_from
 
 
@@ -53,6 +59,43 @@ def starting_points(spec: PullSpec) -> list[tuple[int, int]]:
     return points
 
 
+def request_maker(spec: PullSpec, queue: int) -> Callable[[int, int], bytes]:
+    """What makes the frame of a pull of this queue out of an opaque and a queue offset."""
+    header = {
+        "consumerGroup": "ropewalk-bench",
+        "topic": spec.topic,
+        "queueId": str(queue),
+        "queueOffset": _OPEN_OFFSET,
+        "maxMsgNums": str(spec.max_messages),
+        "sysFlag": str(SUBSCRIPTION_INCLUDED),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    if spec.serialization == "binary":
+        return lambda opaque, offset: encode_frame(
+            Command(
+                PULL_MESSAGE,
+                {**header, "queueOffset": str(offset)},
+                opaque=opaque,
+                serialize_type=ROCKETMQ,
+            )
+        )
+    text = encode_frame(Command(PULL_MESSAGE, header, opaque=OPAQUE_FIRST, serialize_type=JSON))[8:]
+    opaque_text, offset_text = b'"opaque":%d' % OPAQUE_FIRST, _OPEN_OFFSET.encode()
+    assert text.count(opaque_text) == text.count(offset_text) == 1
+    text = text.replace(b"%", b"%%").replace(opaque_text, b'"opaque":%(opaque)d')
+    text = text.replace(offset_text, b"%(offset)d")
+
+    def make(opaque: int, offset: int) -> bytes:
+        frame = text % {b"opaque": opaque, b"offset": offset}
+        return _PREFIX(4 + len(frame), len(frame)) + frame
+
+    return make
+
+
 def run_pulls(spec: PullSpec) -> Outcome:
     """One run of pulls."""
     tally = Tally(spec.server_pid)
@@ -75,6 +118,7 @@ class _PullLoad:
         self._tally = tally
         self._points = starting_points(spec)
         self._opaque = OPAQUE_FIRST
+        self._frames = [request_maker(spec, queue) for queue in range(len(spec.begin))]
         self._last_reply_us = now_us()
 
     def run(self) -> None:
@@ -106,26 +150,9 @@ class _PullLoad:
 
     def _ask(self, link: Link) -> None:
         queue, offset = self._points[link.index]
-        self._opaque += 1
-        header = {
-            "consumerGroup": "ropewalk-bench",
-            "topic": self._spec.topic,
-            "queueId": str(queue),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(self._spec.max_messages),
-            "sysFlag": str(SUBSCRIPTION_INCLUDED),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        serialize_type = ROCKETMQ if self._spec.serialization == "binary" else JSON
-        frame = encode_frame(
-            Command(PULL_MESSAGE, header, opaque=self._opaque, serialize_type=serialize_type)
-        )
-        link.sent_at[self._opaque] = now_us()
-        self._links.send(link, frame)
+        self._opaque = opaque = self._opaque + 1
+        link.sent_at[opaque] = now_us()
+        self._links.send(link, self._frames[queue](opaque, offset))
 
     def _take(self, link: Link) -> int:
         """Read and check what has arrived; returns how many replies there were: none, or one."""
@@ -135,26 +162,37 @@ class _PullLoad:
             length, word = _LENGTHS(data, position)
             body = position + 8 + (word & 0xFF_FFFF)
             end = position + 4 + length
-            try:
-                reply = decode_frame(data[position + 4 : body])
-            except RopewalkError as exc:
-                raise LoadFailed(f"the server sent a frame that cannot be read: {exc}") from exc
-            self._count(link, reply, data, body, end)
+            now = self._last_reply_us = now_us()
+            header = data[position + 8 : body]
+            codes, opaques, nexts = _CODE(header), _OPAQUE(header), _NEXT(header)
+            if data[position + 4] == 0 and codes == [b"0"] and len(opaques) == len(nexts) == 1:
+                self._count(link, int(opaques[0]), int(nexts[0]), data, body, end, now)
+            else:
+                self._count_slowly(link, data[position + 4 : body], data, body, end, now)
             position = end
         return count
 
-    def _count(self, link: Link, reply: Command, data: bytes, body: int, end: int) -> None:
-        now = self._last_reply_us = now_us()
-        (sent,) = link.answered((reply.opaque,))
+    def _count_slowly(self, link: Link, payload: bytes, data: bytes, body: int, end: int, now: int) -> None:
+        """Count a reply that does not look like a plain success: a refusal, or another serialization."""
+        try:
+            reply = decode_frame(payload)
+        except RopewalkError as exc:
+            raise LoadFailed(f"the server sent a frame that cannot be read: {exc}") from exc
         if reply.code:
+            link.answered((reply.opaque,))
             self._tally.refused(((reply.opaque, reply.code, reply.remark or ""),))
             return
+        self._count(link, reply.opaque, int(reply.ext.get("nextBeginOffset", -1)), data, body, end, now)
+
+    def _count(
+        self, link: Link, opaque: int, following: int, data: bytes, body: int, end: int, now: int
+    ) -> None:
+        (sent,) = link.answered((opaque,))
         records = count_records(data, body, end)
         if not records:
             raise LoadFailed("a pull was answered with status 0 and no record")
         self._tally.accepted([now - sent], records, end - body)
         queue, offset = self._points[link.index]
-        following = int(reply.ext.get("nextBeginOffset", -1))
         if following != offset + records:
             raise LoadFailed(
                 f"queue {queue} was read at {offset}, {records} records came, "
