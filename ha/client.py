@@ -186,12 +186,15 @@ class HaClient:
         if self.state is not ClientState.TRANSFER:
             raise RemoteProtocolError("the master spoke before it was asked")
         try:
-            for offset, piece in self._frames.feed(data):
-                self.master_end = max(self.master_end, offset + len(piece))
-                if self._pending:
-                    self._pending.append((offset, piece))
-                else:
-                    self._take(offset, piece)
+            try:
+                for offset, piece in self._frames.feed(data):
+                    self.master_end = max(self.master_end, offset + len(piece))
+                    if self._pending:
+                        self._pending.append((offset, piece))
+                    else:
+                        self._take(offset, piece)
+            finally:
+                self.follower.look_through()
         except RemoteProtocolError as exc:
             self._refuse(exc)
             raise
@@ -205,7 +208,7 @@ class HaClient:
                 )
             return
         self._retry_ms = 0
-        taken = follower.take(offset, piece)
+        taken = follower.place(offset, piece)
         if taken < len(piece):
             self._pending.append((offset + taken, piece[taken:]))
             self._pause()
@@ -236,15 +239,18 @@ class HaClient:
         """There may be room now for what is waiting."""
         pending = self._pending
         try:
-            while pending:
-                offset, piece = pending.popleft()
-                if not piece:
-                    self._take(offset, piece)
-                    continue
-                taken = self.follower.take(offset, piece)
-                if taken < len(piece):
-                    pending.appendleft((offset + taken, piece[taken:]))
-                    return
+            try:
+                while pending:
+                    offset, piece = pending.popleft()
+                    if not piece:
+                        self._take(offset, piece)
+                        continue
+                    taken = self.follower.place(offset, piece)
+                    if taken < len(piece):
+                        pending.appendleft((offset + taken, piece[taken:]))
+                        return
+            finally:
+                self.follower.look_through()
         except RemoteProtocolError as exc:
             self._refuse(exc)
             if self.link is not None:

@@ -31,6 +31,7 @@ from store.consume_queue import ConsumeQueue
 from store.delay_levels import DelayLevels
 from store.deleted import DeletedTopics
 from store.disk import Disk
+from store.plain import Plain, note_plain, take_plain
 from store.recheck import recheck
 from store.recovery import QueueGap, Recovered, Sighted, Verdict
 from store.write_back import decode_checkpoint
@@ -195,23 +196,19 @@ class Opening:
         if (newest := max(self._each_queue(), key=_end_of_newest, default=None)) is not None:
             found.last_store_timestamp = recovery.last_store_time(newest, self.log)
         first_ms = 0
-        plain: recovery.Plain = {}
+        plain: Plain = {}
 
-        def take_plain(offset: int) -> int:
+        def take_run(offset: int) -> int:
             segment = self.log.find(offset)
             if segment is None or not plain:
                 return offset
-            end, records, latest_ms = recovery.take_plain(
-                segment, offset - segment.base_offset, segment.size, plain
-            )
+            end, records, latest_ms = take_plain(segment, offset - segment.base_offset, segment.size, plain)
             found.records += records
             found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
             return segment.base_offset + end
 
         delay_of = self.delay_levels.delay_of
-        for seen in recovery.walk(
-            self.log, start, durable, self.sync_flush, flushed_ms, delay_of, take_plain
-        ):
+        for seen in recovery.walk(self.log, start, durable, self.sync_flush, flushed_ms, delay_of, take_run):
             if isinstance(seen, Sighted):
                 if not found.records:
                     first_ms = seen.store_timestamp
@@ -222,7 +219,7 @@ class Opening:
                     known = self._find_queue(seen.topic, seen.queue_id)
                     if known is not None and not self.deleted.knows(seen.topic):
                         self.mark_dirty(known)  # once, and not with each
-                        recovery.note_plain(seen, known, plain)
+                        note_plain(seen, known, plain)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:

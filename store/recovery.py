@@ -15,19 +15,19 @@ import enum
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
 from ropewalk.format.names import SCHEDULE_TOPIC
-from ropewalk.format.properties import find_property, tags_code
+from ropewalk.format.properties import find_property
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from store.bound import Bound
 from store.commitlog import CommitLog, StoreDamaged
 from store.consume_queue import ConsumeQueue
 from store.disk import Disk
+from store.plain import tags_code_of
 from store.segment import FILLER_HEADER_SIZE, Segment
 
 _HEAD = struct.Struct(
@@ -41,9 +41,6 @@ _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
 _SIZE_MIN = 91
 _CHUNK = 1 << 20
-_PLAIN = struct.Struct(">iIIi4xqqi16xq20xi")  # of a record with two IPv4 hosts: also store time and body size
-_NOT_PLAIN = _BORN_V6 | _STORE_V6 | _TRANSACTION_MASK
-_TAGS = b"\x02TAGS\x01"
 _MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
 
 
@@ -120,7 +117,7 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
     text = data[properties_at:end]
     code = 0
     if b"TAGS\x01" in text:
-        code = _tags_code_of(text)
+        code = tags_code_of(text)
     if delay_ms is not None and topic == SCHEDULE_TOPIC:
         delay = delay_ms((find_property(text, b"DELAY") or b"").decode(errors="replace"))
         code = store_timestamp + delay if delay else code
@@ -129,94 +126,6 @@ def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None 
         sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
         properties_size > 0 and data[end - 1] == 0,
     )  # fmt: skip
-
-
-Plain: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
-"""Queues by how a V1 record spells their topic (length and name), and by number."""
-
-
-def take_plain(
-    segment: Segment,
-    position: int,
-    limit: int,
-    plain: Plain,
-    grown: dict[ConsumeQueue, None] | None = None,
-) -> tuple[int, int, int]:
-    """Take in the run of records in [position, limit) that leave nothing to ask; its end, records, store time.
-
-    They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
-    added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else ends the
-    run and is for `look`. The store time is the latest, in ms. HOT.
-    """
-    data, base, unpack = segment.map, segment.base_offset, _PLAIN.unpack_from
-    records = latest = 0
-    while position + _SIZE_MIN <= limit:
-        size, magic, crc, queue_id, queue_offset, offset, sys_flag, store_timestamp, body_size = unpack(
-            data, position
-        )
-        tail_at, end = position + 88 + body_size, position + size
-        if (
-            magic != MAGIC_V1
-            or offset != base + position
-            or sys_flag & _NOT_PLAIN
-            or body_size < 0
-            or not tail_at + 3 <= end <= limit
-        ):
-            break
-        tail = bytes(data[tail_at:end])
-        properties_at = tail[0] + 3
-        queues = plain.get(tail[: properties_at - 2])
-        queue = queues.get(queue_id) if queues is not None else None
-        properties_size = len(tail) - properties_at
-        if (
-            queue is None
-            or not queue.min_offset <= queue_offset <= queue.next_offset
-            or not 0 <= properties_size <= 0x7FFF
-            or int.from_bytes(tail[properties_at - 2 : properties_at], "big") != properties_size
-            or tail[-1] == 0
-        ):
-            break
-        if body_size and crc32(data[position + 88 : tail_at]) & 0x7FFFFFFF != crc:
-            break
-        records += 1
-        position = end
-        if store_timestamp > latest:
-            latest = store_timestamp
-        if queue_offset < queue.next_offset:
-            continue  # its entry was in the files
-        code = 0
-        if b"TAGS\x01" in tail:
-            at = tail.rfind(_TAGS, properties_at)
-            stop = tail.find(b"\x02", at + 6)
-            tags = tail[at + 6 : stop] if stop >= 0 else tail[at + 6 :]
-            # The first of the properties, or one without a value: not worth a way of its own.
-            code = _code_of(tags) if at >= 0 and tags else _tags_code_of(tail[properties_at:])
-        queue.add(offset, size, code)
-        if grown is None:
-            queue.readable = queue_offset + 1
-        else:
-            grown[queue] = None
-    return position, records, latest
-
-
-def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
-    """Have the next records of this record's queue taken in without a look at each."""
-    topic = record.topic.encode()
-    if len(topic) <= 127 and record.topic != SCHEDULE_TOPIC:
-        plain.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
-
-
-@lru_cache(maxsize=4096)
-def _code_of(tags: bytes) -> int:
-    return tags_code(tags.decode(errors="replace"))
-
-
-def _tags_code_of(properties: bytes) -> int:
-    tags = None
-    for piece in properties.split(b"\x02"):
-        if piece.startswith(b"TAGS\x01") and len(piece) > 5:
-            tags = piece[5:].decode(errors="replace")
-    return tags_code(tags)
 
 
 # -- the decision ------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from store.bound import Bound, boot_id, decode_bound
 from store.commitlog import StoreDamaged, segment_name
 from store.consume_queue import ConsumeQueue
 from store.disk import Disk
-from store.recovery import RULES, Sight, Sighted, Verdict, judge, look, note_plain, take_plain
+from store.plain import note_plain, take_plain
+from store.recovery import RULES, Sight, Sighted, Verdict, judge, look
 from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, queues, records, settle, write_back
 
 V4 = encode_host("127.0.0.1", 1)
@@ -148,44 +149,81 @@ PROPERTIES = st.lists(
 ).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode())
 
 
+KINDS = st.tuples(
+    PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12),
+    st.sampled_from([0, 0, 0, 0x8]),
+    st.sampled_from([V4, V4, V4, V6]),
+    st.sampled_from([b"", b"body"]),
+)
+EVERYDAY = st.tuples(
+    st.sampled_from([b"", b"KEYS\x01k\x02", b"TAGS\x01a\x02", b"TAGS\x01b\x02", b"K\x01v\x02TAGS\x01a"]),
+    st.just(0),
+    st.just(V4),
+    st.sampled_from([b"", b"body", b"a longer body"]),
+)
+
+
+@settings(max_examples=300)
 @given(
-    kinds=st.lists(
-        st.tuples(
-            PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12),
-            st.sampled_from([0, 0, 0, 0x8]),
-            st.sampled_from([V4, V4, V4, V6]),
-            st.sampled_from([b"", b"body"]),
-        ),
-        max_size=5,
-    )
+    kinds=st.lists(EVERYDAY, max_size=14).flatmap(lambda some: st.lists(KINDS, max_size=5).map(some.__add__)),
+    topics=st.lists(st.sampled_from([b"T", b"T", b"other"]), min_size=20, max_size=20),
+    queue_ids=st.lists(st.sampled_from([1, 1, 2]), min_size=20, max_size=20),
+    shows=st.booleans(),
+    damage=st.none() | st.tuples(st.floats(0, 0.999), st.integers(1, 255)),
 )
 def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
-    kinds: list[tuple[bytes, int, bytes, bytes]],
-) -> None:
-    data = b""
+    kinds: list[tuple[bytes, int, bytes, bytes]], topics: list[bytes], queue_ids: list[int], shows: bool,
+    damage: tuple[float, int] | None,
+) -> None:  # fmt: skip
+    data, plain = b"", dict[bytes, dict[int, ConsumeQueue]]()
+    queues = {
+        (topic, number): ConsumeQueue(topic, number, Path("nowhere"), 200, Disk())
+        for topic in ("T", "other")
+        for number in (1, 2)
+    }
+    for (topic, number), queue in queues.items():
+        example = see(record(topic=topic.encode(), queue_id=number))
+        assert isinstance(example, Sighted)
+        note_plain(example, queue, plain)
+    ends = dict.fromkeys(queues, 0)
     everyday = (b"KEYS\x01k\x02", 0, V4, b"first")
-    for number, (properties, sys_flag, host, body) in enumerate([everyday, *kinds]):
+    for (properties, sys_flag, host, body), name, queue_id in zip(
+        [everyday, *kinds], topics, queue_ids, strict=False
+    ):
+        where = (name.decode(), queue_id)
         data += record(
-            offset=len(data),
-            queue_offset=number,
-            properties=properties,
-            sys_flag=sys_flag,
-            born_host=host,
-            body=body,
-        )
-    queue, plain = ConsumeQueue("T", 1, Path("nowhere"), 200, Disk()), dict[bytes, dict[int, ConsumeQueue]]()
-    first = see(data)
-    assert isinstance(first, Sighted)
-    note_plain(first, queue, plain)
-    end, count, latest = take_plain(segment_of(data), 0, len(data), plain)  # type: ignore[arg-type]
-    at = 0
-    for number in range(count):
+            offset=len(data), topic=name, queue_id=queue_id, queue_offset=ends[where],
+            properties=properties, sys_flag=sys_flag, born_host=host, body=body,
+        )  # fmt: skip
+        ends[where] += 1
+    if damage is not None:
+        at = int(damage[0] * len(data))
+        data = data[:at] + bytes((data[at] ^ damage[1],)) + data[at + 1 :]
+    grown: dict[ConsumeQueue, None] = {}
+    segment = segment_of(data)
+    end, count, latest = take_plain(segment, 0, len(data), plain, None if shows else grown)  # type: ignore[arg-type]
+    at = newest = 0
+    ends = dict.fromkeys(queues, 0)
+    furthest = dict.fromkeys(queues, 0)
+    for _ in range(count):
         seen = see(data[at:], base=at)
         assert isinstance(seen, Sighted)
-        assert queue.read(number) == (at, seen.size, seen.tags_code)
+        where = (seen.topic, seen.queue_id)
+        assert seen.queue_offset <= ends[where]
+        if seen.queue_offset == ends[where]:
+            assert queues[where].read(ends[where]) == (at, seen.size, seen.tags_code)
+            ends[where] += 1
+            furthest[where] = at + seen.size
         at += seen.size
-    assert (at, queue.next_offset, queue.readable, latest) == (end, count, count, 22)
-    if end < len(data):
+        newest = max(newest, seen.store_timestamp)
+    assert (at, latest) == (end, newest)
+    assert {where: queue.max_physical for where, queue in queues.items()} == furthest
+    assert {where: queue.next_offset for where, queue in queues.items()} == ends
+    assert {where: queue.readable for where, queue in queues.items()} == (
+        ends if shows else dict.fromkeys(queues, 0)
+    )
+    assert grown.keys() == (set() if shows else {queues[where] for where, many in ends.items() if many})
+    if end < len(data) and damage is None:
         stopped = see(data[end:], base=end)
         properties, sys_flag, host, _body = kinds[count - 1]
         # Whatever is not everyday is left to the look.
