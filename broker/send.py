@@ -22,13 +22,14 @@ import structlog
 from broker.groups import GroupTable
 from broker.retry import RetryRules
 from broker.send_answer import SendAnswers
+from broker.send_batch import AlikeBatches
 from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.topics import TopicConfig, TopicTable
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
-from ropewalk.format.batch import split_batch
+from ropewalk.format.batch import BatchItem, split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
 from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
 from ropewalk.format.record import encode_host, record_size
@@ -122,6 +123,7 @@ class SendProcessor:
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
+        self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
         self.judged = object()
@@ -356,14 +358,48 @@ class SendProcessor:
             raise _Refused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
-        try:
-            items = split_batch(request.body)
-        except MalformedBatch as exc:
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
-        if not items:
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        alike = self._alike.cut(request.body)
+        items: list[BatchItem] = []
+        if alike is None:
+            items = _split(request.body)
         properties = parse_properties(header.properties or "")
         _refuse_special_in_batch(properties)
+        placed = None
+        if alike is not None:
+            first_text = alike.properties[0]
+            began = self.statistics.clock()
+            placed = self._alike.put(
+                self.store,
+                queue,
+                alike,
+                sys_flag,
+                header.born_timestamp,
+                host_of(session.link.peer),
+                header.reconsume_times or 0,
+            )
+            if placed is not None:
+                offsets, number = placed
+                took_s = self.statistics.clock() - began
+                self.count_run(queue.topic, len(offsets), queue.max_physical - offsets[0], took_s)
+                ids = ",".join([self._id_prefix.decode() + "%016X"] * len(offsets)) % tuple(offsets)
+                wait = True
+        if placed is None:
+            items = items or _split(request.body)
+            first_text = items[0].properties
+            stored, wait = self._put_items(session, header, queue, items, sys_flag)
+            ids, number = ",".join(self._message_id(offset) for offset, _ in stored), stored[0][1]
+        key = properties.get(P.UNIQ_KEY) or parse_properties(first_text).get(P.UNIQ_KEY, "")
+        return self._answer_ext(ids, queue.queue_id, number, key), wait and waits_for(properties)
+
+    def _put_items(
+        self,
+        session: Session,
+        header: SendMessageHeader | SendMessageHeaderV2,
+        queue: ConsumeQueue,
+        items: list[BatchItem],
+        sys_flag: int,
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """Store the messages of a batch one by one; their places, and whether one waits. Raises `_Refused`."""
         born_host = host_of(session.link.peer)
         size, wait = 0, False
         batch: list[Message] = []
@@ -401,9 +437,7 @@ class SendProcessor:
         self.store.reserve(size + 1)
         stored = self.put(batch, session)
         assert len(stored) == len(batch), "the room was reserved"
-        key = properties.get(P.UNIQ_KEY) or parse_properties(items[0].properties).get(P.UNIQ_KEY, "")
-        ids = ",".join(self._message_id(offset) for offset, _ in stored)
-        return self._answer_ext(ids, queue.queue_id, stored[0][1], key), wait and waits_for(properties)
+        return stored, wait
 
     def _answer_ext(
         self, msg_id: str, queue_id: int, queue_offset: int, unique_key: str | None
@@ -514,6 +548,14 @@ class SendProcessor:
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}
         session.answer(request, code, remark, ext)
+
+
+def _split(body: bytes) -> list[BatchItem]:
+    """The items of a batch. Raises `_Refused`."""
+    try:
+        return split_batch(body)
+    except MalformedBatch as exc:
+        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
 
 
 def _disk_full(why: str | None) -> tuple[int, str]:

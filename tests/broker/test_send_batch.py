@@ -1,9 +1,14 @@
 """Batches: one request, many records, all or none."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from broker.send_batch import AlikeBatches
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.properties import tags_code
@@ -13,9 +18,11 @@ from tests.broker.harness import (
     FlushGate,
     InProcess,
     batch_of,
+    config_of,
     send_ext,
     taken,
     text_of,
+    without_fsync,
 )
 
 StartBroker = Callable[..., InProcess]
@@ -159,3 +166,89 @@ def test_a_batch_waits_if_any_of_its_messages_does(
     client.ask(BATCH, send_ext("T", properties={"WAIT": around}), body)
     assert [c.code for c in client.answers()] == ([] if waits else [0])
     flush_gate.open()
+
+
+_item_properties = st.sampled_from(
+    ["", "UNIQ_KEY\x01K%d", "UNIQ_KEY\x01K%d\x02TAGS\x01A", "TAGS\x01%d\x02", "WAIT\x01false\x02K\x01%d", "DELAY\x01%d",
+     "XDELAY\x01%d", "TAGS\x01\x02k\x01%d", "é%d", "TRAN_MSG\x01false\x02k\x01%d"]
+)  # fmt: skip
+_unlike = st.sampled_from([None, "flag", "size", "properties", "body size", "bytes", "cut", "no text"])
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(1, 12),
+    size=st.sampled_from([0, 1, 40]),
+    text=_item_properties,
+    unlike=_unlike,
+    place=st.floats(0, 1, exclude_max=True),
+    ext=st.sampled_from([{}, {"sysFlag": 1}, {"reconsumeTimes": 2}, {"properties": ""}, {"properties": "DELAY\x011"}]),
+    flag=st.sampled_from([0, 7, -1]),
+    filled=st.integers(0, 3),
+)  # fmt: skip
+def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    size: int,
+    text: str,
+    unlike: str | None,
+    place: float,
+    ext: dict[str, Any],
+    flag: int,
+    filled: int,
+) -> None:
+    odd = int(place * count)
+    items = []
+    for n in range(count):
+        filler, properties, own = b"x" * size, (text % n if "%" in text else text).encode(), flag
+        if n == odd:
+            own += unlike == "flag"
+            filler += b"y" * (unlike == "size")
+            properties += b"z" * (unlike == "properties")
+            properties = properties[:-1] + b"\xff" if unlike == "no text" and properties else properties
+            if unlike == "body size" and properties:  # of the same size in all
+                filler, properties = filler + b"y", properties[:-1]
+        items.append(BatchItem(own, filler, properties))
+    body = encode_batch(items)
+    if unlike == "bytes":
+        at = int(place * len(body))
+        body = body[:at] + bytes([body[at] ^ 0x41]) + body[at + 1 :]
+    elif unlike == "cut":
+        body = body[: int(place * len(body))]
+    outcomes = []
+    for quick in (True, False):
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            if not quick:
+                patch.setattr(AlikeBatches, "cut", lambda *_: None)
+            without_fsync(patch)
+            config = config_of(tmp_path_factory.mktemp("batch"), mappedFileSizeCommitLog=128 << 10)
+            running = stack.enter_context(InProcess(config))
+            client = running.connect()
+            for _ in range(filled):  # up to near the end of a segment
+                client.send("T", b"f" * 43_000)
+            answer = client.call(BATCH, send_ext("T", **ext), body)
+            client.send("T", b"and on")
+            records = running.stored("T")
+            queue = running.broker.store.find_queue("T", 0)
+            assert queue is not None
+            entries = [queue.read(n) for n in range(queue.readable)]
+            facts = [
+                (r.offset, r.queue_offset, r.flag, r.sys_flag, r.born_timestamp, r.born_host, r.reconsume_times, r.body,
+                 r.properties if r.body != b"and on" and r.body[:1] != b"f" else None)
+                for r in records
+            ]  # fmt: skip
+            outcomes.append((answer.code, answer.remark, answer.ext, facts, entries, queue.max_physical))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_batch_of_many_alike_messages_takes_the_quick_way(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.connect()
+    client.send("T")
+    monkeypatch.setattr("broker.send.split_batch", None)
+    tagged = text_of({"UNIQ_KEY": "K", "TAGS": "A"}).encode()
+    body = encode_batch(BatchItem(0, one, tagged) for one in (b"a", b"b", b"c"))
+    assert client.call(BATCH, send_ext("T"), body).code == 0
+    assert [r.body for r in running.stored("T")[1:]] == [b"a", b"b", b"c"]
