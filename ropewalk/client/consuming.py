@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ropewalk.client.addresses import AddressRing, parse_address_list
 from ropewalk.client.bodies import packed_body
@@ -28,8 +28,8 @@ from ropewalk.client.membership import (
     heartbeat_request,
     members_request,
 )
-from ropewalk.client.messages import PULL_STATUSES, Message, PullResult, PullStatus, command_of, send_request
-from ropewalk.client.received import ReceivedMessage, TopicQueue
+from ropewalk.client.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
+from ropewalk.client.received import ReceivedMessage, TopicQueue, received_all
 from ropewalk.client.routes import MASTER_ID, Queue
 from ropewalk.client.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -48,7 +48,6 @@ from ropewalk.format.headers import (
 )
 from ropewalk.format.names import RETRY_PREFIX, check_group
 from ropewalk.format.properties import P
-from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 
 ConsumeFrom = Literal["first", "last"] | int
@@ -81,6 +80,14 @@ class ConsumerIdentity:
     @property
     def retry_topic(self) -> str:
         return RETRY_PREFIX + self.group
+
+
+class Pulled(NamedTuple):
+    """What one pull brought of what is wanted, and where to go on."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    next_offset: int
 
 
 class ConsumerCore:
@@ -255,19 +262,22 @@ class ConsumerCore:
         )
         return address, command_of(RequestCode.PULL_MESSAGE, header)
 
-    def read_pull(self, queue: TopicQueue, answer: Command) -> PullResult:
+    def read_pull(self, queue: TopicQueue, answer: Command) -> Pulled:
         """Make sense of a pull's answer; remembers where the broker wants the next pull. Raises what it refused."""
         status = PULL_STATUSES.get(answer.code)
         if status is None:
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
         self._pull_from[queue] = header.suggest_which_broker_id
-        records = decode_records(answer.body) if status is PullStatus.FOUND else []
-        return PullResult(status, records, header.next_begin_offset, header.min_offset, header.max_offset)
+        messages = received_all(answer.body, queue) if status is PullStatus.FOUND else []
+        subscription = self.subscription(queue.topic)
+        if subscription.tags:
+            messages = [message for message in messages if subscription.wants(message.tags)]
+        return Pulled(status, messages, header.next_begin_offset)
 
     def pull(
         self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
-    ) -> Steps[PullResult]:
+    ) -> Steps[Pulled]:
         """Read on, and let the broker hold the answer for `suspend_ms` while there is nothing."""
         yield from self.directory.route(queue.topic)
         address, command = self.pull_command(queue, offset, max_count, suspend_ms, committable)

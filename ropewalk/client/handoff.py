@@ -54,6 +54,15 @@ class Handoff(Generic[T]):
         self._wake_one()
         return item
 
+    def take_nowait(self) -> T | None:
+        """The next item, if there is one."""
+        if not self._items:
+            return None
+        item = self._items.popleft()
+        if self._idle:
+            self._wake_one()
+        return item
+
     def _wake_one(self) -> None:
         if self._items and self._idle:
             self._idle.pop().set()

@@ -6,8 +6,9 @@ offset, else where `consume_from` says. `poll` moves it, `commit` records it, `s
 
 A poll looks into every queue in turn and returns what the first one has that has something. If none has, it asks all
 of them at once, with the broker holding the answers, until one comes or the time is up. Before it returns messages it
-sends the first question of the next poll, so that the broker finds the answer while the program handles these: one
-batch ahead, and no more. What was read ahead counts only if the next poll asks for the same; a seek makes it nothing.
+asks what the same queue has next, so that the broker finds the answer while the program handles these and those of the
+queues between: one batch ahead for each of `AHEAD_MAX` queues, and no more. What was read ahead counts only if the poll
+whose turn it is asks for the same; a seek makes it nothing.
 
 A queue whose broker cannot be asked is left out of a poll that can ask another one.
 """
@@ -15,12 +16,12 @@ A queue whose broker cannot be asked is left out of a poll that can ask another 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from ropewalk.client.consuming import PULL_MARGIN_S, ConsumerCore
+from ropewalk.client.consuming import PULL_MARGIN_S, ConsumerCore, Pulled
 from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import PullResult
-from ropewalk.client.received import ReceivedMessage, TopicQueue, received
+from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.steps import Ask, Steps, ask, ask_any, send_ahead, take_ahead
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
@@ -29,6 +30,8 @@ from ropewalk.format.remoting import Command
 HOLD_MS_MAX = 15_000
 HOLD_MS_MIN = 20
 """Below this a hold costs more than it waits."""
+AHEAD_MAX = 8
+"""Queues whose next messages are on their way while the program handles others."""
 
 
 class _Question(NamedTuple):
@@ -47,8 +50,8 @@ class PullCore:
         self._clock = clock
         self._positions: dict[TopicQueue, int | None] = {}
         self._turn = 0
-        self._ahead: tuple[_Question, int] | None = None
-        """What was read ahead, and the ticket for it."""
+        self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
+        """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -100,6 +103,8 @@ class PullCore:
         Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
         deadline = self._clock() + timeout_s
+        for gone in [queue for queue in self._ahead if queue not in self._positions]:
+            yield from self._drop_ahead(gone)
         queues = self._in_turn()
         self._turn += 1
         failure: RopewalkError | None = None
@@ -112,7 +117,7 @@ class PullCore:
                 failure = exc
                 continue
             if found:
-                yield from self._look_ahead(max_count)
+                yield from self._look_ahead(queue, max_count)
                 return found
         while queues:
             remaining_ms = int((deadline - self._clock()) * 1000)
@@ -155,33 +160,39 @@ class PullCore:
         position = yield from self.position(queue)
         question = _Question(queue, position, max_count)
         answer = yield from self._answer_ahead(question)
-        if answer is None:
+        # An answer without messages is as old as its question: what has come since would be missed.
+        if answer is None or answer.code != ResponseCode.SUCCESS:
             answer = yield from ask(*(yield from self._ask(question, 0)))
         return self._accept(queue, self._consumer.read_pull(queue, answer))
 
-    def _look_ahead(self, max_count: int) -> Steps[None]:
-        """Ask what the next poll will ask first. Whether that works is for the next poll to find out."""
-        queue = self._in_turn()[0]
+    def _look_ahead(self, queue: TopicQueue, max_count: int) -> Steps[None]:
+        """Ask what a later poll will ask. Whether that works is for that poll to find out."""
         position = self._positions[queue]
-        if position is None:
+        if position is None or len(self._ahead) >= AHEAD_MAX:
             return
         question = _Question(queue, position, max_count)
         try:
             ticket = yield from send_ahead((yield from self._ask(question, 0)))
         except RopewalkError:
             return
-        self._ahead = question, ticket
+        self._ahead[queue] = question, ticket
 
     def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
         """The answer that was fetched ahead, if there is one and this is its question."""
-        if self._ahead is None:
+        asked, ticket = self._ahead.pop(question.queue, (None, 0))
+        if asked is None:
             return None
-        (asked, ticket), self._ahead = self._ahead, None
         try:
             answer = yield from take_ahead(ticket)
         except (Unreachable, OutcomeUnknown):
             return None
         return answer if asked == question else None
+
+    def _drop_ahead(self, queue: TopicQueue) -> Steps[None]:
+        """What was asked ahead of a queue is not wanted any more."""
+        _, ticket = self._ahead.pop(queue)
+        with suppress(Unreachable, OutcomeUnknown):
+            yield from take_ahead(ticket)
 
     def _wait(
         self, queues: list[TopicQueue], max_count: int, hold_ms: int
@@ -216,9 +227,7 @@ class PullCore:
         address, command = self._consumer.pull_command(queue, offset, max_count, hold_ms)
         return Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S)
 
-    def _accept(self, queue: TopicQueue, result: PullResult) -> list[ReceivedMessage]:
+    def _accept(self, queue: TopicQueue, pulled: Pulled) -> list[ReceivedMessage]:
         """Move on past what was read, and return what of it is wanted."""
-        subscription = self._consumer.subscription(queue.topic)
-        messages = [received(record, queue) for record in result.records]
-        self._positions[queue] = result.next_offset
-        return [message for message in messages if subscription.wants(message.tags)]
+        self._positions[queue] = pulled.next_offset
+        return pulled.messages

@@ -293,7 +293,7 @@ class AsyncPushConsumer:
                     self._locks,
                     round(shown_ms + reader.locked_at * 1000) if self._locks else 0,
                     reader.pulled_ms,
-                    reader.handled_ms,
+                    round(shown_ms + reader.handled_at * 1000) if reader.handled_at else 0,
                 )
             )
         return states
@@ -475,23 +475,32 @@ class AsyncPushConsumer:
             self._arrivals.put([(reader, cache, message) for message in messages])
 
     async def _work(self) -> None:
+        # HOT: the clock is looked at once a message, and nothing is waited for that is there.
         arrivals = self._arrivals
-        turn_ends = clock() + TURN_S
+        now = clock()
+        turn_ends = now + TURN_S
         while True:
-            reader, cache, message = await arrivals.take()
+            arrival = arrivals.take_nowait()
+            if arrival is None:
+                arrival = await arrivals.take()
+                now = clock()
+            reader, cache, message = arrival
             if not reader.begin(cache):
                 continue
-            finished = False
+            began, finished = now, False
             try:
-                failure = await self._call(message)
+                failure = await self._called(message)
+                now = clock()
+                reader.tally.handled(now, now - began, ok=failure is None)
                 finished = failure is None or await self._give_back(reader, message, failure)
             finally:
-                reader.end(cache, message if finished else None)
+                reader.end(cache, message if finished else None, now)
             if not finished:
                 self._tasks.start_soon(self._again, reader, cache, message)
-            if clock() > turn_ends:
+            if now > turn_ends:
                 await anyio.lowlevel.checkpoint()
-                turn_ends = clock() + TURN_S
+                now = clock()
+                turn_ends = now + TURN_S
 
     async def _again(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
         await anyio.sleep(GIVE_BACK_PAUSE_S)

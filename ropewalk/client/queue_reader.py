@@ -15,14 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
-import msgspec
 
 from ropewalk.client.anyio_links import AsyncLinks
 from ropewalk.client.consuming import ConsumerCore
 from ropewalk.client.machine import clock, now_ms
 from ropewalk.client.messages import PullStatus
 from ropewalk.client.queue_cache import QueueCache
-from ropewalk.client.received import ReceivedMessage, TopicQueue, received
+from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.tally import Tally
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
@@ -72,7 +71,8 @@ class QueueReader:
         self.released = False
         self.pulled_ms = 0
         """When the last pull was answered, in milliseconds since 1970; 0 for never."""
-        self.handled_ms = 0
+        self.handled_at = 0.0
+        """When a handler last came to its end, by `clock`; 0 for never."""
         self._core = core
         self._links = links
         self._arrived = arrived
@@ -122,7 +122,7 @@ class QueueReader:
             )
         )
         self.pulled_ms = now_ms()
-        self.tally.pulled(clock(), clock() - began, len(result.records))
+        self.tally.pulled(clock(), clock() - began, len(result.messages))
         if cache.dropped:
             return  # sent elsewhere meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -131,15 +131,9 @@ class QueueReader:
             self.cache = self._new_cache(result.next_offset)
             self._notify()
             return
-        subscription, queue = self._core.subscription(self.queue.topic), self.queue
-        messages = [
-            message
-            for record in result.records
-            if subscription.wants((message := received(record, queue)).tags)
-        ]
-        cache.add(messages, result.next_offset)
-        if messages:
-            self._arrived(self, cache, messages)
+        cache.add(result.messages, result.next_offset)
+        if result.messages:
+            self._arrived(self, cache, result.messages)
         self._notify()
 
     def go_to(self, offset: int) -> None:
@@ -166,13 +160,14 @@ class QueueReader:
         self._at_work += 1
         return True
 
-    def end(self, cache: QueueCache, message: ReceivedMessage | None) -> None:
+    def end(self, cache: QueueCache, message: ReceivedMessage | None, now: float) -> None:
         """The worker is through. `message`, unless it has to be handled again, is finished."""
         self._at_work -= 1
-        self.handled_ms = now_ms()
+        self.handled_at = now
         if message is not None and not cache.dropped:
             cache.finish(message)
-        self._notify()
+        if self._waiting:
+            self._notify()
 
     async def handle_in_order(
         self,
@@ -196,10 +191,10 @@ class QueueReader:
             finished = False
             try:
                 again = tries.get(message.queue_offset, 0)
-                attempt = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + again)
+                attempt = message.tried_again(again) if again else message
                 finished = await handle(attempt) or await give_up(attempt)
             finally:
-                self.end(cache, message if finished else None)
+                self.end(cache, message if finished else None, clock())
             if finished:
                 tries.pop(message.queue_offset, None)
             else:

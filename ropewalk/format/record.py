@@ -35,6 +35,7 @@ from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
 
 __all__ = [
     "CRC_PROPERTY_SIZE",
+    "HEAD_V4",
     "MAGIC_BLANK",
     "MAGIC_V1",
     "MAGIC_V2",
@@ -80,7 +81,8 @@ def _head(born_host_size: int, store_host_size: int) -> Struct:
 
 
 _HEADS: Final = {(born, store): _head(born, store) for born in (8, 20) for store in (8, 20)}
-_HEAD_V4: Final = _HEADS[8, 8]
+HEAD_V4: Final = _HEADS[8, 8]
+"""What stands in front of the body of a record with IPv4 hosts."""
 # By the two bits of the sys flag.
 _HEAD_BY_BITS: Final = {
     (MessageSysFlag.BORN_HOST_V6 if born == 20 else 0)
@@ -183,7 +185,7 @@ def encode_record(
     # One comparison for nearly every record; only then the question which of the three it was.
     if properties_size > PROPERTIES_SIZE_MAX or topic_size > 0x7FFF or size > 0x7FFFFFFF:
         raise LocalProtocolError(f"too long: topic {topic_size}, properties {properties_size}, record {size}")
-    head = _HEAD_V4
+    head = HEAD_V4
     sys_flag &= ~_V6_BITS
     if len(born_host) != 8 or len(store_host) != 8:
         head, v6_bits = _head_for(born_host, store_host)
@@ -328,9 +330,9 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
     room = len(buffer) - position
     if room < RECORD_SIZE_MIN or position < 0:
         return None
-    fields = _HEAD_V4.unpack_from(buffer, position)
+    fields = HEAD_V4.unpack_from(buffer, position)
     size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag = fields[:8]
-    body_start = position + _HEAD_V4.size
+    body_start = position + HEAD_V4.size
     body_end = body_start + fields[14]
     end = position + size
     if (
