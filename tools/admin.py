@@ -57,7 +57,7 @@ def lag(
     group: Annotated[
         str | None,
         typer.Argument(
-            metavar="[GROUP]",
+            metavar="GROUP",
             help="Its queues, one by one. Without it: all groups.",
             autocompletion=complete_group,
         ),
@@ -88,7 +88,7 @@ def connections(
     admin: Admin,
     group: Annotated[
         str | None,
-        typer.Argument(metavar="[GROUP]", help="Only this group.", autocompletion=complete_group),
+        typer.Argument(metavar="GROUP", help="Only this group.", autocompletion=complete_group),
     ] = None,
     *,
     as_json: bool,

@@ -43,7 +43,7 @@ cluster_app = typer.Typer(
 WhichBroker = Annotated[
     str | None,
     typer.Argument(
-        metavar="[BROKER]",
+        metavar="BROKER",
         help="Its name, or the address of one of its members. Without it: all there are.",
         autocompletion=complete_broker,
     ),
@@ -208,7 +208,7 @@ def config_set(
     admin: Admin,
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE...", help="One or more.", autocompletion=complete_changeable),
+        typer.Argument(metavar="KEY=VALUE", help="One or more.", autocompletion=complete_changeable),
     ],
     broker: Broker = None,
     cluster: Cluster = None,

@@ -339,7 +339,7 @@ def update(
 def delete(
     admin: Admin,
     groups: Annotated[
-        list[str], typer.Argument(metavar="GROUP...", help="One or more.", autocompletion=complete_group)
+        list[str], typer.Argument(metavar="GROUP", help="One or more.", autocompletion=complete_group)
     ],
     keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep how far it has come.")] = False,
     cluster: Cluster = None,

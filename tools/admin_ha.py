@@ -63,7 +63,7 @@ Force = Annotated[
 MemberAddress = Annotated[str, typer.Argument(metavar="HOST:PORT", help="A member, by its broker port.")]
 SomeBroker = Annotated[
     str | None,
-    typer.Argument(metavar="[BROKER]", help="Only this broker's group.", autocompletion=complete_broker),
+    typer.Argument(metavar="BROKER", help="Only this broker's group.", autocompletion=complete_broker),
 ]
 
 
@@ -143,8 +143,8 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
 
 def _link(each: StandingMessage, master: StandingMessage | None) -> str:
     if each.role != SLAVE:
-        counted = sum(slave.counts for slave in each.slaves)
-        return f"{len(each.slaves)} slaves, {counted} counted"
+        counting = sum(slave.counts for slave in each.slaves)
+        return f"{counted(len(each.slaves), 'slave')}, {counting} counted"
     if master is None:
         return "no master" if not each.has_master else f"{each.link}, of a master that does not answer here"
     return each.link

@@ -355,7 +355,7 @@ def perm(
 def delete(
     admin: Admin,
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", help="One or more.", autocompletion=complete_topic)
+        list[str], typer.Argument(metavar="TOPIC", help="One or more.", autocompletion=complete_topic)
     ],
     cluster: Cluster = None,
     yes: Yes = False,

@@ -36,6 +36,7 @@ from tools.output import (
     print_json,
     print_table,
     report_error,
+    show_flags_bare,
     telling,
 )
 
@@ -45,6 +46,7 @@ FAMILIES = {
     "admin": "tools.admin",
     "bench": "tools.bench.cli",
     "drill": "tools.drill.cli",
+    "pipeline": "tools.pipeline",
     "store": "tools.store_commands",
 }
 """Command families that are handed over, and the module of each: it is imported when one of its commands is."""
@@ -52,6 +54,10 @@ FAMILIES = {
 
 class Families(typer.core.TyperGroup):
     """The top of the command tree. While a shell asks for completions, it looks into the families too."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        show_flags_bare(self)
+        return super().make_context(*args, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -337,7 +343,10 @@ def produce(
         parse = parser(stamp, json_lines=json_lines)
         given = read_arguments(messages, parse) if messages else []
         lines = None if given else LineSource(_open_input(file, opened), parse, interrupts)
-        progress = opened.enter_context(ProgressLine(f"to {topic}", lines.size if lines else None))
+        # Who types the messages needs the terminal for that, and sees how many there are.
+        typed = lines is not None and file is None and sys.stdin.isatty()
+        bar = ProgressLine(f"to {topic}", lines.size if lines else None, enabled=not typed)
+        progress = opened.enter_context(bar)
         client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def on_progress(so_far: Report) -> None:
@@ -385,7 +394,7 @@ def consume(
     topics: Annotated[
         list[str],
         typer.Argument(
-            metavar="TOPIC...",
+            metavar="TOPIC",
             help="One or more, or patterns such as 'order*' (in quotes).",
             autocompletion=_complete_topic,
         ),
@@ -627,5 +636,6 @@ def _hand_over(sub_app: typer.Typer, context: typer.Context, *, family: str = ""
     """
     command = typer.main.get_group(sub_app)
     command.context_settings.setdefault("help_option_names", CONTEXT["help_option_names"])
+    show_flags_bare(command)
     words = " ".join(filter(None, (context.info_name, family)))
     command.main(args=list(context.args[bool(family) :]), prog_name=f"ropewalk {words}")

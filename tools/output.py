@@ -196,6 +196,19 @@ def hint_for(exc: RopewalkError) -> str | None:
     return None
 
 
+def show_flags_bare(command: Any, parent: typer.Context | None = None) -> None:
+    """Have the help of a command, and of all below it, say `--json` and not `--json <bool>`.
+
+    What stands behind an option is what is to be written there, and behind a flag nothing is.
+    """
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        show_flags_bare(inner, context)
+
+
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
     """Read repeated `name=value` options. Raises `UsageError`."""
     parsed: dict[str, str] = {}

@@ -145,7 +145,7 @@ def test_metadata_follows_at_once_and_offsets_never_go_back(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_watcher_fails_over_by_itself_and_says_so(tmp_path: Path) -> None:
     with group_of(tmp_path, "b") as group:
-        assert group.admin("status", BROKER)[0]["link"] == "1 slaves, 1 counted"
+        assert group.admin("status", BROKER)[0]["link"] == "1 slave, 1 counted"
         with Load(group, "demo") as load:
             load.until(20)
         watching = subprocess.Popen(

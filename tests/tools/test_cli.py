@@ -56,7 +56,9 @@ def test_every_command_explains_itself(ropewalk: RunCommand, words: tuple[str, .
     ended = ropewalk(*words)
     assert ended.status == 0
     name = " ".join(word for word in words if not word.startswith("-"))
-    assert f"Usage: ropewalk {name}" in ended.out.decode()
+    text = ended.out.decode()
+    assert f"Usage: ropewalk {name}" in text
+    assert "<bool>" not in text and "...}" not in text, "a flag takes no value, and a list one ellipsis"
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("produce",), ("consume", "--from"), ("store", "nonsense")])
@@ -76,6 +78,13 @@ def test_without_a_name_server_a_client_says_how_to_start_one(
     as_json = ropewalk(*words, "-n", address, "--json")
     assert as_json.status == 1
     assert as_json.errors.startswith('{"error":"no name server at ')
+
+
+def test_without_a_name_server_a_load_says_what_every_client_says(ropewalk: RunCommand) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    ended = ropewalk("bench", "produce", "-n", address)
+    assert (ended.status, ended.out) == (1, b"")
+    assert ended.errors == ropewalk("pull", "T", "-n", address).errors
 
 
 def test_a_broker_in_the_place_of_a_name_server_is_told_apart(

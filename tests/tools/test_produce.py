@@ -1,5 +1,6 @@
 import json
 import os
+import pty
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.tools.conftest import RunCommand, command_environment, command_line
 from tools import produce as produce_module
 from tools.interrupts import Interrupts
+from tools.output import PROGRESS_AFTER_S
 from tools.produce import BATCH_BYTES_MAX, Report, Sender, choose_queues, produce
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -413,3 +415,22 @@ def wait_until(condition: object) -> None:
 
 def as_lines(documents: list[dict[str, object]]) -> bytes:
     return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def test_no_progress_is_drawn_over_what_is_typed(cluster: FakeCluster) -> None:
+    cluster.create_topic("T")
+    ours, theirs = pty.openpty()
+    environment = command_environment(cluster.address) | {"TERM": "xterm"}
+    with subprocess.Popen(
+        command_line("produce", "T"), stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = os.read(ours, 1000)  # that it reads from the terminal
+        time.sleep(PROGRESS_AFTER_S + 0.2)
+        os.write(ours, b"typed\n\x04")
+        while not shown.endswith(b"s)\r\n"):
+            shown += os.read(ours, 1000)
+        assert process.wait(10) == 0
+    os.close(ours)
+    _, *lines = shown.decode().splitlines()
+    assert lines[0] == "typed" and lines[-1].startswith("1 message acknowledged in ") and len(lines) == 2

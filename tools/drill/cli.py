@@ -68,7 +68,7 @@ def run(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...",
+            metavar="NAME",
             help="Drills to run, one after the other, or `all`.",
             autocompletion=lambda: [*(drill.name for drill in DRILLS), "all"],
         ),
