@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,12 @@ from store.rescue import Outcome, recover_store, try_start
 from store.segment import Segment
 from store.trial import TrialDisk
 from store.verify import Finding, Verification
-from tools.output import UsageError
+from tools.consume import time_text
+from tools.output import UsageError, counted
 
 Progress = Callable[[int, int], None]
 _COPY_STEP = 8 << 20
+_EXITS = {"clean": "left in order", "abnormal": "left without a farewell: the next start reads its end again"}
 
 
 def find_store(directory: Path, config_file: Path | None = None, others: Sequence[Path] = ()) -> Layout:
@@ -322,6 +324,37 @@ def store_info(layout: Layout) -> dict[str, Any]:
     finally:
         log.close(keep_spare=True)
         disk.close()
+
+
+def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What `store_info` found of the store as a whole, in words."""
+    yield "directory", document["directory"]
+    # A running broker's store looks like one that was left without a farewell.
+    yield "state", "a broker has it open" if document["inUse"] else f"closed, {_EXITS[document['lastExit']]}"
+    files = f"{counted(document['segments'], 'file')} of {counted(document['segmentSize'], 'byte')}"
+    yield "log", f"offset {document['logStart']} to {document['logEnd']}, in {files}"
+    if document["firstStored"] is not None and document["lastStored"] is not None:
+        yield "stored", f"{time_text(document['firstStored'])} to {time_text(document['lastStored'])}"
+    if document["queueFileSize"] is not None:
+        yield "queue files", f"{counted(document['queueFileSize'], 'byte')} each"
+    if document["index"] is not None:
+        slots, items = (
+            counted(document["index"]["slots"], "slot"),
+            counted(document["index"]["items"], "item"),
+        )
+        yield "key index", f"files of {slots} and {items}"
+    point = document["checkpoint"]
+    if point is not None:
+        parts = {"log": "physic", "queues": "logics", "key index": "index"}
+        told = {part: point[f"{name}_msg_timestamp"] for part, name in parts.items()}
+        yield (
+            "checkpoint",
+            ", ".join(f"{part}: {time_text(at) if at else 'none'}" for part, at in told.items()),
+        )
+    bound = document["bound"]
+    if bound is not None:
+        yield "on disk", f"log to offset {bound['flushed']}, queues to offset {bound['queues']}"
+    yield "checksums", f"of {counted(document['checksums'], 'file')} of the log"
 
 
 def _topics(layout: Layout, disk: TrialDisk, log: CommitLog) -> tuple[list[dict[str, Any]], int, int]:

@@ -321,24 +321,24 @@ def info(directory: Directory, config: ConfigFile = None, as_json: Json = False)
         return
     if document["inUse"]:
         note("a broker has this store open: what is shown may be older than what it serves")
-    plain = {name: value for name, value in document.items() if name != "topics"}
-    rows = [(name, _plain(name, value)) for name, value in plain.items()]
-    print_table(("what", "is"), rows)
-    columns = ("topic", "queue", "min", "next", "lastStored", "problem")
+    for name, text in store_care.info_facts(document):
+        print(f"{name:<15} {text}")
     if document["topics"]:
+        print()
         print_table(
-            columns, [[_plain(name, row.get(name)) for name in columns] for row in document["topics"]]
+            ("topic", "queue", "from", "to", "last stored", "problem"),
+            [
+                (
+                    row["topic"],
+                    row["queue"],
+                    row.get("min"),
+                    row.get("next"),
+                    time_text(row["lastStored"]) if row.get("lastStored") else None,
+                    row.get("problem"),
+                )
+                for row in document["topics"]
+            ],
         )
-
-
-def _plain(name: str, value: Any) -> str:
-    if value is None:
-        return "-" if name != "problem" else ""
-    if name in ("firstStored", "lastStored"):
-        return time_text(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
 
 
 def _shown(progress: ProgressLine) -> Callable[[int, int], None]:
