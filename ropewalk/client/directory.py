@@ -155,4 +155,4 @@ class Directory:
                 except OutcomeUnknown as exc:
                     failures.append(str(exc))
         self._name_servers.advance()
-        raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(failures)}")
+        raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(dict.fromkeys(failures))}")

@@ -30,7 +30,16 @@ from tools.bench.spec import (
     Spec,
 )
 from tools.interrupts import Interrupts
-from tools.output import INTERRUPTED, UsageError, counted, expected_errors, note, telling
+from tools.output import (
+    INTERRUPTED,
+    UsageError,
+    counted,
+    expected_errors,
+    hint_for,
+    note,
+    report_error,
+    telling,
+)
 
 DEFAULT_TOPIC = "ropewalk-bench"
 
@@ -273,7 +282,7 @@ def _failed(exc: Exception, *, as_json: bool) -> typer.Exit:
     if as_json:
         typer.echo(json.dumps({"valid": False, "void": str(exc)}))
     else:
-        typer.echo(f"bench: {exc}", err=True)
+        report_error(str(exc), hint_for(exc) if isinstance(exc, RopewalkError) else None)
     return typer.Exit(1)
 
 

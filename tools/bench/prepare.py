@@ -10,9 +10,11 @@ import time
 
 from ropewalk.client.addresses import Address, parse_address, parse_address_list
 from ropewalk.client.blocking import Connection
+from ropewalk.client.core import Unreachable
+from ropewalk.client.directory import NoNameServer
 from ropewalk.client.routes import parse_route
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError, error_for
+from ropewalk.errors import OutcomeUnknown, RopewalkError, error_for
 from ropewalk.format.remoting import Command
 from tools.bench.frames import OPAQUE_FIRST, SendPattern
 from tools.bench.link import POLL_S, Links, LoadFailed, now_us, parse_replies
@@ -45,6 +47,8 @@ def find_broker(name_servers: str, topic: str) -> Address:
                     masters = [broker.master for _, broker in sorted(brokers.items()) if broker.master]
                     if masters:
                         return parse_address(masters[0])
+        except (Unreachable, OutcomeUnknown) as exc:
+            trouble = NoNameServer(f"no name server at {address}: {exc}")
         except RopewalkError as exc:
             trouble = exc
     raise trouble or RopewalkError(f"no broker with id 0 is known to {name_servers}")
