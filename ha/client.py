@@ -29,6 +29,9 @@ log = structlog.get_logger("ha.client")
 
 _RETRY_FIRST_MS, _RETRY_MAX_MS = 200, 1_000
 _ERROR_RETRY_MS = 30_000
+_LAGGING = 1 << 20
+_LAGGING_REPORT_MS = 5
+"""How often a report is due while more than `_LAGGING` bytes are missing; each makes turns of both sides longer."""
 
 
 class ClientState(enum.Enum):
@@ -277,6 +280,8 @@ class HaClient:
             self._retry_pending()
         offset = self._reportable()
         if offset > self.reported and self.state is ClientState.TRANSFER:
+            if self.behind > _LAGGING and self._clock() - self.written_ms < _LAGGING_REPORT_MS:
+                return
             self.reported = offset
             self._send_report()
 

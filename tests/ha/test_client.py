@@ -142,6 +142,23 @@ def test_a_record_is_reported_when_all_of_it_is_here_and_once_a_turn(slave: Slav
     assert slave.turn() == []
 
 
+def test_far_behind_a_report_leaves_every_few_milliseconds_and_none_is_lost(slave: Slave, log: bytes) -> None:
+    slave.connect()
+    slave.reports()
+    one, two, three, four = sizes(log, 4)
+    slave.clock.ms += 5
+    slave.client.master_end = one + (1 << 20) + 1
+    assert slave.turn(slave.frame(log, 0, one)) == [one]
+    slave.client.master_end = two + (1 << 20) + 1
+    assert slave.turn(slave.frame(log, one, two)) == []
+    slave.clock.ms += 4
+    assert slave.turn() == []
+    slave.clock.ms += 1
+    assert slave.turn() == [two]
+    assert slave.turn(slave.frame(log, two, three)) == [three], "no more than 1 MiB is missing"
+    assert slave.turn(slave.frame(log, three, four)) == [four]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stream_cut_anywhere_makes_the_same_log(tmp_path: Path, log: bytes, seed: int) -> None:
     chance = random.Random(seed)
