@@ -38,6 +38,7 @@ _pack_entry = ENTRY.pack
 class ConsumeQueue:
     __slots__ = (
         "_disk",
+        "_read_last",
         "dirty",
         "directory",
         "file_size",
@@ -74,6 +75,7 @@ class ConsumeQueue:
         self.held: Any = None
         """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
         self._disk = disk
+        self._read_last: tuple[int, PagedFile] | None = None
 
     # -- append --------------------------------------------------------------------------------------
 
@@ -115,7 +117,10 @@ class ConsumeQueue:
         logical = queue_offset * ENTRY_SIZE
         position = logical % self.file_size
         size = min(count * ENTRY_SIZE, self.file_size - position)
-        return self._disk.open_paged(self._path(logical - position)), position, size
+        base, last = logical - position, self._read_last
+        if last is None or last[0] != base:
+            last = self._read_last = base, self._disk.open_paged(self._path(base))
+        return last[1], position, size
 
     def _path(self, file_base: int) -> Path:
         return self.directory / segment_name(file_base)

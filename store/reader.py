@@ -14,8 +14,6 @@ import enum
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import add
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from ropewalk.format.record import MAGIC_V1
@@ -252,13 +250,10 @@ class Reader:
     ) -> None:
         """The common read: no filter, and all of it inside the warm window of the map. HOT.
 
-        The same answer as the general way gives, at a third of its cost: 0.7 us a message instead of 2, and 0.3 where
-        nothing is in the way.
+        The same answer as the general way gives, at a third of its cost: 0.7 us a message instead of 2.
         """
         limits, find, identity = self.limits, self._log.find, _IDENTITY.unpack_from
         count_max, bytes_max = min(max_count, limits.memory_count), min(max_bytes, limits.memory_bytes)
-        if self._take_whole(result, entries[: count_max * ENTRY_SIZE], bytes_max, queue.queue_id):
-            return
         records: list[bytes] = []
         total, base, end = 0, 0, 0
         queue_id = queue.queue_id
@@ -286,31 +281,6 @@ class Reader:
             result.status = GetStatus.FOUND
         else:  # a stale entry: never serve what it points at, and do not stay on it either
             result.next_offset += 1
-
-    def _take_whole(self, result: GetResult, entries: bytes, bytes_max: int, queue_id: int) -> bool:
-        """Take all that these entries name, in a few C loops; False, with nothing done, if something is odd. HOT."""
-        offsets, sizes, _tags_codes = zip(*_iter_entries(entries), strict=True)
-        first, count = result.next_offset, len(offsets)
-        segment = self._log.find(offsets[0])
-        if segment is None or sum(sizes) > bytes_max or min(sizes) < _RECORD_SIZE_MIN:
-            return False
-        base, data = segment.base_offset, segment.map
-        ends = tuple(map(add, offsets, sizes))
-        if min(offsets) < base or max(ends) > segment.end_offset:
-            return False
-        places = [offset - base for offset in offsets]
-        named = zip(sizes, repeat(queue_id), range(first, first + count), offsets, strict=False)
-        if list(map(_IDENTITY.unpack_from, repeat(data), places)) != list(named):
-            return False
-        if ends[:-1] == offsets[1:]:
-            result.records = [data[places[0] : ends[-1] - base]]
-        else:
-            result.records = [data[place : end - base] for place, end in zip(places, ends, strict=True)]
-        result.count = count
-        result.next_offset = first + count
-        result.last_physical = offsets[-1]
-        result.status = GetStatus.FOUND
-        return True
 
     def _plan(
         self,
