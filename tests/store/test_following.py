@@ -12,7 +12,7 @@ import pytest
 from store.disk import MappedFile
 from store.following import Follower, StreamRejected
 from store.message_store import NO_LIMIT, MessageStore
-from tests.store.test_message_store import TroubledDisk
+from tests.store.disks import TroubledDisk
 from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, settle, wait_for, write_back
 
 

@@ -148,3 +148,19 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
 
 def queues(store: MessageStore) -> list[ConsumeQueue]:
     return [queue for by_id in store.queues.values() for queue in by_id.values()]
+
+
+def abandon(store: MessageStore) -> None:
+    """Drop a store as a dying process does, without a word to its files."""
+    for helper in (store._flusher, store._write_back.worker, store._ahead.worker):
+        assert helper is not None
+        helper.stop()
+    store.log.close(keep_spare=True)
+    store._disk.close()
+    store._disk.unlock(store._lock_fd)
+
+
+def damage(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)

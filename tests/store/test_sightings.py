@@ -1,0 +1,265 @@
+"""What stands at a place of the log: a record, a filler, zeros, or what nobody wrote; one by one, and in runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.properties import tags_code
+from ropewalk.format.record import decode_record, encode_blank, encode_host, encode_record
+from store.consume_queue import ConsumeQueue
+from store.disk import Disk
+from store.plain import note_plain, take_plain
+from store.recovery import Sight, Sighted, look
+
+V4 = encode_host("127.0.0.1", 1)
+V6 = encode_host("::1", 1)
+
+
+def segment_of(data: bytes, base: int = 0) -> object:
+    return SimpleNamespace(map=data, size=len(data), base_offset=base)
+
+
+def see(data: bytes, position: int = 0, base: int = 0) -> Sighted | Sight:
+    return look(segment_of(data, base), position)  # type: ignore[arg-type]
+
+
+def record(
+    *,
+    offset: int = 0,
+    topic: bytes = b"T",
+    body: bytes = b"body",
+    properties: bytes = b"TAGS\x01a\x02",
+    born_host: bytes = V4,
+    store_host: bytes = V4,
+    sys_flag: int = 0,
+    queue_id: int = 1,
+    queue_offset: int = 5,
+) -> bytes:
+    return encode_record(
+        topic,
+        queue_id,
+        0,
+        queue_offset,
+        offset,
+        sys_flag,
+        11,
+        born_host,
+        22,
+        store_host,
+        0,
+        0,
+        body,
+        properties,
+    )
+
+
+@given(
+    offset=st.integers(0, 2**40),
+    topic=st.text(
+        st.characters(codec="ascii", min_codepoint=48, max_codepoint=122), min_size=1, max_size=200
+    ),
+    body=st.binary(max_size=300),
+    tags=st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=20),
+    born_host=st.sampled_from([V4, V6]),
+    store_host=st.sampled_from([V4, V6]),
+    behind=st.binary(max_size=20),
+)
+def test_every_record_is_seen_as_the_reader_of_records_reads_it(
+    offset: int, topic: str, body: bytes, tags: str, born_host: bytes, store_host: bytes, behind: bytes
+) -> None:
+    properties = f"KEYS\x01k\x02TAGS\x01{tags}\x02".encode() if tags else b""
+    data = record(
+        offset=offset,
+        topic=topic.encode(),
+        body=body,
+        properties=properties,
+        born_host=born_host,
+        store_host=store_host,
+    )
+    read = decode_record(data)
+    seen = see(data + behind, base=offset)
+    assert isinstance(seen, Sighted)
+    assert (seen.offset, seen.size, seen.topic) == (read.offset, read.size, read.topic)
+    assert (seen.queue_id, seen.queue_offset) == (read.queue_id, read.queue_offset)
+    assert seen.store_timestamp == read.store_timestamp == 22
+    assert seen.tags_code == tags_code(tags)
+    assert seen.indexed
+
+
+PROPERTIES = st.lists(
+    st.tuples(
+        st.sampled_from(["TAGS", "KEYS", "XTAGS", "UNIQ_KEY"]), st.sampled_from(["", "a", "TAGS", "b c"])
+    ),
+    max_size=4,
+).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode())
+
+
+KINDS = st.tuples(
+    PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12),
+    st.sampled_from([0, 0, 0, 0x8]),
+    st.sampled_from([V4, V4, V4, V6]),
+    st.sampled_from([b"", b"body"]),
+)
+EVERYDAY = st.tuples(
+    st.sampled_from([b"", b"KEYS\x01k\x02", b"TAGS\x01a\x02", b"TAGS\x01b\x02", b"K\x01v\x02TAGS\x01a"]),
+    st.just(0),
+    st.just(V4),
+    st.sampled_from([b"", b"body", b"a longer body"]),
+)
+
+
+@settings(max_examples=300)
+@given(
+    kinds=st.lists(EVERYDAY, max_size=14).flatmap(lambda some: st.lists(KINDS, max_size=5).map(some.__add__)),
+    topics=st.lists(st.sampled_from([b"T", b"T", b"other"]), min_size=20, max_size=20),
+    queue_ids=st.lists(st.sampled_from([1, 1, 2]), min_size=20, max_size=20),
+    shows=st.booleans(),
+    damage=st.none() | st.tuples(st.floats(0, 0.999), st.integers(1, 255)),
+)
+def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
+    kinds: list[tuple[bytes, int, bytes, bytes]], topics: list[bytes], queue_ids: list[int], shows: bool,
+    damage: tuple[float, int] | None,
+) -> None:  # fmt: skip
+    data, plain = b"", dict[bytes, dict[int, ConsumeQueue]]()
+    queues = {
+        (topic, number): ConsumeQueue(topic, number, Path("nowhere"), 200, Disk())
+        for topic in ("T", "other")
+        for number in (1, 2)
+    }
+    for (topic, number), queue in queues.items():
+        example = see(record(topic=topic.encode(), queue_id=number))
+        assert isinstance(example, Sighted)
+        note_plain(example, queue, plain)
+    ends = dict.fromkeys(queues, 0)
+    everyday = (b"KEYS\x01k\x02", 0, V4, b"first")
+    for (properties, sys_flag, host, body), name, queue_id in zip(
+        [everyday, *kinds], topics, queue_ids, strict=False
+    ):
+        where = (name.decode(), queue_id)
+        data += record(
+            offset=len(data), topic=name, queue_id=queue_id, queue_offset=ends[where],
+            properties=properties, sys_flag=sys_flag, born_host=host, body=body,
+        )  # fmt: skip
+        ends[where] += 1
+    if damage is not None:
+        at = int(damage[0] * len(data))
+        data = data[:at] + bytes((data[at] ^ damage[1],)) + data[at + 1 :]
+    grown: dict[ConsumeQueue, None] = {}
+    segment = segment_of(data)
+    end, count, latest = take_plain(segment, 0, len(data), plain, None if shows else grown)  # type: ignore[arg-type]
+    at = newest = 0
+    ends = dict.fromkeys(queues, 0)
+    furthest = dict.fromkeys(queues, 0)
+    for _ in range(count):
+        seen = see(data[at:], base=at)
+        assert isinstance(seen, Sighted)
+        where = (seen.topic, seen.queue_id)
+        assert seen.queue_offset <= ends[where]
+        if seen.queue_offset == ends[where]:
+            assert queues[where].read(ends[where]) == (at, seen.size, seen.tags_code)
+            ends[where] += 1
+            furthest[where] = at + seen.size
+        at += seen.size
+        newest = max(newest, seen.store_timestamp)
+    assert (at, latest) == (end, newest)
+    assert {where: queue.max_physical for where, queue in queues.items()} == furthest
+    assert {where: queue.next_offset for where, queue in queues.items()} == ends
+    assert {where: queue.readable for where, queue in queues.items()} == (
+        ends if shows else dict.fromkeys(queues, 0)
+    )
+    assert grown.keys() == (set() if shows else {queues[where] for where, many in ends.items() if many})
+    if end < len(data) and damage is None:
+        stopped = see(data[end:], base=end)
+        properties, sys_flag, host, _body = kinds[count - 1]
+        # Whatever is not everyday is left to the look.
+        assert (
+            not (isinstance(stopped, Sighted) and properties)
+            or stopped.ends_in_zero
+            or sys_flag
+            or host == V6
+        )
+
+
+@given(data=st.binary(max_size=300), position=st.integers(0, 300))
+@example(data=bytes(8), position=0)
+@example(data=encode_blank(8), position=0)
+@example(data=record()[:90], position=0)
+def test_hostile_bytes_are_only_ever_a_sighting(data: bytes, position: int) -> None:
+    seen = see(data, min(position, len(data)))
+    assert isinstance(seen, (Sighted, Sight))
+
+
+@settings(max_examples=300)
+@given(
+    at=st.integers(0, 110),
+    patch=st.binary(min_size=1, max_size=8)
+    | st.sampled_from([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", bytes(4)]),
+    born_host=st.sampled_from([V4, V6]),
+)
+def test_a_patched_record_is_seen_only_where_the_reader_of_records_can_read_it(
+    at: int, patch: bytes, born_host: bytes
+) -> None:
+    data = bytearray(record(born_host=born_host))
+    data[at : at + len(patch)] = patch
+    del data[len(record(born_host=born_host)) :]
+    seen = see(bytes(data) + bytes(30))
+    if isinstance(seen, Sighted):
+        try:
+            read = decode_record(bytes(data))
+        except CorruptRecord:
+            pytest.fail(f"seen as {seen}, but it cannot be read")
+        assert (seen.topic, seen.queue_offset, seen.size) == (read.topic, read.queue_offset, read.size)
+
+
+@pytest.mark.parametrize("cut", range(1, len(record())))
+def test_a_record_torn_at_any_byte_shows_it(cut: int) -> None:
+    data = record()
+    seen = see(data[:cut] + bytes(len(data) - cut + 50))
+    assert seen in (Sight.BAD, Sight.BLANK) or (isinstance(seen, Sighted) and seen.ends_in_zero)
+
+
+@pytest.mark.parametrize("position", range(len(record())))
+def test_a_flipped_bit_in_body_or_lengths_is_bad(position: int) -> None:
+    data = bytearray(record(body=bytes(range(40)), properties=b""))
+    lengths_and_body = [*range(12), *range(28, 36), *range(84, 88 + 40), len(data) - 2, len(data) - 1]
+    if position in lengths_and_body:
+        data[position] ^= 0x40
+        assert see(bytes(data) + bytes(200)) is Sight.BAD
+
+
+@pytest.mark.parametrize("topic", [b"a/b", b"/", b"..", b".", b"a\0b", b"\xff\xfe"])
+def test_a_name_that_no_broker_took_and_no_directory_may_have_is_bad(topic: bytes) -> None:
+    assert see(record(topic=topic)) is Sight.BAD
+
+
+def test_a_record_that_says_it_stands_elsewhere_is_bad() -> None:
+    data = record(offset=1000)
+    assert isinstance(see(data, base=1000), Sighted)
+    assert see(data, base=0) is Sight.BAD
+
+
+@pytest.mark.parametrize(("sys_flag", "indexed"), [(0x0, True), (0x4, False), (0x8, True), (0xC, False)])
+def test_half_messages_and_rollbacks_have_no_queue_entry(sys_flag: int, indexed: bool) -> None:
+    seen = see(record(sys_flag=sys_flag))
+    assert isinstance(seen, Sighted)
+    assert seen.indexed is indexed
+
+
+def test_an_empty_tag_is_no_tag() -> None:
+    empty, none = see(record(properties=b"TAGS\x01\x02")), see(record(properties=b""))
+    assert isinstance(empty, Sighted)
+    assert isinstance(none, Sighted)
+    assert empty.tags_code == none.tags_code == 0
+
+
+def test_fillers_and_zeros_are_told_apart_from_garbage() -> None:
+    assert see(encode_blank(100) + bytes(92)) is Sight.FILLER
+    assert see(bytes(100)) is Sight.BLANK
+    assert see(b"\1" * 100) is Sight.BAD
+    assert see(bytes(7)) is Sight.BAD

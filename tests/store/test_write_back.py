@@ -1,0 +1,113 @@
+"""What tells the next start where to begin: the checkpoint and the bound file follow the log, and never run ahead."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import store.write_back
+from store.bound import decode_bound
+from store.commitlog import segment_name
+from store.disk import Disk
+from tests.store.worlds import (
+    World,
+    put,
+    queues,
+    settle,
+)
+
+
+def test_the_checkpoint_moves_on_under_steady_load(world: World) -> None:
+    """It tells what was true some seconds ago, or a busy broker would never write it."""
+    with world.opened() as store:
+        written = []
+        for _ in range(40):
+            world.clock.ms += 1000
+            put(store, [b"x"])
+            store.tick()
+            settle(store)
+            put(store, [b"y"])  # at no tick is everything flushed and written
+            path = world.root / "checkpoint"
+            if path.exists():
+                written.append(int.from_bytes(path.read_bytes()[8:16], "big"))
+        assert len(set(written)) >= 2
+        assert 0 < world.clock.ms - written[-1] <= 21_000
+
+
+def test_the_checkpoint_claims_queue_entries_only_after_they_were_synced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = Disk.sync_file
+
+    def sync_file(self: Disk, path: Path) -> None:
+        synced.append(path.name if path.is_file() else f"{path.name}/")
+        assert not (world.root / "checkpoint").exists()
+        real(self, path)
+
+    with world.opened() as store:
+        monkeypatch.setattr(Disk, "sync_file", sync_file)
+        put(store, [b"x"])
+        for _ in range(3):
+            world.clock.ms += 11_000
+            store.tick()
+            settle(store)
+        monkeypatch.undo()
+        assert (world.root / "checkpoint").exists()
+        assert set(synced) >= {segment_name(0), "0/", "T/", "consumequeue/"}
+
+
+def test_thousands_of_changed_queue_files_are_synced_by_one_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.write_back, "SYNC_SINGLY_MAX", 3)
+    calls: list[Path] = []
+    monkeypatch.setattr(Disk, "sync_file_system", lambda _self, path: calls.append(path))
+    with world.opened() as opened:
+        for queue_id in range(5):
+            put(opened, [b"x"], queue_id=queue_id)
+        for _ in range(3):
+            world.clock.ms += 11_000
+            opened.tick()
+            settle(opened)
+        assert calls
+
+
+def test_the_bound_claims_no_more_than_the_truth_at_any_moment(sync_world: World) -> None:
+    with sync_world.opened() as store:
+        for round_ in range(30):
+            sync_world.clock.ms += 150 + round_ * 40
+            put(store, [b"x" * 300] * 3, queue_id=round_ % 3)
+            store.tick()
+            store.run_completions()
+            bound = (
+                decode_bound((sync_world.root / "ropewalk" / "bound").read_bytes())
+                if (sync_world.root / "ropewalk" / "bound").exists()
+                else None
+            )
+            if bound is not None:
+                assert bound.flushed <= store.log.end_offset
+                assert bound.queues <= bound.flushed
+                assert not bound.clean
+                assert bound.entries <= sum(q.readable for q in queues(store))
+        settle(store)
+
+
+def test_a_clean_stop_leaves_no_trace_of_running(world: World) -> None:
+    with world.opened() as store:
+        assert (world.root / "abort").read_text() == str(os.getpid())
+        put(store, [b"x"] * 3)
+        end = store.log.end_offset
+    assert not (world.root / "abort").exists()
+    assert [p.name for p in (world.root / "commitlog").iterdir()] == [segment_name(0)]
+    bound = decode_bound((world.root / "ropewalk" / "bound").read_bytes())
+    assert bound is not None
+    assert (bound.clean, bound.end, bound.flushed, bound.queues) == (True, end, end, end)
+
+
+def test_a_store_that_was_never_written_can_be_closed_and_opened(world: World) -> None:
+    for _ in range(3):
+        with world.opened() as store:
+            assert (store.log.end_offset, store.recovered.end) == (0, 0)
