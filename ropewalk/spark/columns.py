@@ -23,7 +23,7 @@ from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import decode_host
 from ropewalk.spark.headers import Bools, Buffer, Headers, Ints
-from ropewalk.spark.property_columns import Pairs, as_text, cut_pairs, is_one_of, ranges_of
+from ropewalk.spark.property_columns import Pairs, as_text, cut_pairs, is_one_of, ranges_of, views_of
 from ropewalk.spark.row_filter import RowFilter
 from ropewalk.spark.schema import SchemaMismatch, Selection
 
@@ -57,6 +57,8 @@ _PAIR_COLUMNS: Final = {
     "key": b"KEYS",
     "uniqKey": b"UNIQ_KEY",
 }
+_BODIES: Final = frozenset({"body", "value"})
+_HOUR_MS: Final = 3_600_000
 # Both digits of each octet as one number, so that one look-up writes two characters.
 _HEX: Final = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
 
@@ -76,10 +78,23 @@ class Plan:
     """For the kafka preset: how many queues of a topic the brokers sorted before this one have."""
     batch_rows: int = 4096
     batch_bytes: int = 4 << 20
+    grouped: bool = False
+    """Rows of one topic stand together in their batch, by the hour they were stored in: for who writes them apart."""
+    body_views: bool = False
+    """Bodies come as views into the buffer, not as copies: for who writes them at once. Spark takes no views."""
 
     @property
     def checks_crc(self) -> bool:
         return self.check_crc or "crcOk" in self.selection
+
+    def arrow_schema(self) -> pa.Schema:
+        """What every batch of this plan looks like."""
+        schema = self.selection.arrow_schema()
+        if self.body_views:
+            for name in _BODIES & set(self.selection.names):
+                index = schema.get_field_index(name)
+                schema = schema.set(index, schema.field(index).with_type(pa.binary_view()))
+        return schema
 
 
 @dataclass(slots=True)
@@ -106,7 +121,8 @@ def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.Record
         piece.keep(~np.isin(piece.headers.positions, positions))
     if not len(piece.headers):
         return None, bad
-    schema = plan.selection.arrow_schema()
+    if plan.grouped:
+        piece.group()
     columns = [piece.column(name) for name in plan.selection.names]
     for name, column in zip(plan.selection.names, columns, strict=True):
         if name in plan.selection.required and column.null_count:
@@ -114,7 +130,7 @@ def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.Record
                 f"column {name} is declared NOT NULL, and {column.null_count} of the messages read have none: leave "
                 f"NOT NULL out of the schema"
             )
-    return pa.RecordBatch.from_arrays(columns, schema=schema), bad
+    return pa.RecordBatch.from_arrays(columns, schema=plan.arrow_schema()), bad
 
 
 class _Piece:
@@ -127,12 +143,16 @@ class _Piece:
         self.unpacked: dict[int, bytes] = {}
         """Bodies that were compressed, by the position of their record."""
         self.bad_positions: set[int] = set()
+        self.in_log = headers
+        """The same in the order of the log; rows may stand in another."""
+        self.order: Ints | None = None
+        """Which of those each row is of, if they do."""
 
     # -- which rows ----------------------------------------------------------------------------------
 
     def keep(self, mask: Bools) -> None:
         if not mask.all():
-            self.headers = self.headers.where(mask)
+            self.headers = self.in_log = self.headers.where(mask)
             for name in ("data", "topic", "properties", "pairs"):
                 self.__dict__.pop(name, None)
 
@@ -168,6 +188,18 @@ class _Piece:
                     rows &= (queue_ids != queue_id) | ((queue_offsets >= low) & (queue_offsets < high))
             mask |= rows
         return mask
+
+    def group(self) -> None:
+        """Have rows of one topic and hour stand together. Nothing is copied for it but what is taken anyway."""
+        codes = self.topic.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        hours = self.headers.of("store_time") // _HOUR_MS
+        if (codes == codes[0]).all() and (hours[1:] >= hours[:-1]).all():
+            return
+        self.order = np.lexsort((hours, codes))
+        self.headers = self.in_log.rows(self.order)
+        self.topic = self.topic.take(pa.array(self.order))
+        for name in ("properties", "pairs"):
+            self.__dict__.pop(name, None)
 
     # -- bodies --------------------------------------------------------------------------------------
 
@@ -210,34 +242,37 @@ class _Piece:
         ]
 
     def _bodies(self) -> pa.Array:
-        bodies = self._ranges(self.headers.body_start, self.headers.body_end)
+        if self.plan.body_views and not self.unpacked:
+            data, base = self.data
+            return views_of(data, self.headers.body_start - base, self.headers.body_end - base)
+        bodies = self._ranges(self.in_log.body_start, self.in_log.body_end)
         if self.unpacked:
             positions = self.headers.positions.tolist()
             mask = np.array([position in self.unpacked for position in positions])
             plain = [self.unpacked[position] for position in positions if position in self.unpacked]
             bodies = pc.replace_with_mask(bodies, pa.array(mask), pa.array(plain, pa.binary()))
-        return bodies
+        return bodies.cast(pa.binary_view()) if self.plan.body_views else bodies
 
     # -- columns -------------------------------------------------------------------------------------
 
     @cached_property
     def data(self) -> tuple[pa.Buffer, int]:
         """The bytes of this piece, and where they begin in the buffer: offsets in Arrow have 31 bits."""
-        start = int(self.headers.positions[0])
-        end = int(self.headers.properties_end[-1])
+        start = int(self.in_log.positions[0])
+        end = int(self.in_log.properties_end[-1])
         return pa.py_buffer(memoryview(self.buffer)[start:end]), start
 
     def _ranges(self, starts: Ints, ends: Ints) -> pa.Array:
         data, base = self.data
-        return ranges_of(data, starts - base, ends - base)
+        return ranges_of(data, starts - base, ends - base, self.order)
 
     @cached_property
     def topic(self) -> pa.Array:
-        return as_text(self._ranges(self.headers.topic_start, self.headers.topic_end))
+        return as_text(self._ranges(self.in_log.topic_start, self.in_log.topic_end))
 
     @cached_property
     def properties(self) -> pa.Array:
-        return self._ranges(self.headers.properties_start, self.headers.properties_end)
+        return self._ranges(self.in_log.properties_start, self.in_log.properties_end)
 
     @cached_property
     def pairs(self) -> Pairs:

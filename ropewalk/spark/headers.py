@@ -93,7 +93,10 @@ class Headers:
 
     def where(self, mask: Bools) -> Headers:
         """The records that the mask names."""
-        rows = np.flatnonzero(mask)
+        return self.rows(np.flatnonzero(mask))
+
+    def rows(self, rows: Ints) -> Headers:
+        """The records of these numbers, in this order."""
         return Headers(
             self.positions[rows],
             self.fields[rows],

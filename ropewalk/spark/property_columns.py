@@ -14,7 +14,7 @@ time, and where it is so no name needs to be looked up: twice as fast as the gen
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 
 from ropewalk.spark.headers import Bools, Ints
 
-__all__ = ["Pairs", "as_text", "cut_pairs", "is_one_of", "ranges_of"]
+__all__ = ["Pairs", "as_text", "cut_pairs", "is_one_of", "ranges_of", "views_of"]
 
 Octets = npt.NDArray[np.uint8]
+_INLINE_MAX: Final = 12
 
 
 class Pairs:
@@ -108,8 +109,8 @@ class Pairs:
         )
 
 
-def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
-    """The bytes of ascending ranges of a buffer, as a binary array of its own memory.
+def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints, order: Ints | None = None) -> pa.Array:
+    """The bytes of ascending ranges of a buffer, in this order or another, as a binary array of its own memory.
 
     The ranges and the gaps between them are made one array of twice the slots, without copying; taking every other
     slot then copies what is wanted. Offsets must stay below 2 GiB.
@@ -120,7 +121,33 @@ def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
     offsets[1 : 2 * count : 2] = ends
     offsets[-1] = offsets[-2] if count else 0
     slots = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), data])
-    return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64)))
+    return slots.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int64) if order is None else 2 * order))
+
+
+def views_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
+    """The bytes of any ranges of a buffer as a binary view array, which copies only what has twelve bytes or fewer.
+
+    A view: size | first four bytes | number of the buffer | where in it; or size | all of the bytes, zeros behind.
+    """
+    count = len(starts)
+    octets = np.frombuffer(data, np.uint8)
+    views = np.zeros((count, 4), np.int32)
+    sizes = ends - starts
+    views[:, 0] = sizes
+    views[:, 3] = starts
+    is_short = sizes <= _INLINE_MAX
+    if is_short.all():
+        short = np.arange(count)
+    else:
+        words = np.ndarray((len(octets) - 3,), np.int32, octets, strides=(1,))
+        short = np.flatnonzero(is_short)
+        views[:, 1] = words[np.minimum(starts, len(words) - 1)]
+    if len(short):
+        within = np.arange(_INLINE_MAX)
+        places = np.minimum(starts[short, None] + within, max(len(octets) - 1, 0))
+        inline = np.where(within < sizes[short, None], octets[places], 0).astype(np.uint8)
+        views[short, 1:] = inline.view(np.int32)
+    return pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views), data])
 
 
 def as_text(binary: pa.Array) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -141,6 +142,23 @@ def test_every_column_is_what_the_plain_reader_says(many: list[dict[str, Any]]) 
         assert row == expected_row(decode_record(data, position))
         position += row["storeSize"]
     assert (position, decoded.ended, decoded.damage) == (len(data), Ended.LIMIT, [])
+    # For a writer of files: the same rows, those of a topic and hour together, bodies not copied.
+    grouped = decode(data, batch_rows=5, grouped=True, body_views=True)
+    assert len(grouped.batches) == len(decoded.batches)
+    at = 0
+    for batch in grouped.batches:
+        assert batch.schema.field("body").type == pa.binary_view()
+        found = [row | {"properties": sorted(row["properties"])} for row in batch.to_pylist()]
+        wanted = rows[at : at + len(found)]
+        at += len(found)
+        assert sorted(found, key=lambda row: row["physicalOffset"]) == wanted
+        kinds = [
+            (row["topic"], row["storeTimestamp"].replace(minute=0, second=0, microsecond=0)) for row in found
+        ]
+        assert len({kind for kind, _ in groupby(kinds)}) == len(list(groupby(kinds)))
+        assert [kind for kind, _ in groupby(kinds)] == sorted(
+            set(kinds), key=lambda kind: ([row["topic"] for row in wanted].index(kind[0]), kind[1])
+        )
 
 
 @given(st.lists(property_texts, min_size=1, max_size=20))

@@ -7,11 +7,11 @@ tasks, a commit. A run that ends at any point leaves a lake from which the next 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.jobs.export_sources import Source
+from ropewalk.spark.jobs.export_sources import Source, StoreSource
 from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, read_lake, settle_plan
 from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, Target, write_rows
 from ropewalk.spark.jobs.report import DATA_LOSS, OK, Report, Table
@@ -111,7 +111,10 @@ def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan
 
 def write_range(work: _Work) -> list[LakeFile]:
     """In a task: the rows of one range to files."""
-    return write_rows(work.target, work.source.read(work.range_))
+    source = work.source
+    if isinstance(source, StoreSource):
+        source = replace(source, for_files=True)
+    return write_rows(work.target, source.read(work.range_))
 
 
 def lake_frame(tasks: SparkTasks, lake: str) -> DataFrame:

@@ -101,6 +101,8 @@ class StoreSource:
     until_ms: int | None = None
     range_bytes: int = PIECE_SIZE
     check_crc: bool = True
+    for_files: bool = False
+    """Give rows as a writer of files wants them: by topic and hour, their bodies not copied."""
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -166,7 +168,13 @@ class StoreSource:
             until_ms=self.until_ms,
         )
         plan = Plan(
-            self.selection, self.broker_name, wanted, on_corrupt=self.on_corrupt, check_crc=self.check_crc
+            self.selection,
+            self.broker_name,
+            wanted,
+            on_corrupt=self.on_corrupt,
+            check_crc=self.check_crc,
+            grouped=self.for_files,
+            body_views=self.for_files,
         )
         yield from _decoded(store, segment, start, stop, plan)
 

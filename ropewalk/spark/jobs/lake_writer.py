@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -70,7 +71,7 @@ class _Open:
 
     def add(self, batch: Any, low: int, high: int) -> None:
         self.pending.append(batch)
-        self.pending_bytes += batch.nbytes
+        self.pending_bytes += _size(batch)
         self.rows += batch.num_rows
         self.low, self.high = min(self.low, low), max(self.high, high)
         if self.pending_bytes >= ROW_GROUP_BYTES:
@@ -113,10 +114,10 @@ def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[s
     # Hours are numbered, and only the few that there are become text.
     hours, which = _numbered(np.floor_divide(times, _HOUR_US))
     kinds = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * len(hours) + which
-    if (kinds != kinds[0]).any():
+    if (kinds[1:] < kinds[:-1]).any():
         # Rows of a kind together, by one copy of all: a filter for each kind would look at every row every time.
         order = np.argsort(kinds, kind="stable")
-        kinds, times, batch = kinds[order], times[order], batch.take(pa.array(order))
+        kinds, times, batch = kinds[order], times[order], _taken(batch, order)
     starts = np.flatnonzero(np.diff(kinds, prepend=-1)).tolist()
     for start, end in zip(starts, [*starts[1:], len(kinds)], strict=True):
         topic, hour = divmod(int(kinds[start]), len(hours))
@@ -124,6 +125,32 @@ def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[s
         known = times[start:end][times[start:end] != _NO_TIME]
         low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
         yield key, batch.slice(start, end - start), low // 1000, high // 1000
+
+
+def _taken(batch: Any, order: Any) -> Any:
+    """The rows in another order. Arrow takes everything but views, whose sixteen bytes are all there is to take."""
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_binary_view(column.type):
+            validity, views, *data = column.buffers()
+            assert validity is None and not column.offset, "a decoder's views have no nulls and no offset"
+            views = np.frombuffer(views, np.dtype((np.void, 16)))[order]
+            columns.append(pa.Array.from_buffers(column.type, len(order), [None, pa.py_buffer(views), *data]))
+        else:
+            columns.append(column.take(pa.array(order)))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _size(batch: Any) -> int:
+    """Bytes of the rows. What views look at is not counted by Arrow for a slice, but as a whole."""
+    size = 0
+    for column in batch.columns:
+        if pa.types.is_binary_view(column.type):
+            views = np.frombuffer(column.buffers()[1], np.int32)[4 * column.offset :][: 4 * len(column)]
+            size += int(views[::4].sum(dtype=np.int64))
+        else:
+            size += column.nbytes
+    return size
 
 
 def _numbered(values: Any) -> tuple[Any, Any]:
@@ -157,8 +184,17 @@ def _open(target: Target, directory: Path, key: tuple[str, ...], schema: Any) ->
         compression=target.codec,
         use_dictionary=[name for name in schema.names if name not in _WITHOUT_DICTIONARY],
         write_statistics=[name for name in schema.names if name not in _WITHOUT_DICTIONARY],
+        store_schema=False,
     )
+    # What pyarrow reads the file as: with bodies that are bodies, and not views of something.
+    writer.add_key_value_metadata({"ARROW:schema": b64encode(_without_views(schema).serialize()).decode()})
     return _Open(path, staged, topic, writer)
+
+
+def _without_views(schema: Any) -> Any:
+    return pa.schema(
+        field.with_type(pa.binary()) if pa.types.is_binary_view(field.type) else field for field in schema
+    )
 
 
 def _close(lake: str, file: _Open) -> LakeFile:

@@ -16,7 +16,7 @@ import pytest
 from ropewalk.spark.jobs.export import BadExport, Exported, ExportOptions, export, export_report
 from ropewalk.spark.jobs.export_sources import DamagedLog, StoreSource, selection_for
 from ropewalk.spark.jobs.lake import BatchPlan, LakeDamaged, read_lake, settle_plan
-from ropewalk.spark.jobs.lake_writer import _parted
+from ropewalk.spark.jobs.lake_writer import _parted, _size
 from ropewalk.spark.jobs.tasks import HereTasks, Key, TaskFailed
 from ropewalk.spark.live_offsets import DataLoss
 from tests.spark.jobs.faults import Pair, in_body, in_field
@@ -86,6 +86,8 @@ def test_a_store_becomes_a_lake_with_every_row_once(store: Path, tmp_path: Path)
     assert manifest_agrees(tmp_path / "lake")
     assert not (tmp_path / "lake" / "_staging").exists()
     first = next(iter(read_lake(str(tmp_path / "lake")).files))
+    schema = pq.read_schema(tmp_path / "lake" / first.path)
+    assert schema.equals(selection_for((), "full").arrow_schema())
     assert first.path.startswith("topic=orders/dt=2023-11-14/b=b/s=") and first.path.endswith(".zstd.parquet")
 
 
@@ -268,6 +270,7 @@ def test_a_batch_is_cut_by_topic_and_day() -> None:
             "topic": topics,
             "storeTimestamp": pa.array(days).cast(pa.timestamp("us", tz="UTC")),
             "n": list(range(50)),
+            "body": pa.array([b"x" * n for n in range(50)]).cast(pa.binary_view()),
         }
     )
     parts = list(_parted(batch, ("dt", "hour")))
@@ -275,6 +278,11 @@ def test_a_batch_is_cut_by_topic_and_day() -> None:
         range(50)
     )
     for key, part, low, high in parts:
+        assert [len(body) for body in part.column("body").to_pylist()] == part.column("n").to_pylist()
+        # What counts for a row group: the bytes of these rows, and not of all that their views could look at.
+        assert _size(part) == sum(part.column("n").to_pylist()) + sum(
+            part.column(name).nbytes for name in ("topic", "storeTimestamp", "n")
+        )
         assert set(part.column("topic").to_pylist()) == {key[0]}
         assert {value.strftime("%Y-%m-%d") for value in part.column("storeTimestamp").to_pylist()} == {key[1]}
         assert low <= high and key[2] == "22"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,6 +63,10 @@ class ElsewhereTasks:
         return self.run(gather, list(by_key.items()), label)
 
 
+def _put_aside(_number: int) -> int:
+    return gc.get_freeze_count()
+
+
 def _spread_all(spread: Callable[[T], Iterable[tuple[Key, bytes]]], piece: T) -> list[tuple[Key, bytes]]:
     return list(spread(piece))
 
@@ -108,6 +113,8 @@ def test_spark_does_pieces_in_their_order_and_brings_errors_back(spark: SparkSes
     tasks = SparkTasks(spark, lambda *args: seen.append(args))
     assert tasks.run(abs, [-3, 4, -5], "sizes") == [3, 4, 5]
     assert tasks.run(abs, [], "nothing") == []
+    # What a worker has imported is not looked through again after each task.
+    assert min(tasks.run(_put_aside, [1, 2], "x")) > 10_000
     with pytest.raises(TaskFailed, match="is no store directory") as caught:
         tasks.run(open_store, [str(tmp_path)], "x")
     assert caught.value.kind == "UnreadableStore"
