@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from ropewalk.client.routes import QueueData, TopicRoute
 from ropewalk.spark.live_offsets import DataLoss, QueueKey, Range
 from ropewalk.spark.live_read import _pool
+from ropewalk.spark.live_source import tasks_of
 from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
-
-pytest.importorskip("pyspark")
-
-from pyspark.sql.datasource import InputPartition
-
-from ropewalk.spark.live_source import tasks_of
 
 if TYPE_CHECKING:
     from ropewalk.spark.live_cluster import Cluster

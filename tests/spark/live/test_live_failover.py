@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ropewalk.client.blocking import Connection
 from ropewalk.client.messages import Message, command_of
@@ -16,16 +17,11 @@ from ropewalk.client.simple import Client
 from ropewalk.codes import RequestCode
 from ropewalk.errors import Rejected
 from ropewalk.format.headers import GetMaxOffsetHeader
+from ropewalk.spark.live_source import LiveReader, LiveStreamReader
 from ropewalk.spark.options import Use, parse_options
 from ropewalk.spark.sink_rows import Columns, rows_of
 from ropewalk.spark.sink_send import Sender
 from tests.ha.group import BROKER, Group, group_of
-
-pytest.importorskip("pyspark")
-
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
-from ropewalk.spark.live_source import LiveReader, LiveStreamReader
 
 TOPIC = "T"
 

@@ -16,14 +16,11 @@ from ropewalk.format.headers import TopicHeader
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live_offsets import DataLoss
+from ropewalk.spark.live_source import LiveReader
 from ropewalk.spark.options import parse_options
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
-
-pytest.importorskip("pyspark")
-
-from ropewalk.spark.live_source import LiveReader
 
 
 def test_a_topic_that_is_deleted_between_plan_and_read(

@@ -5,17 +5,13 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from ropewalk.client.messages import Message
 from ropewalk.client.routes import Queue
 from ropewalk.spark.live_offsets import QueueKey
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeStream, fill, numbers, rows_of
-
-pytest.importorskip("pyspark")
-
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 
 def test_a_stream_begins_at_the_end_and_reads_what_comes(

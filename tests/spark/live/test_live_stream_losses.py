@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ropewalk.spark.live_cluster import BrokerSilent
 from ropewalk.spark.live_offsets import CheckpointMismatch, DataLoss
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeStream, fill, numbers, rows_of
-
-pytest.importorskip("pyspark")
-
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 
 def test_a_checkpoint_of_another_topic_is_refused(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from ropewalk.client.messages import Message
 from ropewalk.codes import RequestCode, ResponseCode
@@ -20,15 +21,10 @@ from ropewalk.spark.options import BadOption, Options, parse_options
 from ropewalk.spark.schema import SchemaMismatch
 from ropewalk.spark.sink_rows import Columns, RowRefused, columns_of, rows_of
 from ropewalk.spark.sink_send import Sender, WriteFailed
+from ropewalk.spark.sink_writer import LiveStreamWriter, LiveWriter, Written
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import FakeCluster, route_body
-
-pytest.importorskip("pyspark")
-
-from pyspark.sql.types import StructType
-
-from ropewalk.spark.sink_writer import LiveStreamWriter, LiveWriter, Written
 
 BATCH, SINGLE = RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2
 
