@@ -16,8 +16,9 @@ with its next message.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, PENDING
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -42,7 +43,7 @@ from ropewalk.client.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    share_of,
+    shares_of,
 )
 
 if TYPE_CHECKING:
@@ -52,10 +53,61 @@ if TYPE_CHECKING:
 
 
 class _Outcome(Future[SendResult]):
-    """What becomes of one message. It is on its way, so it cannot be cancelled."""
+    """What becomes of one message. It is on its way, so it cannot be cancelled.
+
+    The outcomes of a producer share one condition: to make one for each message, and to notify each, would cost more
+    than sending it.
+    """
+
+    _done_callbacks: list[Callable[[Future[SendResult]], object]]
+
+    def __init__(self, settled: threading.Condition) -> None:
+        self._condition = settled
+        self._state = PENDING
+        self._result = None
+        self._exception = None
+        self._waiters = []
+        self._done_callbacks = []
 
     def cancel(self) -> bool:
         return False
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout: float | None) -> None:
+        # The condition also speaks of others.
+        if self._state != FINISHED:
+            with self._condition:
+                self._condition.wait_for(lambda: self._state == FINISHED, timeout)
+
+
+def _settle_together(outcomes: Sequence[_Outcome], results: Sequence[SendResult] | Exception) -> None:
+    """Tell everybody who waits for one of these, once."""
+    if not outcomes:
+        return
+    settled = outcomes[0]._condition
+    with settled:
+        for place, outcome in enumerate(outcomes):
+            if isinstance(results, Exception):
+                outcome._exception = results
+            else:
+                outcome._result = results[place]
+            outcome._state = FINISHED
+            for waiter in outcome._waiters:  # of `concurrent.futures.wait` and `as_completed`
+                if isinstance(results, Exception):
+                    waiter.add_exception(outcome)
+                else:
+                    waiter.add_result(outcome)
+        settled.notify_all()
+    for outcome in outcomes:
+        if outcome._done_callbacks:
+            outcome._invoke_callbacks()  # type: ignore[attr-defined]
 
 
 _Pending = tuple[Message, _Outcome]
@@ -92,6 +144,9 @@ class Producer:
         self._fewer = threading.Condition(lock)
         """Half of what may be pending is through, or all of it: handing the interpreter from thread to thread for
         every batch costs more than sending it."""
+        self._lock = lock
+        self._settled = threading.Condition()
+        """Some message has its outcome."""
         self._closing = False
         self._sender: threading.Thread | None = None
         self._name_servers = name_servers
@@ -163,10 +218,10 @@ class Producer:
         """
         message = as_message(message)
         check_sendable(topic, [message])
-        future = _Outcome()
+        future = _Outcome(self._settled)
         key, ordered, alone = batch_key(topic, message)
         size = len(message.body) + MESSAGE_OVERHEAD
-        with self._changed:
+        with self._lock:
             self._require_open()
             if self._sender is None:
                 self._sender = threading.Thread(
@@ -282,8 +337,8 @@ class Producer:
             self._changed.notify_all()
             self._fewer.notify_all()
         for _, batch in abandoned:
-            for _, future in batch:
-                future.set_exception(Unreachable("the producer was closed before this message was sent"))
+            never_left = Unreachable("the producer was closed before this message was sent")
+            _settle_together([future for _, future in batch], never_left)
         if self._sender is not None:
             self._sender.join()  # bounded by the time limit of the send it is in
         if links is not None:
@@ -297,7 +352,8 @@ class Producer:
         talks: Together[tuple[Any, list[_Pending]], SendResult] = Together(links, self._changed)
         while (batches := self._next_batches(wait=not talks)) or talks:
             for key, batch in batches:
-                talks.begin((key, batch), self._core.send(key[0], [message for message, _ in batch]))
+                messages = [message for message, _ in batch]
+                talks.begin((key, batch), self._core.send_gathered(key[0], messages))
                 while len(talks) >= TOGETHER_MAX:
                     talks.wait(LOOK_S)
                     self._settle(talks)
@@ -309,11 +365,8 @@ class Producer:
         """Tell everybody who waits for a batch that has its outcome."""
         ended, talks.ended = talks.ended, []
         for (_, batch), outcome in ended:
-            for place, (_, future) in enumerate(batch):
-                if isinstance(outcome, SendResult):
-                    future.set_result(share_of(outcome, place))
-                else:
-                    future.set_exception(outcome)
+            results = shares_of(outcome) if isinstance(outcome, SendResult) else outcome
+            _settle_together([future for _, future in batch], results)
         if ended:
             with self._changed:
                 for (key, batch), _ in ended:

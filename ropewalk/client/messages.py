@@ -15,7 +15,7 @@ import msgspec
 
 from ropewalk.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
-from ropewalk.format.batch import BatchItem, encode_batch
+from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, encode_header
 from ropewalk.format.properties import P, encode_properties
 from ropewalk.format.record import Record
@@ -147,7 +147,7 @@ def batch_request(
     ext = _send_ext(topic, queue, now_ms, producer_group, properties)
     ext["m"] = "true"
     items = [
-        BatchItem(message.flag, message.body, _properties(message, unique_key))
+        (message.flag, message.body, _properties(message, unique_key))
         for message, unique_key in zip(messages, unique_keys, strict=True)
     ]
     return Command(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(items))

@@ -48,7 +48,7 @@ from ropewalk.client.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    share_of,
+    shares_of,
 )
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
@@ -307,12 +307,16 @@ class AsyncProducer:
         assert isinstance(key, tuple)
         outcome: SendResult | RopewalkError
         try:
-            steps = self._core.send(key[0], [pending.message for pending in batch])
+            steps = self._core.send_gathered(key[0], [pending.message for pending in batch])
             outcome = await self._open_links.drive(steps)
         except RopewalkError as exc:
             outcome = exc
-        for place, pending in enumerate(batch):
-            pending._settle(share_of(outcome, place) if isinstance(outcome, SendResult) else outcome)
+        if isinstance(outcome, SendResult):
+            for pending, share in zip(batch, shares_of(outcome), strict=True):
+                pending._settle(share)
+        else:
+            for pending in batch:
+                pending._settle(outcome)
         self._under_way.difference_update(batch)
         self._batcher.landed(key)
         self._wake.set()

@@ -9,8 +9,9 @@ Runs under trio and asyncio. Handlers are coroutine functions, or plain function
 message is delivered at least once: its handler may see it again after a crash, a rebalance or a failure.
 
 A handler that raises gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as `RetryLater` says), and
-after `max_retries` it is a dead letter in `%DLQ%<group>`. With `orderly=True` the messages of a queue are handled one
-after the other by one member at a time; a failed one is tried again in place after `order_pause` seconds. With
+after `max_retries` it is a dead letter in `%DLQ%<group>`. One whose handler takes longer than `consume_timeout` is
+given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the messages of a queue are handled
+one after the other by one member at a time; a failed one is tried again in place after `order_pause` seconds. With
 `broadcasting=True` every member gets every message, a failed one is dropped, and progress is kept in `offsets_folder`.
 
 Members come and go; queues are divided anew every `rebalance_interval`, and at once when a broker says so, by the rule
@@ -75,6 +76,9 @@ UNBALANCED_PAUSE_S = 1.0
 GIVE_BACK_PAUSE_S = 5.0
 """How long a failed message waits here when no broker takes it back."""
 GOODBYE_S = 3.0
+EXPIRE_LOOK_S = 60.0
+EXPIRED_LEVEL = 3
+"""The delay level (10 s) after which a message comes again whose handler took too long, as in the official clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class PushOptions(ReadingOptions):
     """Handlers at work at the same time."""
     max_retries: int = 16
     """Failures after which a message is a dead letter; -1 for an orderly consumer that never gives up."""
+    consume_timeout: float = 15 * 60.0
+    """How long a handler may be at a message before that is given back, to be handled again by whoever gets it, while
+    the handler goes on; `math.inf` for ever. Orderly handlers have all the time they need."""
     order_pause: float = 1.0
     commit_interval: float = 5.0
     rebalance_interval: float = 20.0
@@ -213,6 +220,8 @@ class AsyncPushConsumer:
         await self._links.drive(self._core.heartbeats())
         for _ in range(0 if self.options.orderly else self.options.concurrency):
             tasks.start_soon(self._work)
+        if not self.options.orderly and self.options.consume_timeout < math.inf:
+            tasks.start_soon(self._expire_forever)
         tasks.start_soon(self._rebalance_forever)
         tasks.start_soon(self._heartbeat_forever)
         tasks.start_soon(self._commit_forever)
@@ -485,17 +494,21 @@ class AsyncPushConsumer:
                 arrival = await arrivals.take()
                 now = clock()
             reader, cache, message = arrival
-            if not reader.begin(cache):
+            if not reader.begin(cache, message, now):
                 continue
-            began, finished = now, False
+            began, finished, ours = now, False, True
             try:
                 failure = await self._called(message)
                 now = clock()
                 reader.tally.handled(now, now - began, ok=failure is None)
-                finished = failure is None or await self._give_back(reader, message, failure)
+                if failure is None:
+                    finished = True
+                elif ours := reader.claim(message):
+                    level = failure.delay_level if isinstance(failure, RetryLater) else 0
+                    finished = await self._give_back(reader, message, level)
             finally:
-                reader.end(cache, message if finished else None, now)
-            if not finished:
+                reader.end(cache, message, now, finished=finished)
+            if not finished and ours:
                 self._tasks.start_soon(self._again, reader, cache, message)
             if now > turn_ends:
                 await anyio.lowlevel.checkpoint()
@@ -507,16 +520,35 @@ class AsyncPushConsumer:
         if not reader.released and not cache.dropped:
             self._hand_over(reader, cache, [message])
 
-    async def _give_back(self, reader: QueueReader, message: ReceivedMessage, failure: Exception) -> bool:
-        """Let the group have a failed message later. False if no broker took it."""
-        if self.options.broadcasting:
-            return True
-        level = failure.delay_level if isinstance(failure, RetryLater) else 0
+    async def _give_back(self, reader: QueueReader, message: ReceivedMessage, level: int) -> bool:
+        """Let the group have a claimed message later. False if no broker took it."""
         try:
-            await self._links.drive(self._core.send_back(message, level, self.options.max_retries))
+            if not self.options.broadcasting:
+                await self._links.drive(self._core.send_back(message, level, self.options.max_retries))
         except RopewalkError:
             return False
+        finally:
+            reader.unclaim(message)
         return True
+
+    async def _expire_forever(self) -> None:
+        """Give back what handlers have been at for too long: one that hangs must not hold up its queue's progress."""
+        limit = self.options.consume_timeout
+        while True:
+            await anyio.sleep(min(limit / 10, EXPIRE_LOOK_S))
+            for reader in list(self._readers.values()):
+                for cache, message in reader.overdue(clock() - limit):
+                    self._tasks.start_soon(self._expire, reader, cache, message)
+
+    async def _expire(self, reader: QueueReader, cache: QueueCache, message: ReceivedMessage) -> None:
+        if await self._give_back(reader, message, EXPIRED_LEVEL):
+            reader.finish(cache, message)
+            limit = self.options.consume_timeout
+            self._on_error(
+                message, TimeoutError(f"its handler has been at it for over {limit:g} s: given back")
+            )
+        elif not reader.is_in_hand(message) and cache.holds(message):
+            self._tasks.start_soon(self._again, reader, cache, message)  # failed meanwhile, and left to us
 
     async def _work_in_order(self, reader: QueueReader) -> None:
         async def handle(message: ReceivedMessage) -> bool:

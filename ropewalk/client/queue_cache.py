@@ -52,6 +52,10 @@ class QueueCache:
         """The earliest message that is not finished."""
         return next(iter(self._unfinished.values()), None)
 
+    def holds(self, message: ReceivedMessage) -> bool:
+        """Whether a message is among the unfinished ones."""
+        return self._unfinished.get(message.queue_offset) is message
+
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
         """Take in what a pull brought; `next_offset` may lie beyond them, where the others were not wanted."""
         assert not self.dropped

@@ -82,6 +82,10 @@ class QueueReader:
         self._waiting = 0
         """Who waits for a change: where nobody does, none need be told, and most messages change nothing."""
         self._at_work = 0
+        self._in_hand: dict[int, tuple[QueueCache, ReceivedMessage, float]] = {}
+        """What concurrent handlers are at work on, by identity, and since when."""
+        self._claimed: set[int] = set()
+        """What somebody is giving back, so that nobody else does: its worker, or who found that it takes too long."""
 
     # Reading ahead
 
@@ -153,21 +157,53 @@ class QueueReader:
 
     # Handling
 
-    def begin(self, cache: QueueCache) -> bool:
+    def begin(self, cache: QueueCache, message: ReceivedMessage, now: float) -> bool:
         """A worker takes a message on. False if the queue is no longer ours to handle."""
         if self.released or cache.dropped:
             return False
         self._at_work += 1
+        self._in_hand[id(message)] = cache, message, now
         return True
 
-    def end(self, cache: QueueCache, message: ReceivedMessage | None, now: float) -> None:
-        """The worker is through. `message`, unless it has to be handled again, is finished."""
+    def end(self, cache: QueueCache, message: ReceivedMessage, now: float, *, finished: bool) -> None:
+        """The worker is through, and the message finished unless it has to be handled again."""
         self._at_work -= 1
         self.handled_at = now
-        if message is not None and not cache.dropped:
+        del self._in_hand[id(message)]
+        if finished:
+            self.finish(cache, message)
+        elif self._waiting:
+            self._notify()
+
+    def finish(self, cache: QueueCache, message: ReceivedMessage) -> None:
+        """A message needs no more attention, if it had not been given back before."""
+        if not cache.dropped and cache.holds(message):
             cache.finish(message)
         if self._waiting:
             self._notify()
+
+    def is_in_hand(self, message: ReceivedMessage) -> bool:
+        return id(message) in self._in_hand
+
+    def overdue(self, began_before: float) -> list[tuple[QueueCache, ReceivedMessage]]:
+        """What a handler has been at since before a time, each once: `claim`ed for whoever asks."""
+        if self.released:
+            return []
+        return [
+            (cache, message)
+            for cache, message, began in list(self._in_hand.values())
+            if began < began_before and cache.holds(message) and not cache.dropped and self.claim(message)
+        ]
+
+    def claim(self, message: ReceivedMessage) -> bool:
+        """Whether the caller is the one to give this message back; it says `unclaim` when it has tried."""
+        if id(message) in self._claimed:
+            return False
+        self._claimed.add(id(message))
+        return True
+
+    def unclaim(self, message: ReceivedMessage) -> None:
+        self._claimed.discard(id(message))
 
     async def handle_in_order(
         self,
@@ -186,7 +222,7 @@ class QueueReader:
                 with anyio.move_on_after(1.0):
                     await self._change()
                 continue
-            if not self.begin(cache):
+            if not self.begin(cache, message, clock()):
                 continue
             finished = False
             try:
@@ -194,7 +230,7 @@ class QueueReader:
                 attempt = message.tried_again(again) if again else message
                 finished = await handle(attempt) or await give_up(attempt)
             finally:
-                self.end(cache, message if finished else None, clock())
+                self.end(cache, message, clock(), finished=finished)
             if finished:
                 tries.pop(message.queue_offset, None)
             else:

@@ -13,6 +13,7 @@ its order, and trying again after silence could store it twice.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -171,7 +172,21 @@ class ProducerCore:
         """Send one message, or several as a batch, and account for them."""
         self.counts.submitted += len(messages)
         try:
+            check_sendable(topic, messages)
             result = yield from self._send(topic, messages, queue, selector, timeout)
+        except BaseException as exc:
+            self.counts.settle(len(messages), exc)
+            raise
+        self.counts.settle(len(messages), result)
+        return result
+
+    def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
+        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        self.counts.submitted += len(messages)
+        try:
+            if self.options.batch_bytes > BODY_SIZE_MAX:
+                check_sendable(topic, messages)
+            result = yield from self._send(topic, messages, None, None, None)
         except BaseException as exc:
             self.counts.settle(len(messages), exc)
             raise
@@ -240,7 +255,6 @@ class ProducerCore:
         selector: QueueSelector | None,
         timeout: float | None,
     ) -> Steps[SendResult]:
-        check_sendable(topic, messages)
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
         keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
@@ -323,7 +337,7 @@ class ProducerCore:
         )
 
     def _keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        return tuple(self._unique_keys.next() for _ in messages)
+        return self._unique_keys.take(len(messages))
 
     def _fixed_queue(
         self,
@@ -371,18 +385,15 @@ def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], boo
     return (topic, message.group), message.group is not None, not message.can_be_batched
 
 
-def share_of(result: SendResult, place: int) -> SendResult:
-    """One message's part of a batch's result."""
-    if len(result.unique_keys) == 1:
-        return result
-    ids = result.message_ids
-    return SendResult(
-        result.status,
-        result.queue,
-        result.queue_offset + place,
-        ids[place : place + 1] if len(ids) > 1 else ids,
-        (result.unique_keys[place],),
-    )
+def shares_of(result: SendResult) -> list[SendResult]:
+    """Each message's part of a batch's result."""
+    status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
+    if len(keys) == 1:
+        return [result]
+    return [
+        SendResult(status, queue, offset, ids[place : place + 1] if len(ids) > 1 else ids, (key,))
+        for place, (offset, key) in enumerate(zip(itertools.count(result.queue_offset), keys))
+    ]
 
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
@@ -390,6 +401,8 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
+    if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
+        return
     if not messages:
         raise LocalProtocolError("nothing to send")
     sizes = [len(message.body) for message in messages]  # no generators: every message comes by here

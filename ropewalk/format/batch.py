@@ -30,16 +30,16 @@ class BatchItem(NamedTuple):
     properties: bytes = b""
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
+def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """The body of a batch send. Raises LocalProtocolError for properties that no item can hold."""
     parts: list[bytes] = []
+    pack = _HEAD.pack
     for flag, body, properties in items:
-        if len(properties) > PROPERTIES_SIZE_MAX:
-            raise LocalProtocolError(f"properties of {len(properties)} bytes exceed {PROPERTIES_SIZE_MAX}")
-        parts.append(_HEAD.pack(_OVERHEAD + len(body) + len(properties), 0, 0, flag, len(body)))
-        parts.append(body)
-        parts.append(len(properties).to_bytes(2, "big"))
-        parts.append(properties)
+        body_size, properties_size = len(body), len(properties)
+        if properties_size > PROPERTIES_SIZE_MAX:
+            raise LocalProtocolError(f"properties of {properties_size} bytes exceed {PROPERTIES_SIZE_MAX}")
+        head = pack(_OVERHEAD + body_size + properties_size, 0, 0, flag, body_size)
+        parts += (head, body, properties_size.to_bytes(2, "big"), properties)
     return b"".join(parts)
 
 

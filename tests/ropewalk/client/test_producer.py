@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import zlib
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ import pytest
 from ropewalk.client.blocking_producer import Producer
 from ropewalk.client.bodies import readable_body
 from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message, SendStatus, command_of
+from ropewalk.client.messages import Message, SendResult, SendStatus, command_of
 from ropewalk.client.producer import AsyncProducer
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
@@ -92,6 +93,27 @@ def test_gathered_messages_are_each_accounted_for_without_a_loop(ropewalk_broker
         assert len({(one.result().queue, one.result().queue_offset) for one in futures}) == 1000
     assert producer.counts.acknowledged == 1000
     assert len(ropewalk_broker.messages(topic, 1000)) == 1000
+
+
+def test_outcomes_are_what_the_standard_library_calls_futures(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic()
+    told: list[concurrent.futures.Future[SendResult]] = []
+    with Producer(ropewalk_broker.namesrv, linger=0.3) as producer:
+        late = producer.send_async(topic, b"0")
+        with pytest.raises(concurrent.futures.TimeoutError):
+            late.result(0.01)  # one of many that share a condition: its own time is up all the same
+        futures = [late, *(producer.send_async(topic, b"%d" % number) for number in range(1, 50))]
+        for one in futures:
+            one.add_done_callback(told.append)
+        assert not late.cancel()
+        assert set(concurrent.futures.as_completed(futures, 10)) == set(futures)
+        assert not concurrent.futures.wait(futures, 10).not_done
+
+        async def awaited() -> SendResult:
+            return await asyncio.wrap_future(producer.send_async(topic, b"50"))
+
+        assert asyncio.run(awaited()).status is SendStatus.SEND_OK
+    assert told == futures and all(one.exception() is None for one in futures)
 
 
 def test_messages_of_a_group_keep_their_order(ropewalk_broker: RopewalkBroker, run: Run) -> None:

@@ -207,6 +207,39 @@ def test_a_failed_message_comes_again_with_its_count(quick_levels: RopewalkBroke
     assert [str(exc) for exc in told] == ["not yet", "not yet"]
 
 
+def test_a_message_whose_handler_hangs_comes_again_and_holds_nobody_up(
+    quick_levels: RopewalkBroker, run: Run
+) -> None:
+    topic = quick_levels.topic(f"hangs-{next(TURNS)}", queues=1)
+    seen: list[tuple[bytes, int]] = []
+    told: list[Exception] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append((message.body, message.reconsume_times))
+        if message.body == b"hangs" and not message.reconsume_times:
+            await anyio.sleep_forever()
+
+    async def story() -> None:
+        async with AsyncPushConsumer(
+            f"{topic}-g",
+            {topic: "*"},
+            handle,
+            quick_levels.namesrv,
+            on_error=lambda _, exc: told.append(exc),
+            consume_timeout=0.3,
+            close_timeout=0.1,
+        ):
+            quick_levels.send(topic, b"hangs")
+            quick_levels.send(topic, b"good")
+            await until(lambda: (b"hangs", 1) in seen, "it comes again")
+            await anyio.sleep(0.4)
+
+    run(story)
+    assert sorted(seen) == [(b"good", 0), (b"hangs", 0), (b"hangs", 1)], "each once"
+    assert [type(exc) for exc in told] == [TimeoutError]
+    assert quick_levels.committed(f"{topic}-g", topic) == 2
+
+
 def test_a_message_that_always_fails_becomes_a_dead_letter(quick_levels: RopewalkBroker) -> None:
     topic = quick_levels.topic("dead")
     seen: list[tuple[bytes, int]] = []

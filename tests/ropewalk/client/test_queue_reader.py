@@ -83,3 +83,38 @@ def test_tries_in_place_are_counted_behind_those_that_were_before(run: Run) -> N
 
     run(story)
     assert tries == [2, 3, 4] and committable == [1]
+
+
+def test_a_message_that_takes_too_long_is_given_back_once(run: Run) -> None:
+    async def story() -> None:
+        it = reader(3)
+        cache = it.cache
+        slow, quick, late = list(cache._unfinished.values())
+        assert it.begin(cache, slow, 10.0) and it.begin(cache, quick, 12.0) and it.begin(cache, late, 100.0)
+        it.end(cache, quick, 13.0, finished=True)
+        assert it.overdue(10.0) == []
+        assert it.overdue(10.5) == [(cache, slow)]
+        assert it.overdue(99.0) == [], "somebody is at it already"
+        assert not it.claim(slow), "and its worker leaves it alone, should it fail now"
+        it.unclaim(slow)
+        it.finish(cache, slow)
+        assert cache.committable == 2 and it.overdue(99.0) == []
+        it.end(cache, slow, 50.0, finished=True)  # its handler came to an end after all
+        assert (cache.committable, cache.count) == (2, 1)
+        assert it.overdue(101.0) == [(cache, late)]
+
+    run(story)
+
+
+def test_nothing_is_given_back_of_a_queue_that_is_no_longer_ours(run: Run) -> None:
+    async def story() -> None:
+        it = reader(2)
+        first, second = it.cache._unfinished.values()
+        assert it.begin(it.cache, first, 1.0) and it.begin(it.cache, second, 1.0)
+        it.cache.dropped = True
+        assert it.overdue(2.0) == []
+        it.cache.dropped = False
+        it.release()
+        assert it.overdue(2.0) == []
+
+    run(story)

@@ -10,7 +10,7 @@ from ropewalk.client.core import Unreachable
 from ropewalk.client.ids import UniqueKeys
 from ropewalk.client.messages import Message, SendStatus
 from ropewalk.client.routes import Queue
-from ropewalk.client.sending import RETRY_CODES, ProducerCore, ProducerOptions, share_of
+from ropewalk.client.sending import RETRY_CODES, ProducerCore, ProducerOptions, shares_of
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.batch import split_batch
@@ -177,8 +177,8 @@ def test_a_batch_is_one_request_and_its_shares_follow_each_other() -> None:
     ((_, command),) = it.sends()
     assert command.code == RequestCode.SEND_BATCH_MESSAGE
     assert [item.body for item in split_batch(command.body)] == [b"1", b"2"]
-    assert [share_of(result, place).queue_offset for place in (0, 1)] == [7, 8]
-    assert share_of(result, 1).unique_keys == (result.unique_keys[1],)
+    assert [share.queue_offset for share in shares_of(result)] == [7, 8]
+    assert shares_of(result)[1].unique_keys == (result.unique_keys[1],)
 
 
 @pytest.mark.parametrize(
