@@ -40,6 +40,12 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended, as most programs in a pipe are."""
 
+UNFOLDED = 10_000
+"""The width of a table for a reader that has none."""
+WHOLE_CELL = 40
+"""The longest text of a table that is never broken, however narrow the terminal is."""
+FOLDED_CELL = 24
+
 PROGRESS_AFTER_S = 1.0
 PROGRESS_EVERY_S = 0.1
 
@@ -118,8 +124,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
     from rich.console import Console
 
+    table = make_table(columns, rows)
     # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(make_table(columns, rows))
+    console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
+    if console.width < UNFOLDED:
+        # On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly
+        # and copied wrongly: where they do not fit side by side, nothing is folded, and the terminal wraps the lines.
+        for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
+            longest = max(len("" if cell is None else str(cell)) for cell in cells)
+            column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+        if console.measure(table, options=console.options.update(width=UNFOLDED)).minimum > console.width:
+            console = Console(width=UNFOLDED)
+    console.print(table)
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

@@ -196,9 +196,11 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
     if as_json:
         print_json(store_care.verify_json(layout, verification, findings))
     else:
-        if findings:
-            rows = [("damage" if f.damage else "note", f.path, f.place, f.text, f.advice) for f in findings]
-            print_table(("", "file", "at", "what", "do"), rows)
+        for found in findings:
+            place = f" at {found.place}" if found.place else ""
+            print(f"{'damage' if found.damage else 'note'}: {found.path}{place}: {found.text}")
+            if found.advice:
+                print(f"  {found.advice}")
         looked = verification.counts
         print(
             f"{counted(damages, 'damaged place')}; looked at {counted(looked.records, 'record')} in "

@@ -1,4 +1,5 @@
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from ropewalk.codes import RequestCode
 from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.ropewalk.client.test_blocking import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
+from tools.output import print_table
 
 
 def test_help_names_every_command(ropewalk: RunCommand) -> None:
@@ -151,6 +153,22 @@ def test_an_unknown_key_is_wrong_use_and_names_the_nearest(ropewalk: RunCommand)
     ended = ropewalk("broker", "--set", "flushDiskTyp=SYNC_FLUSH")
     assert ended.status == 2
     assert "flushDiskType" in ended.errors
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_a_narrow_terminal_breaks_sentences_and_neither_numbers_nor_addresses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    whole = ("broker-a", 722301938, "127.0.0.1:10911", "2026-11-22 08:47:00.790+00:00")
+    sentence = "its checksum is not that of its bytes, and it is served to nobody"
+    print_table(("broker", "log end", "address", "stored", "what"), [(*whole, sentence)])
+    head, first, *rest = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert head.split() == ["broker", "log", "end", "address", "stored", "what"]
+    assert first.startswith("  ".join(map(str, whole)) + "  its checksum is")
+    assert " ".join([first, *rest]).split()[5:] == sentence.split()
+    assert bool(rest) == (width == 100), "folded where that helps, and nowhere else"
 
 
 # Output that cannot be written, and Ctrl-C at any time
