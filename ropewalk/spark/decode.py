@@ -28,7 +28,7 @@ import pyarrow as pa
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, decode_record
 from ropewalk.spark.columns import Plan, build_batch
-from ropewalk.spark.headers import Buffer, Headers, Ints, read_headers
+from ropewalk.spark.headers import Buffer, Headers, Ints, read_headers, same_sizes
 from ropewalk.spark.inner_batch import has_inner_batches, unwrap
 from ropewalk.spark.schema import Selection
 
@@ -55,6 +55,8 @@ _I64: Final = Struct(">q")
 _NORMAL: Final = 1
 _NOOP: Final = 2
 _ENTRY_BLANK: Final = -1
+_STEPS: Final = 64
+"""Records that are walked over one by one before it is asked whether all have one size."""
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
@@ -248,14 +250,25 @@ class SegmentDecoder:
         # HOT, 0.1 us a record: so the magics are looked at when the walk is over, and whether its last record reaches
         # beyond the buffer too. What is no record leads somewhere, and no further than this piece.
         bound = min(end, position + self.plan.batch_bytes)
-        for _ in repeat(None, self.plan.batch_rows):
-            if position >= bound:
-                break
-            append(position)
-            (size,) = unpack(buffer, position)
-            if size < RECORD_SIZE_MIN:
-                break
-            position += size
+        left, size = self.plan.batch_rows, 0
+        while left > 0:
+            steps = min(left, _STEPS)
+            for _ in repeat(None, steps):
+                if position >= bound:
+                    break
+                append(position)
+                (size,) = unpack(buffer, position)
+                if size < RECORD_SIZE_MIN:
+                    break
+                position += size
+            else:
+                left -= steps
+                equal = same_sizes(buffer, found, position, min(left, -((position - bound) // size)))
+                found += range(position, position + equal * size, size)
+                position += equal * size
+                left -= equal
+                continue
+            break
         starts = np.array(found, np.int64)
         if not found:
             return starts, position, self._at_the_end(position)

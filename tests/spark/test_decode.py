@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ropewalk.spark.decode as decode_module
+import ropewalk.spark.jobs.scan as scan_module
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.properties import parse_properties
@@ -159,6 +162,45 @@ def test_every_column_is_what_the_plain_reader_says(many: list[dict[str, Any]]) 
         assert [kind for kind, _ in groupby(kinds)] == sorted(
             set(kinds), key=lambda kind: ([row["topic"] for row in wanted].index(kind[0]), kind[1])
         )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_runs_of_records_of_one_size_are_walked_as_any_others(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    sizes = [size for _ in range(12) for size in [chance.choice((0, 7, 8))] * chance.choice((1, 2, 3, 9, 30))]
+    log = bytearray(log_of([{"body": b"x" * size} for size in sizes]) + encode_blank(500))
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        log[chance.randrange(len(log))] ^= chance.choice((1, 0x80, 0xFF))
+    data = bytes(log[: chance.choice((len(log), chance.randrange(len(log))))])
+    rows = chance.choice((1, 5, 50, 4096))
+    stop = chance.randrange(len(data)) + BASE
+    monkeypatch.setattr(decode_module, "_STEPS", 1 << 30)
+    monkeypatch.setattr(scan_module, "_STEPS", 1 << 30)
+    slow, walked = decode(data, batch_rows=rows), scan_of(data, stop)
+    monkeypatch.setattr(decode_module, "_STEPS", 3)
+    monkeypatch.setattr(scan_module, "_STEPS", 3)
+    fast = decode(data, batch_rows=rows)
+    assert rows_of(fast) == rows_of(slow)
+    assert [batch.num_rows for batch in fast.batches] == [batch.num_rows for batch in slow.batches]
+    assert (fast.damage, fast.ended, fast.next_position) == (slow.damage, slow.ended, slow.next_position)
+    assert scan_of(data, stop) == walked
+
+
+def scan_of(data: bytes, stop: int) -> tuple[Any, ...]:
+    found = scan_module.scan(
+        scan_module.Window(BASE, BASE + len(data), 200, lambda offset, size: data[offset - BASE :][:size]),
+        stop,
+    )
+    return (
+        found.first,
+        found.end,
+        found.stop,
+        found.lost,
+        found.records.offset.tolist(),
+        found.records.size.tolist(),
+    )
 
 
 @given(st.lists(property_texts, min_size=1, max_size=20))

@@ -34,6 +34,7 @@ from ropewalk.format.record import (
     crc_property,
     decode_record,
 )
+from ropewalk.spark.headers import same_sizes
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -54,6 +55,8 @@ _HEADER: Final = np.dtype(
 _SIZE: Final = Struct(">i")
 _STEP: Final = Struct(">iI20xq")
 _FRAME: Final = Struct(">iI")
+_STEPS: Final = 64
+"""Records that are walked over one by one before it is asked whether all have one size."""
 _MAGICS: Final = (_FRAME.pack(0, MAGIC_V1)[4:], _FRAME.pack(0, MAGIC_V2)[4:])
 
 
@@ -202,6 +205,7 @@ def _chain(window: Window, position: int, last: int) -> tuple[Ints, int]:
     somewhere, and is cut off together with what it led to.
     """
     found: list[int] = []
+    asked = _STEPS
     append, unpack = found.append, _SIZE.unpack_from
     data, end = window.data, window.segment_end - window.start
     room = len(data)
@@ -220,6 +224,13 @@ def _chain(window: Window, position: int, last: int) -> tuple[Ints, int]:
             data, room = window.data, len(window.data)
         append(position)
         position = following
+        if len(found) >= asked:
+            # Whole ones, that begin in this piece.
+            most = min((min(room, end) - position) // size, -((position - last) // size))
+            equal = same_sizes(data, found, position, most)
+            found += range(position, position + equal * size, size)
+            position += equal * size
+            asked = len(found) + _STEPS
     at = np.array(found, np.int64)
     if not found:
         return at, position
