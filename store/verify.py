@@ -125,7 +125,7 @@ class Verification:
 
     @property
     def repair(self) -> str:
-        return f"`ropewalk store repair {self.layout.root} --to COPY --from OTHER`"
+        return f"`ropewalk store repair {self.layout.root} --to COPY --from OTHER` takes it from a replica or a backup"
 
     @property
     def rebuild(self) -> str:
@@ -208,7 +208,7 @@ class Verification:
                     path,
                     f"log offset {end}",
                     f"{base - end} bytes of the log are missing before this file",
-                    f"put back {folder / f'{end:020d}'}, or use {self.repair}",
+                    f"put back {folder / f'{end:020d}'}; {self.repair}",
                 )
             if found != size:
                 self.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.repair)
