@@ -228,7 +228,7 @@ def switch(
 ) -> None:
     """Make a slave the master while the master is there: it stops taking messages, the slave gets the rest, they swap.
 
-    No acknowledged message is lost. Printed is for how long no message was taken. If the slave does not come in time
+    No acknowledged message is lost. It prints for how long no message was taken. If the slave does not come in time
     everything stays as it was.
     """
     _hand_over(Kind.SWITCH, broker, name_server, timeout, as_json=as_json, target=target, catch_up_s=wait)
