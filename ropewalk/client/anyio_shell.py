@@ -16,7 +16,9 @@ frame was still here.
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -60,7 +62,7 @@ async def open_connection(
     except TimeoutError as exc:
         raise Unreachable(f"cannot connect to {where}: it does not answer in time") from exc
     except OSError as exc:
-        raise Unreachable(f"cannot connect to {where}: {exc.strerror or exc}") from exc
+        raise Unreachable(f"cannot connect to {where}: {_reason(exc)}") from exc
     connection = AsyncConnection(where, stream, timeout, on_request)
     failure: Exception | None = None
     try:
@@ -79,6 +81,15 @@ async def open_connection(
         await anyio.aclose_forcefully(stream)  # also if its tasks never began
     if failure is not None:
         raise failure
+
+
+def _reason(exc: OSError) -> str:
+    """Why a connect failed: anyio tries each address of a host, and says only that all of them failed."""
+    cause = exc.__cause__
+    for one in cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,):
+        if isinstance(one, OSError) and one.errno is not None and one.errno in errno.errorcode:
+            return os.strerror(one.errno)
+    return exc.strerror or str(exc)
 
 
 class _Waiter:

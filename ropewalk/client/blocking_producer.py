@@ -22,7 +22,7 @@ from concurrent.futures._base import FINISHED, PENDING
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.asking import ReplyMessage, reply_message
@@ -37,6 +37,7 @@ from ropewalk.client.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
     ProducerOptions,
+    ProducerSettings,
     QueueSelector,
     SendCounts,
     as_message,
@@ -122,7 +123,11 @@ class Producer:
     """Sends messages and blocks meanwhile. Use it as `with`, or `close` it."""
 
     def __init__(
-        self, name_servers: str = DEFAULT_NAME_SERVER, *, client_id: str | None = None, **options: Any
+        self,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
     ) -> None:
         """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 from anyio.from_thread import start_blocking_portal
 
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
-from ropewalk.client.push_consumer import AsyncPushConsumer, OnError, print_failure
+from ropewalk.client.push_consumer import AsyncPushConsumer, OnError, PushSettings, print_failure
 from ropewalk.client.received import ReceivedMessage, TopicQueue
 
 
@@ -34,7 +34,7 @@ class PushConsumer:
         *,
         client_id: str | None = None,
         on_error: OnError = print_failure,
-        **options: Any,
+        **options: Unpack[PushSettings],
     ) -> None:
         """As `AsyncPushConsumer`. Nothing is connected yet."""
         self._consumer = AsyncPushConsumer(

@@ -19,11 +19,18 @@ from ropewalk.client.messages import route_request
 from ropewalk.client.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.steps import Steps, require_success
 from ropewalk.client.steps import ask as ask_one
-from ropewalk.codes import ResponseCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, error_for
 from ropewalk.format.remoting import Command
 
 REFRESH_S = 30.0
+_EVERY_NAME_SERVER_ANSWERS = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
 RETRY_S = 3.0
 """How soon to ask again when no name server answered, or the topic was not there yet."""
 
@@ -144,15 +151,24 @@ class Directory:
         """Ask a name server, whichever answers. Raises `NoNameServer` when none does."""
         failures: list[str] = []
         for address in self._name_servers.one_round():
+            answer: Command | None = None
             # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
             # asked again.
             for _ in range(2):
                 try:
-                    return (yield from ask_one(str(address), command, self._timeout_s))
+                    answer = yield from ask_one(str(address), command, self._timeout_s)
+                    break
                 except Unreachable as exc:
                     failures.append(str(exc))
                     break
                 except OutcomeUnknown as exc:
                     failures.append(str(exc))
+            if answer is not None:
+                refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                if refused and command.code in _EVERY_NAME_SERVER_ANSWERS:
+                    # A broker's address where a name server's belongs is what people get wrong first.
+                    hint = "name servers listen at port 9876 by default, brokers at 10911"
+                    raise error_for(answer.code, f"{address} is no name server, but a broker perhaps: {hint}")
+                return answer
         self._name_servers.advance()
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(dict.fromkeys(failures))}")

@@ -35,6 +35,8 @@ def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> Consumer
 
 def subscriptions(topics: Mapping[str, str]) -> tuple[Subscription, ...]:
     """Topics with their expressions, as subscriptions made now."""
+    if not isinstance(topics, Mapping):
+        raise TypeError(f'topics say what is wanted of each, as in {{"orders": "*"}}; this is {topics!r}')
     return tuple(Subscription(topic, expression, now_ms()) for topic, expression in topics.items())
 
 

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 import anyio
 import anyio.lowlevel
@@ -42,6 +42,7 @@ from ropewalk.client.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
     ProducerOptions,
+    ProducerSettings,
     QueueSelector,
     SendCounts,
     as_message,
@@ -95,7 +96,11 @@ class AsyncProducer:
     """Sends messages from a trio or asyncio program. Use it as `async with`."""
 
     def __init__(
-        self, name_servers: str = DEFAULT_NAME_SERVER, *, client_id: str | None = None, **options: Any
+        self,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
     ) -> None:
         """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 

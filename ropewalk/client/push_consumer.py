@@ -31,7 +31,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TypedDict, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -104,6 +104,27 @@ class PushOptions(ReadingOptions):
     close_timeout: float = 10.0
 
 
+class PushSettings(TypedDict, total=False):
+    """The fields of `PushOptions` as keywords, for who checks types."""
+
+    pull_count: int
+    suspend: float
+    cached_count_max: int
+    cached_bytes_max: int
+    cached_span_max: int
+    consume_from: ConsumeFrom
+    orderly: bool
+    broadcasting: bool
+    offsets_folder: str | Path | None
+    concurrency: int
+    max_retries: int
+    consume_timeout: float
+    order_pause: float
+    commit_interval: float
+    rebalance_interval: float
+    close_timeout: float
+
+
 def print_failure(message: ReceivedMessage, exc: Exception) -> None:
     """What happens to a handler's exception unless `on_error` says otherwise: its traceback, on standard error."""
     print(f"handling {message.message_id} of {message.topic} failed:", file=sys.stderr)
@@ -122,12 +143,14 @@ class AsyncPushConsumer:
         *,
         client_id: str | None = None,
         on_error: OnError = print_failure,
-        **options: Any,
+        **options: Unpack[PushSettings],
     ) -> None:
         """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; all members of a group
         must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
         cannot be one.
         """
+        if not callable(handler):
+            raise TypeError(f"the handler must be a function that takes a message, not {handler!r}")
         self.options = PushOptions(**options)
         self._topics = tuple(topics)
         wanted = subscriptions(topics)

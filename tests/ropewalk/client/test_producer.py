@@ -16,7 +16,7 @@ from ropewalk.client.core import Unreachable
 from ropewalk.client.messages import Message, SendResult, SendStatus, command_of
 from ropewalk.client.producer import AsyncProducer
 from ropewalk.codes import RequestCode
-from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.headers import ProducerGroupHeader
 from ropewalk.testing import RopewalkBroker
 
@@ -230,10 +230,18 @@ def test_an_exception_abandons_what_waits_behind_a_batch_of_its_group(
     assert blocking.counts.submitted == 200 and blocking.counts.pending == 0
 
 
+def test_a_broker_in_a_name_servers_place_is_called_one(ropewalk_broker: RopewalkBroker) -> None:
+    with (
+        Producer(ropewalk_broker.broker) as producer,
+        pytest.raises(Rejected, match=rf"{ropewalk_broker.broker} is no name server"),
+    ):
+        producer.send("orders", b"x")
+
+
 def test_nobody_there(run: Run) -> None:
     async def story() -> None:
         async with AsyncProducer("127.0.0.1:1") as producer:
-            with pytest.raises(Unreachable, match="no name server"):
+            with pytest.raises(Unreachable, match=r"no name server.*Connection refused"):
                 await producer.send("T", b"x")
 
     run(story)

@@ -100,6 +100,20 @@ def test_the_first_question_of_the_next_poll_is_asked_before_this_one_returns() 
     assert it.poll() == [b"3"] and len(it.script.asked) == asked + 1, "one answer, and no new question"
 
 
+def test_every_queue_that_had_something_is_read_one_batch_ahead() -> None:
+    it = Stage()
+    it.bodies |= {queue: [b"%d" % number for number in range(9)] for queue in (A0, A1, B0, B1)}
+    for _ in range(3):
+        assert it.poll() == [b"0", b"1"]
+    assert [ask.command.ext["queueOffset"] for ask in it.script.ahead.values()] == ["2"] * 3
+    for _ in range(5):
+        it.poll()
+    assert len(it.script.ahead) == 4, "one batch of each, and no more"
+    it.core.assign([B1])
+    assert it.poll() == [b"4", b"5"]
+    assert len(it.script.ahead) == 1, "what was asked of queues that are gone was taken and thrown away"
+
+
 @pytest.mark.parametrize("change", ["seek", "fewer", "assign"])
 def test_what_was_read_ahead_is_forgotten_when_something_else_is_asked(change: str) -> None:
     it = Stage()

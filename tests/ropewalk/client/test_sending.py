@@ -2,15 +2,16 @@
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from ropewalk.client.core import Unreachable
 from ropewalk.client.ids import UniqueKeys
 from ropewalk.client.messages import Message, SendStatus
+from ropewalk.client.push_consumer import PushOptions, PushSettings
 from ropewalk.client.routes import Queue
-from ropewalk.client.sending import RETRY_CODES, ProducerCore, ProducerOptions, shares_of
+from ropewalk.client.sending import RETRY_CODES, ProducerCore, ProducerOptions, ProducerSettings, shares_of
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.batch import split_batch
@@ -244,3 +245,10 @@ def test_an_empty_body_does_not_leave() -> None:
     with pytest.raises(LocalProtocolError, match="no empty messages"):
         it.script.hold(it.core.send("T", [Message(b"x"), Message(b"")]))
     assert not it.script.asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"), [(ProducerSettings, ProducerOptions), (PushSettings, PushOptions)]
+)
+def test_what_a_type_checker_knows_of_options_is_what_there_is(settings: type, options: type) -> None:
+    assert get_type_hints(settings) == get_type_hints(options)
