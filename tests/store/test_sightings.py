@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,8 +102,8 @@ PROPERTIES = st.lists(
 
 
 KINDS = st.tuples(
-    PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12),
-    st.sampled_from([0, 0, 0, 0x8]),
+    PROPERTIES | PROPERTIES.map(lambda text: text[:-1]) | st.binary(max_size=12) | st.just(b"K\x01v\0"),
+    st.sampled_from([0, 0, 0, 0x4, 0x8, 0xC]),
     st.sampled_from([V4, V4, V4, V6]),
     st.sampled_from([b"", b"body"]),
 )
@@ -112,71 +113,85 @@ EVERYDAY = st.tuples(
     st.just(V4),
     st.sampled_from([b"", b"body", b"a longer body"]),
 )
+QUEUES = (("T", 1), ("T", 2), ("other", 1), ("other", 2))
+DAMAGE = st.tuples(st.integers(0, 14), st.integers(0, 92) | st.integers(-12, -1), st.integers(1, 255))
+NOTHING = (b"", 0, V4, b"")
 
 
 @settings(max_examples=300)
 @given(
-    kinds=st.lists(EVERYDAY, max_size=14).flatmap(lambda some: st.lists(KINDS, max_size=5).map(some.__add__)),
-    topics=st.lists(st.sampled_from([b"T", b"T", b"other"]), min_size=20, max_size=20),
-    queue_ids=st.lists(st.sampled_from([1, 1, 2]), min_size=20, max_size=20),
+    kinds=st.lists(EVERYDAY, max_size=14).flatmap(lambda some: st.lists(KINDS, max_size=3).map(some.__add__)),
+    order=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=4),
     shows=st.booleans(),
-    damage=st.none() | st.tuples(st.floats(0, 0.999), st.integers(1, 255)),
+    have=st.integers(0, 3),
+    gone=st.integers(0, 2),
+    first=st.integers(0, 2),
+    damage=st.none() | DAMAGE,
 )
+@example([NOTHING] * 9, [("T", 1), ("other", 2)], False, 0, 0, 0, None)
+@example([NOTHING] * 9, [("T", 1)], True, 3, 0, 0, None)
+@example([NOTHING] * 9, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 0, 0, None)
+@example([NOTHING] * 8, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 1, 0, None)
+@example([*[NOTHING] * 8, (b"K\x01v\0", 0, V4, b"")], [("T", 1)], True, 0, 0, 0, None)
+@example([*[NOTHING] * 8, (b"", 0xC, V4, b"")], [("T", 1)], True, 0, 0, 0, None)
+@example([NOTHING] * 9, [("T", 1)], True, 0, 0, 0, (5, -1, 3))
 def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
-    kinds: list[tuple[bytes, int, bytes, bytes]], topics: list[bytes], queue_ids: list[int], shows: bool,
-    damage: tuple[float, int] | None,
-) -> None:  # fmt: skip
-    data, plain = b"", dict[bytes, dict[int, ConsumeQueue]]()
-    queues = {
-        (topic, number): ConsumeQueue(topic, number, Path("nowhere"), 200, Disk())
-        for topic in ("T", "other")
-        for number in (1, 2)
-    }
-    for (topic, number), queue in queues.items():
-        example = see(record(topic=topic.encode(), queue_id=number))
-        assert isinstance(example, Sighted)
-        note_plain(example, queue, plain)
-    ends = dict.fromkeys(queues, 0)
-    everyday = (b"KEYS\x01k\x02", 0, V4, b"first")
-    for (properties, sys_flag, host, body), name, queue_id in zip(
-        [everyday, *kinds], topics, queue_ids, strict=False
-    ):
-        where = (name.decode(), queue_id)
+    kinds: list[tuple[bytes, int, bytes, bytes]],
+    order: list[tuple[str, int]],
+    shows: bool,
+    have: int,
+    gone: int,
+    first: int,
+    damage: tuple[int, int, int] | None,
+) -> None:
+    """`have` entries of every queue are there already, but `gone` of them; its first record here has number `first`."""
+    gone, first = min(gone, have), min(first, have)
+    data, starts, plain = b"", [0], dict[bytes, dict[int, ConsumeQueue]]()
+    queues = {each: ConsumeQueue(*each, Path("nowhere"), 200, Disk()) for each in QUEUES}
+    for (topic, queue_id), queue in queues.items():
+        for number in range(have):
+            queue.add(10_000 + number, 100, 7)
+        queue.min_offset, queue.readable = gone, have
+        one = see(record(topic=topic.encode(), queue_id=queue_id))
+        assert isinstance(one, Sighted)
+        note_plain(one, queue, plain)
+    numbers = dict.fromkeys(QUEUES, first)
+    for (properties, sys_flag, host, body), where in zip(kinds, cycle(order), strict=False):
         data += record(
-            offset=len(data), topic=name, queue_id=queue_id, queue_offset=ends[where],
+            offset=len(data), topic=where[0].encode(), queue_id=where[1], queue_offset=numbers[where],
             properties=properties, sys_flag=sys_flag, born_host=host, body=body,
         )  # fmt: skip
-        ends[where] += 1
-    if damage is not None:
-        at = int(damage[0] * len(data))
-        data = data[:at] + bytes((data[at] ^ damage[1],)) + data[at + 1 :]
+        starts.append(len(data))
+        numbers[where] += 1
+    if damage is not None and damage[0] < len(kinds):
+        at = starts[damage[0] + (damage[1] < 0)] + damage[1]
+        if at < len(data):
+            data = data[:at] + bytes((data[at] ^ damage[2],)) + data[at + 1 :]
     grown: dict[ConsumeQueue, None] = {}
     segment = segment_of(data)
     end, count, latest = take_plain(segment, 0, len(data), plain, None if shows else grown)  # type: ignore[arg-type]
     at = newest = 0
-    ends = dict.fromkeys(queues, 0)
-    furthest = dict.fromkeys(queues, 0)
+    ends = dict.fromkeys(QUEUES, have)
     for _ in range(count):
         seen = see(data[at:], base=at)
-        assert isinstance(seen, Sighted)
+        assert isinstance(seen, Sighted) and seen.indexed and not seen.ends_in_zero
         where = (seen.topic, seen.queue_id)
-        assert seen.queue_offset <= ends[where]
+        assert gone <= seen.queue_offset <= ends[where]
         if seen.queue_offset == ends[where]:
             assert queues[where].read(ends[where]) == (at, seen.size, seen.tags_code)
             ends[where] += 1
-            furthest[where] = at + seen.size
         at += seen.size
         newest = max(newest, seen.store_timestamp)
     assert (at, latest) == (end, newest)
-    assert {where: queue.max_physical for where, queue in queues.items()} == furthest
     assert {where: queue.next_offset for where, queue in queues.items()} == ends
-    assert {where: queue.readable for where, queue in queues.items()} == (
-        ends if shows else dict.fromkeys(queues, 0)
-    )
-    assert grown.keys() == (set() if shows else {queues[where] for where, many in ends.items() if many})
-    if end < len(data) and damage is None:
+    for where, queue in queues.items():
+        last = queue.read(ends[where] - 1) if ends[where] else (0, 0, 0)
+        assert queue.max_physical == last[0] + last[1]
+        assert queue.readable == (ends[where] if shows else have)
+    assert set(grown) == (set() if shows else {queues[where] for where, many in ends.items() if many > have})
+    if end < len(data) and damage is None and first >= gone:
         stopped = see(data[end:], base=end)
-        properties, sys_flag, host, _body = kinds[count - 1]
+        properties, sys_flag, host, _body = kinds[count]
         # Whatever is not everyday is left to the look.
         assert (
             not (isinstance(stopped, Sighted) and properties)
