@@ -105,6 +105,15 @@ def test_a_report_beyond_what_was_sent_so_far_is_one_too() -> None:
         world.connection.receive(report(world.connection.next_offset + 1))
 
 
+def test_the_last_report_is_what_a_slave_has_also_where_it_is_less_than_before() -> None:
+    world = World()
+    world.connection.receive(report(0))
+    world.connection.advance()
+    world.connection.receive(report(900))
+    world.connection.receive(report(700))
+    assert world.connection.acknowledged == 700
+
+
 # -- time ---------------------------------------------------------------------------------------------------
 
 

@@ -185,6 +185,19 @@ def test_bytes_that_nobody_was_sent_are_another_history() -> None:
         world.slave(1200, "10.0.0.3")
 
 
+def test_what_was_sent_in_an_earlier_reign_vouches_for_nothing() -> None:
+    """In between it was a slave, and may have lost what it had sent."""
+    world = World(1000)
+    world.source.data += bytes(500)
+    world.slave(1000).closed()  # was sent everything, to 1500
+    world.service.end()
+    world.source.data = world.source.data[:1100]
+    world.service.begin()
+    world.source.data += bytes(900)
+    with pytest.raises(RemoteProtocolError, match="nothing behind 1100 was ever sent"):
+        world.slave(1200)
+
+
 def test_who_said_hello_was_compared_already() -> None:
     world = World(1000)
     world.source.data += bytes(500)
