@@ -16,6 +16,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from store.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
 
@@ -28,11 +29,19 @@ class PowerLoss(BaseException):
     """The machine is gone in the middle of what it did."""
 
 
+class MapLike(bytearray):
+    """Bytes whose slices are `bytes`, as those of a memory map are."""
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return bytes(found) if isinstance(key, slice) else found
+
+
 class SimFile:
     """One file's two contents. Both lengths are kept: a file can have been extended without a sync."""
 
     def __init__(self, data: bytes = b"") -> None:
-        self.data = bytearray(data)
+        self.data = MapLike(data)
         self.platter = bytes(data)
 
     def sync(self) -> None:
