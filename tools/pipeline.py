@@ -40,6 +40,7 @@ from tools.pipeline_base import (
 
 if TYPE_CHECKING:
     from ropewalk.spark.jobs.export_sources import Source
+    from ropewalk.spark.jobs.report import Report
 
 app = typer.Typer(
     name="pipeline",
@@ -82,6 +83,22 @@ def audit(
             "--repair", metavar="DIR", help="Write a repaired copy of each damaged store below DIR."
         ),
     ] = None,
+    digest: Annotated[
+        Path | None,
+        typer.Option(
+            "--digest",
+            metavar="FILE",
+            help="Only write digests of the log's blocks, for a copy on another machine.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Compare with digests that `--digest` wrote beside another copy.",
+        ),
+    ] = None,
     html: Html = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -92,10 +109,28 @@ def audit(
 
     Every fault is named with its file and place, with the copy that is damaged and the one that is right. Exit
     code 1 says that there are some.
+
+    Copies on machines that do not see each other are compared by digests: which MiB of the log differ, and which copy
+    ends early.
+
+    Examples:
+
+        ropewalk pipeline audit --store /mnt/a/store --replica /mnt/b/store
+
+        ropewalk pipeline audit --store /var/lib/broker/store --digest a.json
+
+        ropewalk pipeline audit --store /var/lib/broker/store --against a.json
     """
     with expected(as_json):
         if crc not in ("body", "none"):
             raise UsageError(f"--crc {crc}: it is body or none")
+        if digest is not None or against is not None:
+            if (digest is not None and against is not None) or replica or repair is not None or start or stop:
+                raise UsageError(
+                    "--digest and --against go alone: each looks at all of one store, and compares no other"
+                )
+            finish(_digests(store, digest, against, master, conf, driver_memory), as_json, html)
+            return
         from ropewalk.spark.jobs.audit_job import AuditOptions
         from ropewalk.spark.jobs.audit_job import audit as run
         from ropewalk.spark.jobs.audit_report import audit_report, repair_table
@@ -474,6 +509,29 @@ def schema(as_json: Json = False) -> None:
         from ropewalk.spark.jobs.look import schema_report
 
         finish(schema_report(), as_json, None)
+
+
+def _digests(
+    store: str, digest: Path | None, against: Path | None, master: str, conf: list[str] | None, memory: str
+) -> Report:
+    """Write digests of a store, or compare it with those of another."""
+    from ropewalk.spark.jobs import digest as digests
+    from ropewalk.spark.jobs.files import write_file
+
+    other = None
+    if against is not None:
+        try:
+            other = digests.Digests.decode(against.read_bytes(), str(against))
+        except OSError as exc:
+            raise digests.BadDigests(f"cannot read {against}: {exc.strerror}") from exc
+    with spark_tasks("audit", master, conf, memory) as tasks:
+        if other is not None:
+            return digests.comparison_report(digests.compare_digests(tasks, os.path.abspath(store), other))
+        assert digest is not None, "one of both was asked for"
+        made = digests.take_digests(tasks, os.path.abspath(store))
+        data = made.encode()
+        write_file(digest, [(0, data)], len(data))
+        return digests.digests_report(made, str(digest))
 
 
 def _shares(text: str) -> tuple[float, ...]:

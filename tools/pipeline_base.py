@@ -41,6 +41,7 @@ _USAGE_ERRORS = (
     "BadDelayLevels",
     "BadReplay",
     "LakeMismatch",
+    "BadDigests",
     "JournalMismatch",
 )
 

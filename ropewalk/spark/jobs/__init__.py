@@ -12,4 +12,5 @@ names what to read, what a piece writes has a name that follows from its input, 
     audit.py        several copies of one piece of log, compared           report.py   results, as table and JSON
     queue_files.py  the consume queues that a log asks for                 page.py     results, as a page with plots
     index_files.py  the key index that a log asks for                      lake.py     a Parquet lake and its manifest
+    digest.py       copies on machines that do not see each other, compared by digests of their blocks
 """

@@ -39,6 +39,8 @@ class Walk:
     end: int
     lost: tuple[tuple[int, int], ...]
     """Stretches of bytes that are no records, before the end."""
+    filled: tuple[tuple[int, int], ...] = ()
+    """(where it begins, where its last record ends) of each segment that holds any."""
 
     @property
     def records(self) -> int:
@@ -72,7 +74,18 @@ def walk(
             _walk_piece, [_Work(store.narrowed(again.start), again)], "walking again"
         )
     stretches, lost = _cut(store, results, joined.end)
-    return Walk(store, tuple(stretches), joined.end, tuple(sorted({*lost, *joined.holes})))
+    filled: dict[int, int] = {}
+    for walked in (result.walked[0] for result in results):
+        if walked is not None and walked.records and walked.first < joined.end:
+            base = walked.first - walked.first % store.segment_size
+            filled[base] = max(filled.get(base, base), min(walked.end, joined.end))
+    return Walk(
+        store,
+        tuple(stretches),
+        joined.end,
+        tuple(sorted({*lost, *joined.holes})),
+        tuple(sorted(filled.items())),
+    )
 
 
 def _from(offset: int, piece: Piece) -> Piece:

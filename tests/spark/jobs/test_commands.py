@@ -77,6 +77,11 @@ def test_the_readmes_audit_finds_the_fault_and_draws_it(
     assert "<svg" in (tmp_path / "audit.html").read_text()
     (mended,) = found["repaired copies"]
     assert "no findings" in run("audit", "--store", a, "--replica", mended["copy"])
+    # The same by digests, as on two machines.
+    assert run_json("audit", "--store", a, "--digest", tmp_path / "a.json")["blocks"] > 0
+    found = run_json("audit", "--store", b, "--against", tmp_path / "a.json", code=1)
+    assert {f["kind"] for f in found["findings"]} == {"differs"}
+    assert "no findings" in run("audit", "--store", mended["copy"], "--against", tmp_path / "a.json")
 
 
 def test_the_readmes_export_makes_parquet_of_a_store_and_goes_on(
@@ -152,6 +157,8 @@ def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
         (["latency", "--store", "x", "--quantiles", "1.5"], 2, "between 0 and 1"),
         (["latency", "--store", "x", "--window", "soon"], 2, "as in 1m"),
         (["audit", "--store", "x", "--crc", "all"], 2, "body or none"),
+        (["audit", "--store", "x", "--digest", "y", "--replica", "z"], 2, "go alone"),
+        (["audit", "--store", "x", "--against", "/nowhere"], 2, "cannot read /nowhere"),
         (["rebuild", "--store", "x", "--out", "y", "--index-slots", "5"], 2, "go together"),
         (["tail", "--store", "/nowhere"], 3, "/nowhere"),
         (["offsets"], 2, "one of --store"),
