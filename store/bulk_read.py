@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
-from store.reader import GetStatus, is_of_topic, read_pinned
+from store.reader import GetStatus, is_of_topic, nothing_at, read_pinned
 from store.segment import Segment
 from store.workers import Completions, Helpers, Worker
 
@@ -97,30 +97,22 @@ class BulkReader:
         `done(result)` is called now if no disk is needed, else later. `matches(tags_code)` filters by the queue entry
         alone. `done(None)` says that too many reads are waiting, or that the disk could not read: answer "busy".
         """
-        if queue is None or queue.readable == 0:
-            missing = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
-            done(BulkResult(missing, 0, 0, 0))
+        if (nothing := nothing_at(queue, offset)) is not None:
+            done(BulkResult(*nothing))
             return
-        low, high = queue.min_offset, queue.readable
-        if offset < low:
-            done(BulkResult(GetStatus.OFFSET_TOO_SMALL, low, low, high))
-        elif offset == high:
-            done(BulkResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high))
-        elif offset > high:
-            done(BulkResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high))
-        else:
-            count = max(1, min(end - offset, high - offset, COUNT_MAX))
-            entries = queue.entries_nowait(offset, count)
-            if entries is not None:
-                self._read(queue, offset, entries, max_bytes, matches, done)
-                return
-            file, position, size = queue.place(offset, count)
-            self._submit(
-                lambda: file.read_at(position, size),
-                lambda data: self._read(queue, offset, data, max_bytes, matches, done),
-                done,
-                [],
-            )
+        assert queue is not None
+        count = max(1, min(end - offset, queue.readable - offset, COUNT_MAX))
+        entries = queue.entries_nowait(offset, count)
+        if entries is not None:
+            self._read(queue, offset, entries, max_bytes, matches, done)
+            return
+        file, position, size = queue.place(offset, count)
+        self._submit(
+            lambda: file.read_at(position, size),
+            lambda data: self._read(queue, offset, data, max_bytes, matches, done),
+            done,
+            [],
+        )
 
     def stop(self) -> None:
         """Finish what is under way. Blocks."""

@@ -77,6 +77,22 @@ class GetStatus(enum.Enum):
     """No read ends so: the broker's own answer to a pull after an administrator moved the group's offset."""
 
 
+def nothing_at(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
+    """What whoever reads at an offset with no message is told: why, where to go on, and the queue's bounds."""
+    if queue is None:
+        return GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0
+    low, high = queue.min_offset, queue.readable
+    if high == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0
+    if offset < low:
+        return GetStatus.OFFSET_TOO_SMALL, low, low, high
+    if offset == high:
+        return GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high
+    if offset > high:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """Of one pull, near the end of the log ("memory") and far behind it ("disk")."""
@@ -154,35 +170,27 @@ class Reader:
         `matches(tags_code)` filters by the queue entry alone; None takes all. `done(None)` says that too many cold
         reads are waiting already, or that the disk could not read: answer "busy".
         """
-        if queue is None or queue.readable == 0:
-            missing = GetStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetStatus.NO_MESSAGE_IN_QUEUE
-            done(GetResult(missing, 0, 0, 0))
+        if (nothing := nothing_at(queue, offset)) is not None:
+            done(GetResult(*nothing))
             return
-        low, high = queue.min_offset, queue.readable
-        if offset < low:
-            done(GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high))
-        elif offset == high:
-            done(GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high))
-        elif offset > high:
-            done(GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high))
-        else:
-            # The first message always comes; and who asks for a million gets no more than others, so no more is looked
-            # at for it either: the loop has other work.
-            most = max(self.limits.memory_count, self.limits.disk_count)
-            max_count = max(min(max_count, most), 1)
-            scan = min(high - offset, max(_SCAN_BYTES_MAX // ENTRY_SIZE, max_count))
-            # A batch rarely needs more entries than messages; a filter may have to look at all of them.
-            first = scan if matches is not None else min(scan, max_count)
-            entries = queue.entries_nowait(offset, first)
-            if entries is not None:
-                self._read(queue, offset, entries, max_count, max_bytes, matches, done)
-                return
-            file, position, size = queue.place(offset, first)
-            self._submit(
-                lambda: file.read_at(position, size),
-                lambda data: self._read(queue, offset, data, max_count, max_bytes, matches, done),
-                done,
-            )
+        assert queue is not None
+        # The first message always comes; and who asks for a million gets no more than others, so no more is looked
+        # at for it either: the loop has other work.
+        most = max(self.limits.memory_count, self.limits.disk_count)
+        max_count = max(min(max_count, most), 1)
+        scan = min(queue.readable - offset, max(_SCAN_BYTES_MAX // ENTRY_SIZE, max_count))
+        # A batch rarely needs more entries than messages; a filter may have to look at all of them.
+        first = scan if matches is not None else min(scan, max_count)
+        entries = queue.entries_nowait(offset, first)
+        if entries is not None:
+            self._read(queue, offset, entries, max_count, max_bytes, matches, done)
+            return
+        file, position, size = queue.place(offset, first)
+        self._submit(
+            lambda: file.read_at(position, size),
+            lambda data: self._read(queue, offset, data, max_count, max_bytes, matches, done),
+            done,
+        )
 
     def _submit(
         self,
