@@ -91,9 +91,12 @@ class AsyncLinks:
             steps.close()
 
     async def _carry_out(self, effect: Effect) -> Reply:
+        if type(effect) is Ask:  # HOT: all but a few, and nearly always over a connection that is there
+            there = self._connections.get(effect.address)
+            if there is None or there.closed:
+                there = await self._connection(effect.address)
+            return await there.call(effect.command, effect.timeout_s)
         match effect:
-            case Ask(address, command, timeout_s):
-                return await (await self._connection(address)).call(command, timeout_s)
             case Tell(address, command):
                 await (await self._connection(address)).oneway(command)
                 return None
@@ -111,6 +114,7 @@ class AsyncLinks:
                 if isinstance(ahead.outcome, RopewalkError):
                     raise ahead.outcome
                 return ahead.outcome
+        raise AssertionError(f"no shell knows {effect!r}")
 
     async def _fetch_ahead(self, ask: Ask, ahead: _Ahead) -> None:
         try:

@@ -97,8 +97,8 @@ class _Waiter:
 
     __slots__ = ("answer", "arrived", "deadline")
 
-    def __init__(self, deadline: float) -> None:
-        self.arrived = anyio.Event()
+    def __init__(self, arrived: anyio.Event, deadline: float) -> None:
+        self.arrived = arrived
         self.answer: Command | None = None
         self.deadline = deadline
 
@@ -121,6 +121,8 @@ class AsyncConnection:
         """Who waits for a frame to have left, by the same numbers."""
         self._oneways = 0
         self._to_write = anyio.Event()
+        self._new_event = type(self._to_write)
+        """This loop's kind of event: to ask which loop it is costs more than to make one."""
         self._look_at = math.inf
         self._look_sooner = anyio.Event()
         self._scope = anyio.CancelScope()
@@ -152,7 +154,7 @@ class AsyncConnection:
         seconds = self.timeout if timeout is None else timeout
         self._require_open()
         opaque, frame = self._core.request(command)
-        waiter = self._waiters[opaque] = _Waiter(anyio.current_time() + seconds)
+        waiter = self._waiters[opaque] = _Waiter(self._new_event(), anyio.current_time() + seconds)
         self._outgoing[opaque] = frame
         self._to_write.set()
         if waiter.deadline < self._look_at:

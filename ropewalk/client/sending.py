@@ -43,7 +43,7 @@ from ropewalk.client.messages import (
     send_request,
 )
 from ropewalk.client.routes import Queue, TopicRoute
-from ropewalk.client.steps import Steps, Tell, answer_header, ask, ask_twice, require_success
+from ropewalk.client.steps import Ask, Steps, Tell, answer_header, ask_twice, require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
 from ropewalk.format.headers import SendResponseHeader
@@ -281,7 +281,7 @@ class ProducerCore:
             remaining = deadline - self._clock()
             if attempt and remaining <= 0:
                 break
-            route = yield from self.directory.write_route(topic)
+            route = self.directory.fresh_write_route(topic) or (yield from self.directory.write_route(topic))
             fixed = queue or self._fixed_queue(topic, route, messages, selector)
             now = self._clock()
             chosen = fixed or self._turns.next(topic, _writable(topic, route), self._faults, now, tried)
@@ -290,7 +290,8 @@ class ProducerCore:
                 if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
                     yield from self._announce(address)
                 command = self._command(topic, chosen, messages, keys)
-                answer = yield from ask(address, command, max(remaining, 0.001))
+                answer = yield Ask(address, command, max(remaining, 0.001))
+                assert isinstance(answer, Command), "an Ask is resumed with its answer"
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
@@ -352,7 +353,7 @@ class ProducerCore:
         )
 
     def _keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        return self._unique_keys.take(len(messages))
+        return self._unique_keys.take(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
 
     def _fixed_queue(
         self,
