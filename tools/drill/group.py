@@ -9,6 +9,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
+from tools.output import counted
 
 
 class CannotRun(RopewalkError):
@@ -87,7 +88,7 @@ async def find_live_group(name_server: str, broker_name: str | None) -> LiveGrou
         )
     if 0 not in addresses or len(addresses) < 2:
         raise CannotRun(
-            f"group {broker_name} has {len(addresses)} member(s) and "
+            f"group {broker_name} has {counted(len(addresses), 'member')} and "
             f"{'a' if 0 in addresses else 'no'} master: there is nobody to hand over to"
         )
     group = LiveGroup(name_server, broker_name, addresses)

@@ -13,6 +13,7 @@ from ropewalk.client.blocking_admin import Admin
 from ropewalk.errors import RopewalkError
 from tools import ha_operator, store_care
 from tools.drill.group import Group
+from tools.output import counted
 
 
 class Failed(RopewalkError):
@@ -74,7 +75,7 @@ async def repair_store(store: Path, other: Path) -> str:
     )
     if done.lost:
         raise Failed(f"`store repair` cannot mend: {done.lost[0]}")
-    return f"`store repair` has mended {len(done.taken)} place(s) from {other.name}"
+    return f"`store repair` has mended {counted(len(done.taken), 'place')} from {other.name}"
 
 
 def _nobody_watches(done: int, total: int) -> None:

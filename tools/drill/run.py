@@ -33,6 +33,7 @@ from tools.drill.load import Load, LoadSpec, Router, create_topic, remove_topic
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
 from tools.drill.stage import SETTLE_S, STORING, Drill, Options, Progress, Stage
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
+from tools.output import counted
 
 TOPIC = "drill-load"
 SAMPLE_S = 0.1
@@ -59,7 +60,7 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             if drill.slave_disk is not None:
                 disks.enter_context(small_disk(cluster.nodes[-1].store, drill.slave_disk))
             async with cluster:
-                progress.stage(f"starting {len(cluster.nodes)} broker(s) and a name server")
+                progress.stage(f"starting {counted(len(cluster.nodes), 'broker')} and a name server")
                 try:
                     await cluster.start()
                 except Ended as exc:
