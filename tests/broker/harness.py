@@ -233,14 +233,14 @@ class InProcess:
         store, acks = self.broker.store, self.broker.acks
         self.until(lambda: not len(acks) and store.readable_offset == store.log.end_offset)
 
-    def stored(self, topic: str, queue_id: int = 0) -> list[Record]:
-        """Every readable record of a queue, straight from the log."""
+    def stored(self, topic: str, queue_id: int = 0, *, last: int = 1 << 62) -> list[Record]:
+        """Every readable record of a queue, or the last ones, straight from the log."""
         queue = self.broker.store.find_queue(topic, queue_id)
         if queue is None:
             return []
         segments = self.broker.store.log
         found = b""
-        for index in range(queue.min_offset, queue.readable):
+        for index in range(max(queue.min_offset, queue.readable - last), queue.readable):
             offset, size, _tags = queue.read(index)
             segment = segments.find(offset)
             assert segment is not None

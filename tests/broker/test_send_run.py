@@ -15,7 +15,7 @@ from broker import send_columns
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
-from ropewalk.format.record import Record, decode_records
+from ropewalk.format.record import Record, decode_record, decode_records, parse_message_id
 from ropewalk.format.remoting import Command
 from store.appending import Alike
 from store.disk import MappedFile
@@ -121,7 +121,7 @@ def comparable(running: InProcess, answer: Command, own_key: bool) -> object:
     """An answer without what two brokers choose or place differently; its id must be its record's."""
     ext = dict(answer.ext)
     if "msgId" in ext:
-        (found,) = (r for r in records_of(running) if r.msg_id == ext["msgId"].split(",")[0])
+        found = record_of(running, ext["msgId"].split(",")[0])
         assert str(found.queue_offset) == ext["queueOffset"]
         if found.topic != "%DLQ%g":  # who gives a message up is told of the queue that it was meant for
             assert found.properties.get("REAL_QID", str(found.queue_id)) == ext["queueId"]
@@ -131,12 +131,26 @@ def comparable(running: InProcess, answer: Command, own_key: bool) -> object:
     return answer.opaque, answer.code, answer.remark, answer.flag, ext
 
 
+def record_of(running: InProcess, msg_id: str) -> Record:
+    """The record that a message's id names; the entry of its queue has to name it too."""
+    store, offset = running.broker.store, parse_message_id(msg_id)[2]
+    segment = store.log.find(offset)
+    assert segment is not None
+    position = offset - segment.base_offset
+    size = int.from_bytes(segment.map[position : position + 4], "big")
+    record = decode_record(segment.map[position : position + size])
+    queue = store.find_queue(record.topic, record.queue_id)
+    assert queue is not None and record.queue_offset < queue.readable
+    assert (record.msg_id, queue.read(record.queue_offset)[0]) == (msg_id, offset)
+    return record
+
+
 def records_of(running: InProcess) -> list[Record]:
     return [
         record
         for topic in ("T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
         for queue_id in range(8)
-        for record in running.stored(topic, queue_id)[-40:]
+        for record in running.stored(topic, queue_id, last=40)
     ]
 
 
