@@ -7,6 +7,7 @@ twice as fast as message by message (`SendRuns`), which takes whatever does not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
@@ -20,15 +21,15 @@ COLUMNS_MIN: Final = 16
 """Fewer are quicker one by one."""
 
 
-def take_columns(
-    sends: SendProcessor, session: Session, shape: Shape, payloads: list[bytes], start: int, end: int
-) -> int:
-    """Append and answer the requests of the run `payloads[start:end]` that begin it and are alike: how many.
+def judged_columns(
+    sends: SendProcessor, shape: Shape, payloads: list[bytes], start: int, end: int
+) -> tuple[tuple[bytes, ...], ...] | None:
+    """The columns of the requests that begin the run `payloads[start:end]` and are alike: nine pieces and the bodies.
 
-    0 if they are few, or if one of them asks for another look. HOT.
+    None if they are few, or if one of them asks for another look; where each goes is still to be judged. HOT.
     """
     if end - start < COLUMNS_MIN:
-        return 0
+        return None
     run = payloads[start:end]
     size, count = len(run[0]), len(run)
     lengths = list(map(len, run))
@@ -36,17 +37,13 @@ def take_columns(
         count = next(index for index, length in enumerate(lengths) if length != size)
         del run[count:]
     if count < COLUMNS_MIN or not 0 <= size - shape.body_at <= sends.plain_size_max:
-        return 0
+        return None
     columns = tuple(zip(*map(shape.whole(size), run), strict=True))
     for column, fixed in zip(columns[0:9:2], shape.fixed, strict=True):
         if column.count(fixed) != count:
-            return 0
-    at_queue, at_born, at_key, at_opaque = shape.places
+            return None
+    _queue, at_born, at_key, at_opaque = shape.places
     keys, opaques, born_texts = columns[at_key], columns[at_opaque], columns[at_born]
-    try:
-        queues = list(map(shape.queues.__getitem__, columns[at_queue]))
-    except KeyError:
-        return 0
     if (
         not b"".join(keys).isalnum()
         or not b"".join(opaques).isdigit()
@@ -54,11 +51,31 @@ def take_columns(
         or max(opaques) > shape.opaque_max
         or not b"".join(born_texts).isdigit()
     ):
+        return None
+    return columns
+
+
+def born_times_of(texts: tuple[bytes, ...]) -> Iterable[int]:
+    """The numbers of a column of born times, which is one number nearly always."""
+    return repeat(int(texts[0])) if texts.count(texts[0]) == len(texts) else map(int, texts)
+
+
+def take_columns(
+    sends: SendProcessor, session: Session, shape: Shape, payloads: list[bytes], start: int, end: int
+) -> int:
+    """Append and answer the requests that begin the run `payloads[start:end]` and are alike: how many. HOT."""
+    columns = judged_columns(sends, shape, payloads, start, end)
+    if columns is None:
         return 0
-    same_born = born_texts.count(born_texts[0]) == count
-    born_times = repeat(int(born_texts[0])) if same_born else map(int, born_texts)
+    at_queue, at_born, at_key, at_opaque = shape.places
+    keys, opaques, count = columns[at_key], columns[at_opaque], len(columns[0])
+    try:
+        queues = list(map(shape.queues.__getitem__, columns[at_queue]))
+    except KeyError:
+        return 0
     clock = sends.statistics.clock
     began = clock()
+    born_times = born_times_of(columns[at_born])
     stored = sends.store.put_columns(queues, columns[9], born_times, keys, shape.pattern, shape.tag_code)
     if stored is None:
         return 0

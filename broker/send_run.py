@@ -25,6 +25,7 @@ from broker.send import (
 from broker.send_answer import PREFIX
 from broker.send_columns import take_columns
 from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
+from broker.send_wide import CHANGES_MIN, MISFITS_MAX, Kinds, take_wide, widened
 from broker.session import RUN_MAX, Session
 from ropewalk.codes import FrameFlag, RequestCode
 from ropewalk.format.properties import P, parse_properties
@@ -50,6 +51,7 @@ class SendRuns:
         self._put_off: list[Session] = []
         self._batch: list[Alike] = []
         self._owed: list[_Owed] = []
+        self._kinds = Kinds()
 
     def take(self, session: Session, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
@@ -66,7 +68,14 @@ class SendRuns:
         shapes = session.shapes
         if shapes is None:
             shapes = session.shapes = Shapes()
-        shape = shapes.known.get(payloads[start][:4])
+        wide = shapes.wide.get(payloads[start][:4])
+        if wide is not None:
+            if wide.cut.judged is not sends.judged or wide.misfits > MISFITS_MAX:
+                wide = None
+                del shapes.wide[payloads[start][:4]]
+            elif taken := take_wide(sends, session, wide, payloads, start, end):
+                return start + taken
+        shape = shapes.known.get(payloads[start][:4]) if wide is None else None
         if shape is not None and shape.judged is sends.judged:
             index = self._take_alike(session, shape, payloads, start, end)
             if index > start:
@@ -126,6 +135,8 @@ class SendRuns:
                 last = target
                 topic_count += 1
             target.queues_of_shapes[b"%d" % queue_id] = queue
+            if wide is not None:
+                wide.note(payload, header.topic, queue, target.sys_flag)
             batch.append(
                 (
                     queue,
@@ -144,7 +155,7 @@ class SendRuns:
             owed.append((frame.opaque, frame.flag, unique_key, wait))
             if not learned:
                 learned = True
-                if shapes.wants():
+                if wide is None and shapes.wants():
                     self._learn(session, shapes, payload, frame, target, batch[-1], unique_key, wait)
         else:
             index = end
@@ -190,8 +201,15 @@ class SendRuns:
             oneway=header.flag & FrameFlag.ONEWAY != 0,
             waits=waits,
         )
-        if shape is not None:
-            shapes.learn(payload, shape)
+        if shape is None:
+            return
+        old = shapes.known.get(payload[:4])
+        if old is not None and old.queues is not shape.queues and shapes.change() >= CHANGES_MIN:
+            wide = widened(shape, payload, header, target.sys_flag, self._kinds)
+            if wide is not None:
+                shapes.widen(payload, wide)
+                return
+        shapes.learn(payload, shape)
 
     def _take_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of requests that have this shape; return the index behind it. HOT."""

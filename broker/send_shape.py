@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ from ropewalk.format.headers import SendMessageHeaderV2
 from ropewalk.format.record_pattern import RecordPattern
 from ropewalk.format.remoting import I32
 from store.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from broker.send_wide import WideShape
 
 SHAPES_MAX: Final = 8
 _PATIENCE_MAX: Final = 4096
@@ -87,10 +90,13 @@ class Shape:
 class Shapes:
     """The shapes of one client, by the first four bytes of a payload, which give the header's length."""
 
-    __slots__ = ("_missed", "_patience", "known")
+    __slots__ = ("_changes", "_missed", "_patience", "known", "wide")
 
     def __init__(self) -> None:
         self.known: dict[bytes, Shape] = {}
+        self.wide: dict[bytes, WideShape] = {}
+        """Instead of it, of headers that go to many topics."""
+        self._changes = 0
         self._missed = 0
         self._patience = 1
 
@@ -106,6 +112,16 @@ class Shapes:
     def helped(self, messages: int) -> None:
         """So many messages in a row had a shape."""
         self._patience = max(1, self._patience - messages)
+
+    def change(self) -> int:
+        """A shape has to make room for one to another topic; how often that was so."""
+        self._changes += 1
+        return self._changes
+
+    def widen(self, payload: bytes, wide: WideShape) -> None:
+        if len(self.wide) >= SHAPES_MAX:
+            self.wide.clear()
+        self.wide[payload[:4]] = wide
 
     def learn(self, payload: bytes, shape: Shape) -> None:
         if len(self.known) >= SHAPES_MAX:

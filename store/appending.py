@@ -228,8 +228,11 @@ class Appender:
         keys: Sequence[bytes],
         pattern: RecordPattern,
         tag_code: int,
+        middles: Iterable[bytes] | None = None,
     ) -> tuple[Sequence[int], Sequence[int]] | None:
         """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
+
+        `middles` are what they have in place of the pattern's, each as long as that: topics can differ so.
 
         Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
         """
@@ -265,7 +268,7 @@ class Appender:
                     repeat(self.now),
                     repeat(rest),
                     bodies,
-                    repeat(pattern.middle),
+                    repeat(pattern.middle) if middles is None else middles,
                     keys,
                     repeat(pattern.after),
                 )

@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker import send_columns
+from broker import send_columns, send_run
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
@@ -351,10 +352,90 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     assert outcomes[0] == outcomes[1]
 
 
-def taken_queues(running: InProcess) -> list[object]:
-    """What the store says of each queue of T: its bounds, and that its entries lead to its records."""
+_WIDE = {
+    b"unknown topic": (b'"b":"T"', b'"b":"V"'),
+    b"spelled topic": (b'"b":"T"', b'"b":"\\u0054"'),
+    b"two topics": (b'"c":"TBW102"', b'"c":"T","b":"U"'),
+    b"two topics, one spelled": (b'"j":"', b'"\\u0062":"U","j":"'),
+    b"no such queue": (b'"e":"', b'"e":"7'),
+    b"spelled queue": (b'"e":"', b'"e":" '),
+    b"other default": (b'"c":"TBW102"', b'"c":"TBW103"'),
+    b"bits": (b'"f":"0"', b'"f":"8"'),
+    b"born": (b'"g":"1', b'"g":"-'),
+    b"key": (b"UNIQ_KEY", b"UNIQ_KEX"),
+    b"opaque": (b'"opaque":10', b'"opaque":1e'),
+    b"oneway": (b'"flag":0', b'"flag":2'),
+}
+
+
+@settings(max_examples=30)
+@given(
+    count=st.integers(2, 8),
+    topics=st.lists(st.sampled_from("TU"), min_size=8, max_size=8),
+    odd=st.one_of(st.none(), st.sampled_from(sorted(_WIDE)), st.sampled_from([b"retry", b"long body", b"longer"])),
+    everywhere=st.booleans(),
+    place=st.floats(0, 1, exclude_max=True),
+    flag=st.sampled_from([0, 0, 2]),
+)  # fmt: skip
+def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
+    pair: Pair,
+    count: int,
+    topics: list[str],
+    odd: bytes | None,
+    everywhere: bool,
+    place: float,
+    flag: int,
+) -> None:
+    pair.gate.open()
+    outcomes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        patch.setattr(send_run, "CHANGES_MIN", 1)
+        for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+            for topic, queue_id in product("TU", range(4)):
+                client.send(topic, b"warm", queueId=queue_id)
+            frames = []
+            warm = 24
+            for n in range(warm + count):
+                key = UNIQ[:-4] + f"{n:04d}"
+                here = odd if (everywhere and odd != b"opaque") or n == warm + int(place * count) else None
+                ext = send_ext(
+                    "TU"[n % 2] if n < warm else "%RETRY%g" if here == b"retry" else topics[n - warm],
+                    queueId=n // 2 % 4,
+                    properties=text_of({"UNIQ_KEY": key, "TAGS": "A"}),
+                )
+                body = b"x" * ({b"long body": 401, b"longer": 5}.get(here or b"", 2) if n >= warm else 2)
+                frame = request(V2, ext, body, opaque=1000 + n, flag=flag)
+                if here in _WIDE and (n >= warm or everywhere):
+                    frame = frame.replace(*_WIDE[here], 1)
+                    header = len(frame) - len(body) - 8
+                    frame = (len(frame) - 4).to_bytes(4, "big") + header.to_bytes(4, "big") + frame[8:]
+                frames.append(frame)
+            for frame in frames[:warm]:
+                client.feed(frame)
+            running.settle()
+            client.answers()
+            if running is pair.fast and odd is None:
+                assert client.session.shapes is not None
+                assert client.session.shapes.wide, "so many topics make a shape wide"
+            mark = running.broker.store.log.end_offset
+            try:
+                client.feed(b"".join(frames[warm:]))
+                hung_up = False
+            except RemoteProtocolError:
+                hung_up = True
+            running.settle()
+            answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
+            new = sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
+            ends = [taken_queues(running, topic) for topic in "TU"]
+            outcomes.append((hung_up, answers, [facts(r, True) for r in new], ends))
+    assert outcomes[0] == outcomes[1]
+
+
+def taken_queues(running: InProcess, topic: str = "T") -> list[object]:
+    """What the store says of each queue of a topic: its bounds, and that its entries lead to its records."""
     found: list[object] = []
-    for queue in running.broker.store.queues["T"].values():
+    for queue in running.broker.store.queues[topic].values():
         offset, size, tags = queue.read(queue.next_offset - 1)
         assert queue.max_physical == offset + size
         found.append((queue.queue_id, queue.next_offset, queue.readable, size, tags))
