@@ -118,12 +118,13 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
         return None
     # Up to the properties: how the topic and the size of the properties are spelled.
     spellings = [tail[: tail[0] + 3] for tail in tails]
-    queues_of, lengths = {}, {}
+    topics, queues_of, lengths = {}, {}, {}
     for spelling in set(spellings):
-        queues = plain.get(spelling[:-2])
+        topic = topics[spelling] = spelling[:-2]
+        queues = plain.get(topic)
         if queues is None:
             return None
-        queues_of[spelling] = queues
+        queues_of[topic] = queues
         lengths[spelling] = len(spelling) + int.from_bytes(spelling[-2:], "big", signed=True)
     if not all(map(eq, map(len, tails), map(lengths.__getitem__, spellings))):
         return None
@@ -131,7 +132,7 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
         found = [crc32(view[start:end]) for start, end in zip(bodies_at, tails_at, strict=True)]
     if not all(map(eq, sums, map(_SUM_MASK.__and__, found))):
         return None
-    runs = _queues_of(queues_of, spellings, queue_ids)
+    runs = _queues_of(queues_of, list(map(topics.__getitem__, spellings)), queue_ids)
     if runs is None:
         return None
     codes: Iterable[int] = repeat(0)
@@ -157,13 +158,13 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
 
 
 def _queues_of(
-    queues_of: Mapping[bytes, Mapping[int, ConsumeQueue]], spellings: list[bytes], queue_ids: Sequence[int]
+    queues_of: Mapping[bytes, Mapping[int, ConsumeQueue]], topics: list[bytes], queue_ids: Sequence[int]
 ) -> list[tuple[ConsumeQueue, list[bool]]] | None:
     """Each queue of a run, with which of the records are its; None where there are many, or one is not known. HOT."""
     found: list[tuple[ConsumeQueue, list[bool]]] = []
     several = len(queues_of) > 1
-    for spelling, queues in queues_of.items():
-        topical = list(map(spelling.__eq__, spellings)) if several else None
+    for topic, queues in queues_of.items():
+        topical = list(map(topic.__eq__, topics)) if several else None
         ids = set(queue_ids if topical is None else compress(queue_ids, topical))
         if len(found) + len(ids) > _QUEUES_MAX:
             return None

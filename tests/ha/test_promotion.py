@@ -36,6 +36,12 @@ def test_too_few_answers_choose_nobody_and_tell_what_is_at_risk() -> None:
     assert "at least 350 bytes are at risk as of 320 ms before contact was lost" in choice.reason
 
 
+def test_a_slave_that_is_not_on_the_roll_is_none_of_the_answers_that_are_needed() -> None:
+    """Nothing was ever acknowledged on its word, so it cannot stand for what somebody else acknowledged."""
+    choice = choose(by_address(standing(1, 100), standing(7, 100)), None)
+    assert choice.winner is None and "1 of 2 slaves accepted, 2 have to" in choice.reason
+
+
 def test_force_goes_on_and_still_tells() -> None:
     choice = choose(by_address(standing(1, 100)), None, force=True)
     assert choice.winner is not None
