@@ -76,6 +76,23 @@ def test_the_one_who_is_wanted_is_chosen_among_equals_only() -> None:
     assert choose(equal, None, wanted="s9").winner is None
 
 
+def test_of_a_master_that_answers_too_nothing_may_be_missing() -> None:
+    master = Standing("m", 0, SYNC_MASTER, 1, 0, 300, terms=standing(1, 0).terms)
+    behind = by_address(standing(1, 280), standing(2, 290))
+    choice = choose(behind, master)
+    assert choice.winner is None and "10 bytes are missing" in choice.reason
+    forced = choose(behind, master, force=True)
+    assert forced.winner == behind["s2"] and "10 bytes are missing" in forced.reason
+
+
+def test_what_is_at_risk_is_told_by_who_heard_of_most() -> None:
+    heard = by_address(
+        standing(1, 100, slaves=3, copies=2, master_end=450, master_age_ms=320),
+        standing(2, 100, slaves=3, copies=2, master_end=400, master_age_ms=20),
+    )
+    assert "at least 350 bytes are at risk as of 320 ms" in choose(heard, None).reason
+
+
 def test_with_the_master_s_own_word_one_slave_that_has_it_all_is_enough() -> None:
     master = Standing("m", 0, SYNC_MASTER, 1, 0, 300, terms=standing(1, 0).terms)
     assert choose(by_address(standing(1, 300)), master).winner is not None
