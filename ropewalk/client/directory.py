@@ -54,6 +54,8 @@ class Directory:
         self._clock = clock
         self._timeout_s = timeout_s
         self._known: dict[str, _Known] = {}
+        self._heard: set[str] = set()
+        """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
     def route(self, topic: str, *, fresh: bool = False) -> Steps[TopicRoute]:
         """The route of a topic; `fresh` asks even if it was asked a moment ago.
@@ -158,10 +160,11 @@ class Directory:
         for address in self._name_servers.one_round():
             answer: Command | None = None
             # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
-            # asked again.
-            for _ in range(2):
+            # asked again. One that was never heard of had a new connection, and its silence is its own.
+            for _ in range(2 if str(address) in self._heard else 1):
                 try:
                     answer = yield from ask_one(str(address), command, self._timeout_s)
+                    self._heard.add(str(address))
                     break
                 except Unreachable as exc:
                     failures.append(str(exc))

@@ -1,6 +1,8 @@
 import pytest
 
-from ropewalk.client.addresses import BadAddress
+from ropewalk.client.addresses import AddressRing, BadAddress, parse_address_list
+from ropewalk.client.directory import Directory
+from ropewalk.client.messages import route_request
 from ropewalk.client.simple import Client, Message, NoNameServer, PullStatus, Queue, SendStatus
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError
@@ -151,6 +153,21 @@ def test_no_name_server_at_all_names_each_that_was_tried() -> None:
         pytest.raises(NoNameServer, match=rf"{first}.*{second}.*refused"),
     ):
         client.route("T")
+
+
+def test_a_name_server_that_never_said_a_word_is_waited_for_once_and_one_that_did_is_asked_again() -> None:
+    directory = Directory(AddressRing(parse_address_list("a:9876")), lambda: 0.0, timeout_s=5.0)
+    silent = directory.ask(route_request("T"))
+    next(silent)
+    with pytest.raises(NoNameServer, match="no answer"):
+        silent.throw(OutcomeUnknown("no answer in 5 s"))
+    heard = directory.ask(route_request("T"))
+    next(heard)
+    with pytest.raises(StopIteration):
+        heard.send(Command(ResponseCode.SUCCESS, {}))
+    cut = directory.ask(route_request("T"))
+    asked = next(cut)
+    assert cut.throw(OutcomeUnknown("no answer in 5 s")) == asked
 
 
 def test_a_name_server_list_that_cannot_be_read_is_refused_at_once() -> None:
