@@ -92,9 +92,17 @@ def test_an_unknown_bug_starts_nothing() -> None:
 def test_a_reply_that_does_not_wait_for_its_flush_is_seen_by_strace(
     name: str, tmp_path: Path, need_program: Callable[[str], str]
 ) -> None:
-    seed, began = chosen_seed(), time.monotonic()
-    verdict, _ledger = traced_load(need_program("strace"), tmp_path, seed, planted(name), requests=100)
-    assert verdict.early, f"seed {seed}: {verdict.replies} replies and no one was early"
+    """One of them shows only where a request comes while a flush runs: a load or two can miss that."""
+    first, began = chosen_seed(), time.monotonic()
+    for seed in range(first, first + 4):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        verdict, _ledger = traced_load(need_program("strace"), folder, seed, planted(name), requests=100)
+        if verdict.early:
+            break
+    assert verdict.early, (
+        f"seeds {first} to {seed}: {verdict.replies} replies in the last and no one was early"
+    )
     tell(name, seed, began, f"{len(verdict.early)} of {verdict.replies} replies were early")
 
 
