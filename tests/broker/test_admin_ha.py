@@ -474,6 +474,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         assert slave.broker.store.readable_offset == segment.write_position
         record = tmp_path / "slave" / "ropewalk" / "role.json"
         # What a later failover is judged by is on disk.
+        slave.until(record.exists)
         slave.until(lambda: json.loads(record.read_text())["terms"]["slaves"].get("2") == "10.0.0.3:10911")
         process.broker.topics.delete("T", process.clock())
         member.take_answer(sync(client, answer.seen))
