@@ -114,12 +114,12 @@ class Scraped:
         self.running.tick(1000)  # the pulse now knows what the test has done
         asker = threading.Thread(target=lambda: pages.append(get(self._port, path, accept)))
         asker.start()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 30
         while asker.is_alive() and time.monotonic() < until:
             self.running.tick(1000)
             self.running.turn()
             asker.join(0.002)
-        asker.join(1)
+        asker.join(20)
         (page,) = pages
         return page
 

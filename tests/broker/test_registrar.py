@@ -77,7 +77,7 @@ def registrar(topics: TopicTable, *remote: int, local: NameServer | None = None)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 - what is waited for knows nothing of trio
             await trio.sleep(0.005)
 

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -373,7 +374,23 @@ def test_requests_put_off_are_resumed_when_the_peer_has_taken_enough(stack: Exit
     assert net.read(client, 8_000_007)[-7:] == b"resumed"
 
 
-def test_who_takes_nothing_for_too_long_is_closed_and_the_others_stay(stack: ExitStack) -> None:
+class HandSet:
+    """The clock of a shell, moved by the test: a machine that stands still for a while makes nobody late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        """So much on this clock, and at least as much in the kernel."""
+        time.sleep(seconds)
+        self.now += seconds
+
+
+def test_who_takes_nothing_for_too_long_is_closed_and_the_others_stay(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandSet(monkeypatch)
     net = Net(stack, stall_s=0.2)
     _silent, slow, idle = (net.connect(receive_buffer=size) for size in (2048, 16 << 10, 2048))
     stalled, reading, quiet = list(net.shell.connections.values())
@@ -381,7 +398,7 @@ def test_who_takes_nothing_for_too_long_is_closed_and_the_others_stay(stack: Exi
         connection.send(b"z" * 20_000_000)
     net.shell.flush()
     for _ in range(12):
-        time.sleep(0.04)
+        clock.pass_time(0.04)
         with suppress(BlockingIOError):
             slow.recv(16 << 10)
         net.idle(0.005)
@@ -391,12 +408,15 @@ def test_who_takes_nothing_for_too_long_is_closed_and_the_others_stay(stack: Exi
     assert [session.gone for session in net.sessions] == [1, 0, 0]
 
 
-def test_who_neither_says_nor_gets_anything_for_too_long_is_closed(stack: ExitStack) -> None:
+def test_who_neither_says_nor_gets_anything_for_too_long_is_closed(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandSet(monkeypatch)
     net = Net(stack, idle_s=0.2)
     _silent, talks, listens = (net.connect() for _ in range(3))
     silent, talking, listening = list(net.shell.connections.values())
     for _ in range(8):
-        time.sleep(0.05)
+        clock.pass_time(0.05)
         talks.send(b"x")
         listening.send(b"news")
         net.shell.flush()

@@ -34,7 +34,7 @@ class TroubledDisk(Disk):
         whole = file.sync
 
         def sync() -> None:
-            assert self.may_sync.wait(10)
+            assert self.may_sync.wait(30)
             if self.broken:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             whole()

@@ -18,7 +18,7 @@ class Loop:
         self.completions = Completions(self.wakes.release)
 
     def until(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
             self.completions.run()
             if happened():
@@ -37,7 +37,7 @@ class SlowFile:
 
     def sync(self) -> None:
         self.entered.release()
-        assert self.permission.acquire(timeout=10)
+        assert self.permission.acquire(timeout=30)
         self.syncs += 1
         if self.failure is not None:
             raise self.failure
@@ -106,7 +106,7 @@ def test_one_sync_answers_for_everything_that_arrived_while_the_one_before_it_ra
     flusher = Flusher(loop.completions, flushed.append)
     file = SlowFile()
     flusher.request(10, [as_file(file)])
-    assert file.entered.acquire(timeout=10)
+    assert file.entered.acquire(timeout=30)
     for target in (20, 30, 40):
         flusher.request(target, [as_file(file)])
     file.permission.release(2)
@@ -122,7 +122,7 @@ def test_every_flush_is_timed_and_a_failed_one_is_not() -> None:
     flusher = Flusher(loop.completions, flushed.append)
     file = SlowFile()
     flusher.request(10, [as_file(file)])
-    assert file.entered.acquire(timeout=10)
+    assert file.entered.acquire(timeout=30)
     time.sleep(0.03)
     file.permission.release()
     loop.until(lambda: flushed == [10])
@@ -143,7 +143,7 @@ def test_nothing_is_announced_before_its_sync_has_returned() -> None:
     first, second = SlowFile(), SlowFile()
     flusher.request(10, [as_file(first), as_file(second)])
     first.permission.release()
-    assert second.entered.acquire(timeout=10)
+    assert second.entered.acquire(timeout=30)
     loop.completions.run()
     assert flushed == [], "one of the two files was not synced yet"
     second.permission.release()
@@ -192,7 +192,7 @@ def test_stopping_carries_out_the_last_request() -> None:
     flusher = Flusher(loop.completions, flushed.append)
     file = SlowFile()
     flusher.request(10, [as_file(file)])
-    assert file.entered.acquire(timeout=10)
+    assert file.entered.acquire(timeout=30)
     flusher.request(20, [as_file(file)])
     file.permission.release(2)
     flusher.stop()

@@ -105,7 +105,7 @@ def settle(store: MessageStore) -> None:
 
 def wait_for(store: MessageStore, happened: object) -> None:
     assert callable(happened)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         store.run_completions()
         if happened():

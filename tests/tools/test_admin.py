@@ -253,7 +253,7 @@ def test_a_yes_on_the_terminal_is_enough(ropewalk_broker: RopewalkBroker) -> Non
             text=True,
         ) as process:
             os.write(ours, f"{word}\n".encode())
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=30)
         os.close(ours)
         os.close(theirs)
         return process.returncode, errors
@@ -298,11 +298,11 @@ def test_a_watched_lag_is_drawn_again_and_again_until_ctrl_c(
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["rows"][0]["lag"] == 0
         fill(ropewalk_broker, topic, 3)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while json.loads(process.stdout.readline())["rows"][0]["lag"] != 3:
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and errors == b""
 
 

@@ -66,7 +66,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 15
+    give_up = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < give_up, "it did not come true"
         time.sleep(0.05)

@@ -182,7 +182,7 @@ def test_following_prints_what_comes_and_counts_at_ctrl_c(cluster: FakeCluster, 
     cluster.put("T", 1, b"late")
     assert process.stdout.readline() == b"late\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.decode() == "stopped: 4 messages from T\n"
 
@@ -197,7 +197,7 @@ def test_following_starts_at_the_end_and_stops_at_the_count(cluster: FakeCluster
     )
     wait_until(lambda: RequestCode.PULL_MESSAGE in cluster.codes())
     cluster.put("T", 0, b"new")
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     assert json.loads(out)["body"] == "new"
 
@@ -215,7 +215,7 @@ def test_following_survives_a_broker_that_goes_and_comes_back(cluster: FakeClust
     assert process.stdout.readline() == b"0\n"
     cluster.hang_up()
     cluster.put("T", 0, b"after")
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, b"after\n")
     assert b"trying again" in errors
     assert b"connected again" in errors

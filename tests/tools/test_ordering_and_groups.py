@@ -280,14 +280,14 @@ def test_the_queues_are_shared_with_the_groups_other_members(
                     online = admin.consumers(group)
                     return online is not None and len(online.clients) == 2 and len(other.queues) == 2
 
-                ropewalk_broker.wait_until(shared, "two members with two queues each", timeout=20)
+                ropewalk_broker.wait_until(shared, "two members with two queues each", timeout=30)
                 mine = {source.queue.queue_id for source in other.queues}
                 time.sleep(0.5)  # the other half is taken on as soon as it is given up
                 for number in range(40):
                     ropewalk_broker.send(topic, f"{number}")
-                ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(group, topic) == 40, timeout=20)
+                ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(group, topic) == 40, timeout=30)
             process.terminate()
-            printed, _ = process.communicate(timeout=10)
+            printed, _ = process.communicate(timeout=30)
         finally:
             process.kill()
     theirs = [json.loads(line) for line in printed.splitlines()]
@@ -308,7 +308,7 @@ def test_ctrl_c_leaves_the_group_with_its_progress(ropewalk_broker: RopewalkBrok
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
         process.send_signal(2)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.decode().strip() == f"stopped: 1 message from {topic}"
     assert ropewalk_broker.committed(group, topic) == 1
@@ -330,7 +330,7 @@ def test_a_reader_that_has_seen_enough_leaves_the_rest_to_the_group(ropewalk_bro
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(10) == 141
+        assert process.wait(30) == 141
         assert process.stderr is not None and process.stderr.read() == b""
     assert ropewalk_broker.committed(group, topic) < 200
     assert ropewalk_broker.messages(f"%RETRY%{group}") == [], "nothing was given back as failed"

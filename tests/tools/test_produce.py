@@ -130,7 +130,7 @@ def test_lines_that_trickle_in_are_sent_as_they_come(cluster: FakeCluster, tmp_p
         process.stdin.write(f"{number}\n".encode())
         process.stdin.flush()
         wait_until(lambda number=number: len(cluster.log) == number + 1)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert b"3 messages acknowledged" in errors
 
@@ -376,7 +376,7 @@ def test_ctrl_c_waits_for_answers_under_way_and_counts(cluster: FakeCluster, tmp
     process.stdin.flush()
     wait_until(lambda: len(cluster.log) == 2)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     document = json.loads(out)
     assert (document["acknowledged"], document["unknown"], document["interrupted"]) == (2, 0, True)
@@ -407,7 +407,7 @@ def test_queues_are_chosen_by_number_and_broker() -> None:
 
 def wait_until(condition: object) -> None:
     assert callable(condition)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         threading.Event().wait(0.01)
@@ -430,7 +430,7 @@ def test_no_progress_is_drawn_over_what_is_typed(cluster: FakeCluster) -> None:
         os.write(ours, b"typed\n\x04")
         while not shown.endswith(b"s)\r\n"):
             shown += os.read(ours, 1000)
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     os.close(ours)
     _, *lines = shown.decode().splitlines()
     assert lines[0] == "typed" and lines[-1].startswith("1 message acknowledged in ") and len(lines) == 2

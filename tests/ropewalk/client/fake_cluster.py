@@ -70,7 +70,7 @@ class FakeCluster:
         self._listener.close()
         self.hang_up()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
             assert not thread.is_alive(), thread
 
     def hang_up(self) -> None:
@@ -100,7 +100,7 @@ class FakeCluster:
 
     def wait_for_request(self, code: int, count: int = 1) -> None:
         """Return once so many requests of this code have come."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while self.codes().count(code) < count:
             assert time.monotonic() < deadline, f"no request with code {code}"
             time.sleep(0.005)

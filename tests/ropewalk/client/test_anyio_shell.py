@@ -103,7 +103,7 @@ def test_a_peer_that_takes_nothing_loses_the_connection_and_callers_hear_what_le
     async def story() -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
-            async with open_connection(address, timeout=0.5) as connection:
+            async with open_connection(address, timeout=1.0) as connection:
 
                 async def ask(size: int) -> None:
                     try:
@@ -117,7 +117,7 @@ def test_a_peer_that_takes_nothing_loses_the_connection_and_callers_hear_what_le
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(ask, 100)
                     await connection.wait_closed()
-                with pytest.raises(Unreachable, match=r"gone: it did not take a request within 0\.5 s"):
+                with pytest.raises(Unreachable, match=r"gone: it did not take a request within 1 s"):
                     await connection.call(ROUTE)
 
     run(story)
@@ -182,12 +182,12 @@ def test_calls_end_in_the_order_of_their_time_limits(cluster: FakeCluster, run: 
                 ended.append(seconds)
 
             async with anyio.create_task_group() as tasks:
-                for seconds in (0.3, 0.1, 0.2):
+                for seconds in (0.7, 0.1, 0.4):
                     tasks.start_soon(ask, seconds)
             assert (await connection.call(ROUTE)).code == 17
 
     run(story)
-    assert ended == [0.1, 0.2, 0.3]
+    assert ended == [0.1, 0.4, 0.7]
 
 
 def test_a_peer_that_hangs_up_wakes_everybody(cluster: FakeCluster, run: Run) -> None:

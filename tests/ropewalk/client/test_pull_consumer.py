@@ -19,6 +19,7 @@ from ropewalk.errors import LocalProtocolError, Rejected
 from ropewalk.testing import RopewalkBroker
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
+WAIT_S = 20.0
 
 
 def fill(broker: RopewalkBroker, topic: str, count: int) -> set[bytes]:
@@ -38,16 +39,17 @@ def test_poll_brings_everything_and_a_commit_is_where_the_next_one_goes_on(
         async with AsyncPullConsumer(group, {topic: "*"}, ropewalk_broker.namesrv) as consumer:
             assert len(await consumer.assign_topics()) == 4
             await consumer.seek_to_begin()
-            got = []
-            while messages := await consumer.poll(7, timeout=0.1):
+            got: list[bytes] = []
+            while len(got) < 50 and (messages := await consumer.poll(7, timeout=WAIT_S)):
                 assert len(messages) <= 7 and len({message.source for message in messages}) == 1
                 got += [message.body for message in messages]
             assert len(got) == 50 and set(got) == bodies
+            assert await consumer.poll(7, timeout=0.1) == []
             await consumer.commit()
         ropewalk_broker.send(topic, b"later")
         async with AsyncPullConsumer(group, {topic: "*"}, ropewalk_broker.namesrv) as again:
             await again.assign_topics()
-            assert [message.body for message in await again.poll(timeout=5)] == [b"later"]
+            assert [message.body for message in await again.poll(timeout=WAIT_S)] == [b"later"]
 
     run(story)
     assert ropewalk_broker.committed(group, topic) == 50
@@ -58,10 +60,11 @@ def test_the_same_without_a_loop(ropewalk_broker: RopewalkBroker) -> None:
     bodies = fill(ropewalk_broker, topic, 50)
     with PullConsumer(group, {topic: "*"}, ropewalk_broker.namesrv, consume_from="first") as consumer:
         consumer.assign_topics()
-        got = []
-        while messages := consumer.poll(timeout=0.1):
+        got: list[bytes] = []
+        while len(got) < 50 and (messages := consumer.poll(timeout=WAIT_S)):
             got += [message.body for message in messages]
         assert len(got) == 50 and set(got) == bodies
+        assert consumer.poll(timeout=0.1) == []
         consumer.commit()
     assert ropewalk_broker.committed(group, topic) == 50
 
@@ -83,7 +86,7 @@ def test_a_held_poll_is_ended_by_the_next_message(ropewalk_broker: RopewalkBroke
                 began = time.monotonic()
                 messages = await consumer.poll(timeout=15)
             assert [message.body for message in messages] == [b"late"]
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 10
 
     run(story)
 
@@ -94,7 +97,7 @@ def test_an_empty_poll_ends_in_time(ropewalk_broker: RopewalkBroker) -> None:
         consumer.assign_topics()
         began = time.monotonic()
         assert consumer.poll(timeout=0.3) == []
-        assert 0.2 < time.monotonic() - began < 3
+        assert 0.2 < time.monotonic() - began < 10
 
 
 def test_tags_are_filtered_and_progress_passes_what_is_not_wanted(ropewalk_broker: RopewalkBroker) -> None:
@@ -103,10 +106,11 @@ def test_tags_are_filtered_and_progress_passes_what_is_not_wanted(ropewalk_broke
         ropewalk_broker.send(topic, Message(b"%d" % number, tags=("Aa", "BB", "c")[number % 3]))  # one hash
     with PullConsumer(group, {topic: "Aa || c"}, ropewalk_broker.namesrv, consume_from="first") as consumer:
         (queue,) = consumer.assign_topics()
-        got = []
-        while messages := consumer.poll(timeout=0.1):
+        got: list[int] = []
+        while len(got) < 6 and (messages := consumer.poll(timeout=WAIT_S)):
             got += [int(message.body) for message in messages]
         assert got == [0, 2, 3, 5, 6, 8]
+        assert consumer.poll(timeout=0.1) == []
         assert consumer.position(queue) == 9
 
 
@@ -121,9 +125,9 @@ def test_seek_by_offset_and_by_time(ropewalk_broker: RopewalkBroker) -> None:
     with PullConsumer("g", {topic: "*"}, ropewalk_broker.namesrv) as consumer:
         (queue,) = consumer.assign_topics()
         consumer.seek(queue, 2)
-        assert [message.body for message in consumer.poll()] == [b"2"]
+        assert [message.body for message in consumer.poll(timeout=WAIT_S)] == [b"2"]
         consumer.seek_to_time(middle)
-        assert [message.body for message in consumer.poll()] == [b"1", b"2"]
+        assert [message.body for message in consumer.poll(timeout=WAIT_S)] == [b"1", b"2"]
         with pytest.raises(KeyError):
             consumer.seek(TopicQueue(topic, Queue("nobody", 0)), 0)
         consumer.seek(queue, 999)

@@ -25,7 +25,7 @@ from ropewalk.client.routes import Queue
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
-WAIT_S = 20.0
+WAIT_S = 30.0
 TURNS = itertools.count()
 
 
@@ -103,7 +103,7 @@ def test_a_message_sent_while_nothing_is_there_is_handled_at_once(
             began = time.monotonic()
             await anyio.to_thread.run_sync(ropewalk_broker.send, topic, b"x")
             await until(lambda: bool(seen.messages), "it is handled")
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
 
     run(story)
 
@@ -172,7 +172,7 @@ def test_plain_functions_are_handlers_too_and_run_side_by_side(ropewalk_broker: 
     seen: list[bytes] = []
 
     def handle(message: ReceivedMessage) -> None:
-        together.wait(10)  # passes only when four handlers are in it
+        together.wait(WAIT_S)  # passes only when four handlers are in it
         seen.append(message.body)
 
     with PushConsumer(group, {topic: "*"}, handle, ropewalk_broker.namesrv, concurrency=4) as consumer:
@@ -459,8 +459,9 @@ def test_reading_ahead_stops_at_its_bound(ropewalk_broker: RopewalkBroker, bound
         ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, pull_count=5, **bound
     ) as consumer:
         ropewalk_broker.wait_until(lambda: len(consumer.queues) == 1)
-        time.sleep(0.5)
         (reader,) = (r for q, r in consumer._consumer._readers.items() if q.topic == topic)
+        ropewalk_broker.wait_until(lambda: reader.cache.count >= 5, "it reads ahead")
+        time.sleep(0.3)
         ahead = reader.cache.count
         go_on.set()
         ropewalk_broker.wait_until(lambda: len(handled) == 100, "all are handled in the end")

@@ -75,7 +75,7 @@ async def test_a_live_group_is_switched_and_keeps_its_other_topics(tmp_path: Pat
 
 async def test_a_group_without_a_slave_cannot_be_drilled(tmp_path: Path) -> None:
     async with group(tmp_path, 1) as cluster:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while True:
                 try:
                     await find_live_group(cluster.name_server, "drill")

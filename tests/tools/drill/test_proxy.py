@@ -104,7 +104,7 @@ async def test_a_cut_one_way_leaves_the_other_way_open() -> None:
         w.back.change(cut=True)
         passed = w.there.passed
         await stream.send_all(b"22")
-        with trio.fail_after(2):
+        with trio.fail_after(20):
             while w.there.passed < passed + 2:  # noqa: ASYNC110 - the count has no event
                 await trio.sleep(0.005)
         with trio.move_on_after(0.1) as scope:
@@ -134,7 +134,7 @@ async def test_a_delay_is_waited_once_and_not_for_every_piece() -> None:
             await trio.sleep(0.005)
         assert await read(stream, 10) == b"0123456789"
         took_s = trio.current_time() - began
-        assert 0.2 <= took_s < 1.0
+        assert 0.2 <= took_s < 1.9
         assert w.there.hits > 0
 
 
@@ -144,7 +144,7 @@ async def test_a_rate_is_kept() -> None:
         began = trio.current_time()
         nursery.start_soon(stream.send_all, bytes(30_000))
         assert len(await read(stream, 30_000)) == 30_000
-        assert 0.25 <= trio.current_time() - began < 2.0
+        assert 0.25 <= trio.current_time() - began < 10.0
         assert w.there.hits > 0
 
 
@@ -213,7 +213,7 @@ async def test_what_was_on_its_way_when_a_connection_is_severed_never_arrives() 
     async with world() as w, await w.connect() as stream:
         await stream.send_all(b"1")
         assert await read(stream, 1) == b"1"
-        w.back.change(delay_s=0.2)
+        w.back.change(delay_s=20.0)
         await stream.send_all(b"2")
         await trio.sleep(0.05)
         assert w.proxy.sever("client", "somebody else") == 0
