@@ -179,9 +179,11 @@ class WorkerIndex(KeyIndex):
         self._worker = worker
         self._builder: IndexBuilder | None = None
         self._dropped_before = 0
+        self._put_off = False
 
     def _work(self, through: int, min_offset: int) -> None:
-        if self._worker.pending < 2:  # else it is asked again in a moment
+        self._put_off = self._worker.pending >= 2  # until one of those is through
+        if not self._put_off:
             self._worker.submit(partial(self._build, through, min_offset), self._built)
 
     def _build(self, through: int, min_offset: int) -> tuple[int, int, list[str]]:
@@ -203,8 +205,11 @@ class WorkerIndex(KeyIndex):
 
     def _built(self, result: tuple[int, int, list[str]]) -> None:
         self._took(*result)
+        if self._put_off:
+            self._work(*self._asked)
 
     def stop(self, through: int, min_offset: int) -> None:
+        self._put_off = False
         if self._builder is None and self.position >= through:
             self._worker.stop()
             return

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,9 @@ from store.index import (
     read_header,
     search,
 )
-from store.janitor import KeyIndex, ProcessIndex
+from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
 from store.message_store import MessageStore, StoreConfig
-from store.workers import Completions
+from store.workers import Completions, Worker
 from tests.store.worlds import HOST, Clock, put, wait_for
 
 FOREVER = 1 << 62
@@ -630,6 +631,25 @@ def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world
         send(store, {"KEYS": "k"})
         built(store)
     assert process.returncode == 0
+
+
+def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
+    with world.opened() as store:
+        ends = [*send(store, *[{"KEYS": "k"}] * 3)[1:], store.log.end_offset]
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    completions = Completions(lambda: None)
+    worker = Worker("index", completions, start=False)
+    index = WorkerIndex(world.place, Disk(), world.clock, worker)
+    index.start(FOREVER, 0, 0, abnormal=False)
+    built: list[int] = []
+    for end in ends:
+        index.when_built(end, partial(built.append, end))
+    while not worker.is_idle:
+        worker.step()
+        completions.run()
+    assert built == ends
+    index.stop(ends[-1], 0)
 
 
 def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> None:

@@ -477,14 +477,6 @@ def test_a_read_that_is_turned_away_as_busy_holds_nothing(world: World) -> None:
         reader.stop()
 
 
-def built(store: MessageStore, index: WorkerIndex) -> None:
-    """Have the index catch up; while it has enough to do it takes no more, and asks again at a tick."""
-    reached: list[int] = []
-    wait_for(store, lambda: not index._worker.pending)
-    index.when_built(store.readable_offset, lambda: reached.append(1))
-    wait_for(store, lambda: bool(reached))
-
-
 def test_index_files_follow(world: World) -> None:
     world.index = Geometry(slots=10, items=11)
     with world.opened() as store:
@@ -499,7 +491,7 @@ def test_index_files_follow(world: World) -> None:
         pass_time(world, store)
         index = store.index
         assert isinstance(index, WorkerIndex)
-        built(store, index)
+        wait_for(store, lambda: index.position == store.readable_offset)
         names = index_names(Disk(), world.root / "index")
         assert len(names) == 3
         world.used(86)
