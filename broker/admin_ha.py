@@ -160,7 +160,7 @@ class AdminHa:
                     host, _, port = hello.socket.rpartition(":")
                     if port.isdigit():
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
-                member.has_terms(hello.broker_id, hello.terms_version)
+                member.has_terms(hello.broker_id, hello.terms_version, hello.terms_of)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
                 self._desk.send(request, session, answer)
 

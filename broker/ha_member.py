@@ -107,13 +107,13 @@ class HaMember:
             )  # fmt: skip
         elif not record.reign:  # nobody ever changed it: the configuration says who this is
             record = msgspec.structs.replace(record, role=config.broker_role, broker_id=config.broker_id)
-        before, version = record.terms.required_acks, record.terms.version
+        version = record.terms.version
         if record.role != SLAVE and config.broker_role != SLAVE:
             terms = record.terms.with_promise(config.broker_role, config.in_sync_replicas)
             record = msgspec.structs.replace(record, role=config.broker_role, terms=terms)
         self._unsaved = self._has_file and record.terms.version > version
         self.core = RoleCore(record)
-        self.roll = Roll.of(record.terms, before)
+        self.roll = Roll(record.terms)
 
     def open(self) -> None:
         """The store and the tables are loaded: take up the role."""
@@ -190,9 +190,9 @@ class HaMember:
         if act is Act.RESUME:
             replication.fence = None
         elif act is Act.LEAD:
-            self.roll = Roll.of(record.terms)
+            self.roll = Roll(record.terms)
             replication.fence = self._fenced() if self.core.is_fenced else None
-            replication.lead(record.role, record.terms.in_sync_replicas)
+            replication.lead(record.role, 1 + self.roll.required_acks)
             broker.delays.load(self._delays_known or broker.delays.offsets())
             self.heard, self.lost_ms = None, -1
         elif act is Act.FOLLOW:
@@ -235,7 +235,7 @@ class HaMember:
         if outcome.record.terms is self.roll.terms:
             done()
             return
-        self.roll.enrolled(outcome.record.terms, broker_id)
+        self.roll.terms = outcome.record.terms
         self.carry_out(outcome, done)
 
     def forget(self, broker_id: int, done: Callable[[], None]) -> None:
@@ -243,7 +243,8 @@ class HaMember:
         outcome = self.core.forget(broker_id)
         if outcome.refusal is not None:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
-        self.roll.struck(outcome.record.terms, broker_id)
+        self.roll.terms = outcome.record.terms
+        self.roll.taken.pop(str(broker_id), None)
         self.carry_out(outcome, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
@@ -259,11 +260,16 @@ class HaMember:
         replica = self._broker.replication.service.replica_of(connection)
         return replica is None or self.roll.counts(replica.broker_id)
 
-    def has_terms(self, broker_id: int, version: int) -> None:
-        """A slave says which terms it has on disk."""
+    def has_terms(self, broker_id: int, version: int, reign: int) -> None:
+        """A slave says which terms it has on disk, and from the master of which epoch."""
+        if not self.core.is_master or reign != self.core.record.reign:
+            return  # another master's terms have versions of their own
         replication, before = self._broker.replication, self.roll.required_acks
-        self.roll.has(broker_id, version)
-        if self.core.is_master and before != self.roll.required_acks:
+        outcome = self.core.settle(self.roll.has(broker_id, version))
+        if outcome.record.terms is not self.roll.terms:
+            self.roll.terms = outcome.record.terms
+            self.carry_out(outcome)
+        if before != self.roll.required_acks:
             replication.need(self.roll.required_acks)
         replication.recount()
 
@@ -360,7 +366,7 @@ class HaMember:
         """What a slave gets to know: the tables that moved since, and where this master stands."""
         broker = self._broker
         self.take_commits(ask.commits)
-        self.has_terms(ask.broker_id, ask.terms_version)
+        self.has_terms(ask.broker_id, ask.terms_version, ask.terms_of)
         known = ask.seen if ask.seen.run == self.run else Seen()
         delays = broker.delays.offsets()
         if delays != self._delays_known:

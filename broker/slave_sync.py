@@ -209,6 +209,7 @@ class SlaveSync:
                 ranges=list(ranges),
                 sums=list(sums),
                 terms_version=record.terms.version,
+                terms_of=record.reign,
             )
             body = await peer.ask(RequestCode.ROPEWALK_SLAVE_HELLO, hello, COMPARE_S)
             welcome = decode_untrusted(Welcome, body)
@@ -337,6 +338,7 @@ class SlaveSync:
                 end=broker.store.whole_end,
                 flushed=broker.store.flushed_offset,
                 terms_version=record.terms.version,
+                terms_of=record.reign,
                 commits=[
                     (topic, group, queue_id, offset, time_ms)
                     for (topic, group, queue_id), time_ms in commits

@@ -81,6 +81,8 @@ class Hello(msgspec.Struct, frozen=True):
     """CRC32C of each of `ranges`, the last 64 MiB of its log."""
     terms_version: int = 0
     """Of the terms on its disk."""
+    terms_of: int = 0
+    """The epoch of the master that gave them."""
 
 
 class Welcome(msgspec.Struct, frozen=True):

@@ -51,6 +51,8 @@ class SyncAsk(msgspec.Struct, frozen=True):
     flushed: int = 0
     terms_version: int = 0
     """Of the terms on the slave's disk."""
+    terms_of: int = 0
+    """The epoch of the master that gave them."""
     commits: list[Commit] = []
     topics_version: tuple[int, int, int] = (0, 0, 0)
     groups_version: tuple[int, int, int] = (0, 0, 0)

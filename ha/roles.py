@@ -22,7 +22,7 @@ Left to others: files, links and timers (`broker.slave_sync`), and the rule who 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -61,6 +61,10 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
 
     An empty address is a master of before, which nobody who was asked knew the address of.
     """
+    joined: dict[str, int] = {}
+    """Slaves that do not count yet -> the version in which they came, which not every slave was heard to have."""
+    before: int = 0
+    """How many slaves are waited for until each has heard that fewer are enough; 0 where that is settled."""
 
     @property
     def required_acks(self) -> int:
@@ -82,19 +86,34 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
             return self
         if name not in self.slaves and len(self.slaves) >= SLAVES_MAX:
             raise ValueError(f"a group has at most {SLAVES_MAX} slaves")
-        return msgspec.structs.replace(self, version=self.version + 1, slaves={**self.slaves, name: address})
+        version = self.version + 1
+        slaves, joined = {**self.slaves, name: address}, {**self.joined, name: version}
+        return msgspec.structs.replace(self, version=version, slaves=slaves, joined=joined)
 
     def without_slave(self, broker_id: int) -> Terms:
         """A slave that will not come back is not counted on any more."""
         slaves = {name: address for name, address in self.slaves.items() if name != str(broker_id)}
-        return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves)
+        joined = {name: since for name, since in self.joined.items() if name in slaves}
+        return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves, joined=joined)
 
     def with_promise(self, role: str, in_sync_replicas: int) -> Terms:
         if (self.role, self.in_sync_replicas) == (role, in_sync_replicas):
             return self
         return msgspec.structs.replace(
-            self, role=role, in_sync_replicas=in_sync_replicas, version=self.version + 1
+            self,
+            role=role,
+            in_sync_replicas=in_sync_replicas,
+            version=self.version + 1,
+            before=max(self.before, self.required_acks),
         )
+
+    def settled(self, known: int) -> Terms:
+        """With every slave known to have this version, or a newer one: the version does not rise by it."""
+        joined = {name: since for name, since in self.joined.items() if since > known}
+        before = self.before if known < self.version else 0
+        if (joined, before) == (self.joined, self.before):
+            return self
+        return msgspec.structs.replace(self, joined=joined, before=before)
 
     def after_swap(self, winner: int, old_master: str) -> Terms:
         """The terms of the master that was slave `winner`: its old id now belongs to the master before it.
@@ -263,6 +282,13 @@ class RoleCore:
             return Outcome(self.record)
         return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
 
+    def settle(self, known: int) -> Outcome:
+        """A master has heard that each of its slaves has the terms of version `known`."""
+        terms = self.record.terms.settled(known) if self.is_master else self.record.terms
+        if terms is self.record.terms:
+            return Outcome(self.record)
+        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+
     def forget(self, broker_id: int) -> Outcome:
         """A master strikes a slave off its roll: the caller has seen that the others have everything."""
         record = self.record
@@ -289,53 +315,26 @@ class Roll:
     """Whose reports may count, as a master sees it.
 
     A slave that is new on the roll must not count before every other slave knows of it: one that does not would,
-    with the master gone, think that fewer answers are enough.
+    with the master gone, think that fewer answers are enough. Who waits for that is in the terms, on disk and with
+    whoever is promoted: a master that starts again, or another one, must not count it either.
     """
 
     terms: Terms
-    taken: dict[str, int]
+    taken: dict[str, int] = field(default_factory=dict)
     """Broker id -> the version of the terms that this slave said it has."""
-    joined: dict[str, int]
-    """Broker id -> the version in which it came; a slave that counted once is not here."""
-    before: int = 0
-    """Slaves that were waited for until the terms changed last."""
-
-    def enrolled(self, terms: Terms, broker_id: int) -> None:
-        """The terms now have this slave, under this address."""
-        if terms.version != self.terms.version:
-            self.joined[str(broker_id)] = terms.version
-        self.terms = terms
-
-    def struck(self, terms: Terms, broker_id: int) -> None:
-        """The terms are without this slave."""
-        self.terms = terms
-        self.taken.pop(str(broker_id), None)
-        self.joined.pop(str(broker_id), None)
 
     @property
     def required_acks(self) -> int:
         """How many slaves to wait for. While one has not heard that fewer are enough, they are not."""
-        if self.before <= self.terms.required_acks or self._known() >= self.terms.version:
-            return self.terms.required_acks
-        return self.before
+        return max(self.terms.required_acks, self.terms.before)
 
-    def has(self, broker_id: int, version: int) -> None:
-        """A slave says which terms it has, on its disk."""
+    def has(self, broker_id: int, version: int) -> int:
+        """A slave says which terms it has, on its disk; returns the version that every one has, or a newer one."""
         name = str(broker_id)
         self.taken[name] = max(version, self.taken.get(name, 0))
-        known = self._known()
-        self.joined = {each: since for each, since in self.joined.items() if since > known}
-
-    def _known(self) -> int:
-        """The version that every slave of the roll has, or a newer one."""
         return min((self.taken.get(each, 0) for each in self.terms.slaves), default=self.terms.version)
 
     def counts(self, broker_id: int) -> bool:
         """Whether the reports of this slave count for acknowledgements."""
         name = str(broker_id)
-        return name in self.terms.slaves and name not in self.joined
-
-    @classmethod
-    def of(cls, terms: Terms, before: int = 0) -> Roll:
-        """The roll at the beginning of a reign, or of a process: who is on it counts, as it may have counted before."""
-        return cls(terms, {}, {}, before)
+        return name in self.terms.slaves and name not in self.terms.joined

@@ -104,6 +104,44 @@ def test_a_slave_counts_when_it_says_that_it_has_the_terms(process: InProcess) -
     assert member.counts(connection)
 
 
+def test_a_slave_that_another_has_not_heard_of_does_not_count_after_a_new_start_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one would be content with its own answer, and promoted without what this one acknowledged."""
+    without_fsync(monkeypatch)
+    first, second = ("10.0.0.2", 1), ("10.0.0.3", 1)
+    greetings = {}
+    for run in range(3):
+        with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+            member, client = process.broker.member, process.connect()
+            member.looked_around()
+            links = {
+                number: process.broker.replication.new_session(cast(Connection, FakeHaLink(peer)))
+                for number, peer in ((1, first), (2, second))
+            }
+            for number, (host, port) in ((1, first), (2, second)):
+                greetings[number] = hello_of(
+                    process, broker_id=number, address=f"{host}:10911", socket=f"{host}:{port}"
+                )
+                ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, greetings[number])
+                if number == 1 and run == 0:
+                    sync(client, terms_version=member.record.terms.version)
+                    assert member.counts(links[1])
+            version = member.record.terms.version
+            sync(client, broker_id=2, terms_version=version)
+            assert member.counts(links[1]) and not member.counts(links[2])
+            if run == 2:
+                sync(client, broker_id=1, terms_version=version, terms_of=1)
+                assert not member.counts(links[2]), "those are another master's terms"
+                sync(client, broker_id=1, terms_version=version)
+                assert member.counts(links[2])
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        member, client = process.broker.member, process.connect()
+        link = process.broker.replication.new_session(cast(Connection, FakeHaLink(second)))
+        ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, greetings[2])
+        assert member.counts(link), "everybody has heard of it before"
+
+
 def test_a_slave_of_another_group_is_turned_away(process: InProcess) -> None:
     answer = ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process, broker_name="other"))
     assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")

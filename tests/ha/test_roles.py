@@ -221,49 +221,67 @@ def test_whatever_is_asked_an_epoch_has_one_asker_and_a_reign_never_falls(
 # -- whose reports count ----------------------------------------------------------------------------------
 
 
+def heard(roll: Roll, broker_id: int, version: int) -> None:
+    roll.terms = roll.terms.settled(roll.has(broker_id, version))
+
+
 def test_a_new_slave_counts_when_every_other_slave_knows_of_it() -> None:
-    roll = Roll.of(Terms(SYNC_MASTER, 2, 1, {"1": "b:1"}))
-    terms = roll.terms.with_slave(2, "c:1")
-    roll.enrolled(terms, 2)
+    roll = Roll(Terms(SYNC_MASTER, 2, 1, {"1": "b:1"}).with_slave(2, "c:1"))
     assert roll.counts(1) and not roll.counts(2)
-    roll.has(2, terms.version)
+    heard(roll, 2, 2)
     assert not roll.counts(2), "slave 1, alone with its old terms, would be content with its own answer"
-    roll.has(1, terms.version)
+    heard(roll, 1, 2)
     assert roll.counts(2)
 
 
 def test_the_first_slave_counts_as_soon_as_it_knows_of_itself() -> None:
-    roll = Roll.of(Terms(SYNC_MASTER, 2))
-    terms = roll.terms.with_slave(1, "b:1")
-    roll.enrolled(terms, 1)
+    roll = Roll(Terms(SYNC_MASTER, 2).with_slave(1, "b:1"))
     assert not roll.counts(1)
-    roll.has(1, terms.version)
+    heard(roll, 1, 1)
     assert roll.counts(1) and not roll.counts(9)
 
 
 def test_fewer_copies_are_enough_only_when_every_slave_has_heard_so() -> None:
-    old = Terms(SYNC_MASTER, 3, 4, {"1": "b:1", "2": "c:1"})
-    roll = Roll.of(old.with_promise(SYNC_MASTER, 2), before=old.required_acks)
+    roll = Roll(Terms(SYNC_MASTER, 3, 4, {"1": "b:1", "2": "c:1"}).with_promise(SYNC_MASTER, 2))
     assert roll.required_acks == 2
-    roll.has(1, 5)
+    heard(roll, 1, 5)
     assert roll.required_acks == 2, "slave 2 would still think that its own answer is enough"
-    roll.has(2, 5)
+    heard(roll, 2, 5)
     assert roll.required_acks == 1
 
 
 def test_more_copies_are_asked_for_at_once() -> None:
-    old = Terms(SYNC_MASTER, 2, 4, {"1": "b:1", "2": "c:1"})
-    assert Roll.of(old.with_promise(SYNC_MASTER, 3), before=old.required_acks).required_acks == 2
+    assert (
+        Roll(Terms(SYNC_MASTER, 2, 4, {"1": "b:1", "2": "c:1"}).with_promise(SYNC_MASTER, 3)).required_acks
+        == 2
+    )
+
+
+def test_what_not_every_slave_has_heard_is_not_forgotten_by_a_new_start_nor_by_a_new_master() -> None:
+    """The one that has not heard would be content with its own answer, whoever the master is."""
+    terms = (
+        Terms(SYNC_MASTER, 3, 4, {"1": "b:1", "2": "c:1"}).with_slave(3, "d:1").with_promise(SYNC_MASTER, 2)
+    )
+    for later in (
+        msgspec.json.decode(msgspec.json.encode(terms), type=Terms),
+        terms.after_swap(1, "a:1"),
+        terms.after_swap(3, "a:1"),
+    ):
+        roll = Roll(later)
+        heard(roll, 1, later.version)
+        heard(roll, 3, later.version)
+        assert roll.required_acks == 2 and roll.counts(1) and not roll.counts(3)
+        heard(roll, 2, later.version)
+        assert roll.required_acks == 1 and roll.counts(3)
 
 
 def test_a_forgotten_slave_is_waited_for_no_more() -> None:
     core = master()
-    roll = Roll.of(core.record.terms)
-    roll.has(1, 3)
     outcome = core.forget(2)
     assert outcome.record.terms.slaves == {"1": "b:1"} and outcome.record.terms.version == 4
-    roll.struck(outcome.record.terms, 2)
+    roll = Roll(outcome.record.terms)
     assert roll.counts(1) and not roll.counts(2)
+    assert roll.has(1, 4) == 4
     assert core.forget(2).refusal == "no slave 2 is on the roll; there are: 1"
     assert slave().forget(1).refusal is not None
 
