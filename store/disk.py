@@ -95,6 +95,10 @@ class MappedFile:
         """Have these pages written to the disk, so that a later `sync` does not meet them. Blocks; no promise."""
         _libc.sync_file_range(self._fd, position, size, _WRITE_AND_WAIT)
 
+    def read_ahead(self, position: int, size: int) -> None:
+        """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
+        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
         return _data_ranges(self._fd, position, self.size)

@@ -107,6 +107,9 @@ class SimMapped(MappedFile):
     def start_write_back(self, position: int, size: int) -> None:
         pass
 
+    def read_ahead(self, position: int, size: int) -> None:
+        pass
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size)] if position < self.size else []
 

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,4 +94,42 @@ def test_a_segment_that_is_being_filled_keeps_its_file(tmp_path: Path) -> None:
         helpers.pause()
     completions.run()
     assert state() == (False, 0, SIZE // 4)
+    log.close()
+
+
+def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def note(file: MappedFile, position: int, size: int) -> None:
+        asked.append((position, position + size))
+
+    monkeypatch.setattr(MappedFile, "read_ahead", note)
+    log = CommitLog(tmp_path, SIZE, Disk())
+    completions, helpers = Completions(lambda: None), SteppedHelpers()
+    window, idle = SIZE // 4, SIZE // 16
+    ahead = Ahead(log, SIZE, window, idle, False, helpers, completions)
+    ahead.begin(0)
+    log.begin(log.allocate(0))
+    segment = log.segments[0]
+
+    def turn() -> int:
+        """Up to where pages were brought, without a gap and each once."""
+        ahead.tick(0)
+        assert segment.filling is None
+        while not ahead.worker.is_idle:
+            helpers.pause()
+        completions.run()
+        assert segment.pins == 0
+        assert [start for start, _ in asked] == [0, *(end for _, end in asked[:-1])]
+        return asked[-1][1]
+
+    assert turn() == turn() == idle, "an idle broker takes little"
+    while segment.size - segment.write_position > idle:
+        segment.append(b"x" * (idle // 4))
+        brought = turn()
+        assert min(segment.size, segment.write_position + idle // 2) <= brought
+        assert brought <= segment.write_position + window + window // 2
+    assert brought == segment.size
     log.close()

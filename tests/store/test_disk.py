@@ -154,6 +154,7 @@ def test_what_is_written_stands_in_the_map_and_in_the_file(tmp_path: Path) -> No
     file = Disk().allocate(tmp_path / "segment", MIB)
     file.write_at(10, b"abc")
     file.start_write_back(0, MIB)
+    file.read_ahead(0, MIB)
     assert file.map[:] == bytes(10) + b"abc" + bytes(MIB - 13) == (tmp_path / "segment").read_bytes()
     file.close()
 
