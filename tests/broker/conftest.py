@@ -7,6 +7,7 @@ import pytest
 from store.disk import Disk, MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
 from tests.broker.name_server_world import World
+from tests.broker.send_pairs import Pair, pair_of
 
 StartBroker = Callable[..., InProcess]
 
@@ -55,3 +56,10 @@ def synced(flush_gate: FlushGate, start_broker: StartBroker) -> Iterator[InProce
     running = start_broker(flushDiskType="SYNC_FLUSH")
     yield running
     flush_gate.open()
+
+
+@pytest.fixture(scope="module", params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two brokers that get the same bytes, one of them without the fast way."""
+    with pair_of(request.param, tmp_path_factory.mktemp("pair")) as pair:
+        yield pair

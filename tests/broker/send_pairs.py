@@ -1,0 +1,136 @@
+"""Two brokers that get the same bytes, one of them without the fast way: what both store and answer is the same."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.record import Record, decode_record, parse_message_id
+from ropewalk.format.remoting import Command
+from store.disk import MappedFile
+from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
+
+
+@dataclass
+class Pair:
+    """Two brokers that get the same bytes; `plain` has no fast way."""
+
+    fast: InProcess
+    plain: InProcess
+    gate: FlushGate
+
+    def clients(self) -> tuple[Client, Client]:
+        return self.fast.connect(), self.plain.connect()
+
+
+@contextmanager
+def pair_of(flush: str, folder: Path) -> Iterator[Pair]:
+    """Both of them under `flush`, behind one gate."""
+    gate = FlushGate()
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(MappedFile, "sync", lambda file: gate.sync(file))  # noqa: PLW0108 - to be bound
+        without_fsync(patch)
+        sizes = {"maxMessageSize": 400, "mappedFileSizeCommitLog": 256 << 10}
+        fast, plain = (
+            stack.enter_context(InProcess(config_of(folder / name, flushDiskType=flush, **sizes)))
+            for name in ("fast", "plain")
+        )
+        plain.broker.handlers.run = None
+        stack.callback(gate.open)
+        yield Pair(fast, plain, gate)
+
+
+def comparable(running: InProcess, answer: Command, own_key: bool) -> object:
+    """An answer without what two brokers choose or place differently; its id must be its record's."""
+    ext = dict(answer.ext)
+    if "msgId" in ext:
+        found = record_of(running, ext["msgId"].split(",")[0])
+        assert str(found.queue_offset) == ext["queueOffset"]
+        if found.topic != "%DLQ%g":  # who gives a message up is told of the queue that it was meant for
+            assert found.properties.get("REAL_QID", str(found.queue_id)) == ext["queueId"]
+        ext["msgId"] = str(len(ext["msgId"].split(",")))
+    if not own_key:
+        ext.pop("transactionId", None)
+    return answer.opaque, answer.code, answer.remark, answer.flag, ext
+
+
+def record_of(running: InProcess, msg_id: str) -> Record:
+    """The record that a message's id names; the entry of its queue has to name it too."""
+    store, offset = running.broker.store, parse_message_id(msg_id)[2]
+    segment = store.log.find(offset)
+    assert segment is not None
+    position = offset - segment.base_offset
+    size = int.from_bytes(segment.map[position : position + 4], "big")
+    record = decode_record(segment.map[position : position + size])
+    queue = store.find_queue(record.topic, record.queue_id)
+    assert queue is not None and record.queue_offset < queue.readable
+    assert (record.msg_id, queue.read(record.queue_offset)[0]) == (msg_id, offset)
+    return record
+
+
+def records_of(running: InProcess) -> list[Record]:
+    return [
+        record
+        for topic in ("T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
+        for queue_id in range(8)
+        for record in running.stored(topic, queue_id, last=40)
+    ]
+
+
+def facts(record: Record, own_key: bool) -> object:
+    properties = dict(record.properties)
+    if not own_key:
+        properties.pop("UNIQ_KEY", None)
+    return (
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.store_timestamp,
+        record.reconsume_times,
+        record.body,
+        set(properties.items()),
+    )
+
+
+def stored_since(running: InProcess, mark: int) -> list[Record]:
+    """What stands in the log behind `mark`, in its order."""
+    return sorted((r for r in records_of(running) if r.offset >= mark), key=lambda r: r.offset)
+
+
+def outcome(
+    running: InProcess, client: Client, data: bytes, mark: int
+) -> tuple[bool, list[str], list[object]]:
+    """What bytes lead to: whether the client is hung up on, what it was answered, what stands behind `mark`."""
+    try:
+        client.feed(data)
+        hung_up = False
+    except RemoteProtocolError:
+        hung_up = True
+    running.settle()
+    answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
+    return hung_up, answers, [facts(r, True) for r in stored_since(running, mark)]
+
+
+def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:
+    """The frame with the first `old` of its header become `new`, and its lengths right again."""
+    frame = frame.replace(old, new, 1)
+    header = len(frame) - len(body) - 8
+    return (len(frame) - 4).to_bytes(4, "big") + header.to_bytes(4, "big") + frame[8:]
+
+
+def taken_queues(running: InProcess, topic: str = "T") -> list[object]:
+    """What the store says of each queue of a topic: its bounds, and that its entries lead to its records."""
+    found: list[object] = []
+    for queue in running.broker.store.queues[topic].values():
+        offset, size, tags = queue.read(queue.next_offset - 1)
+        assert queue.max_physical == offset + size
+        found.append((queue.queue_id, queue.next_offset, queue.readable, size, tags))
+    return found

@@ -1,0 +1,137 @@
+"""Runs of plain sends taken by columns, to one topic or to many: stored and answered as one by one."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker import send_columns, send_run
+from ropewalk.codes import RequestCode
+from tests.broker.harness import START_MS, UNIQ, request, send_ext, text_of
+from tests.broker.send_pairs import Pair, outcome, taken_queues, with_header
+
+V2 = RequestCode.SEND_MESSAGE_V2
+
+
+_odd_ones = st.one_of(
+    st.none(),
+    st.sampled_from([b"topic", b"queue", b"key", b"opaque", b"body", b"flag", b"born", b"long body"]),
+)
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(2, 24),
+    odd=_odd_ones,
+    place=st.floats(0, 1, exclude_max=True),
+    spread=st.booleans(),
+    size=st.sampled_from([2, 2, 400, 401]),
+)
+def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
+    pair: Pair, count: int, odd: bytes | None, place: float, spread: bool, size: int
+) -> None:
+    pair.gate.open()
+    outcomes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+            for queue_id in range(4):
+                client.send("T", b"warm", queueId=queue_id)
+                client.send("U", b"warm", queueId=queue_id)
+            frames = []
+            for n in range(3 + count):
+                key = UNIQ[:-4] + f"{n:04d}"
+                here = odd if n == 3 + int(place * count) else None
+                ext = send_ext(
+                    "U" if here == b"topic" else "T",
+                    queueId=7 if here == b"queue" else n % 4 if spread else 2,
+                    properties=text_of({"UNIQ_KEY": key, "TAGS": "A"}),
+                    bornTimestamp=START_MS + (n if spread else 0) - (1 if here == b"born" else 0),
+                    flag=5 if here == b"flag" else 0,
+                )
+                body = b"x" * 401 if here == b"long body" else (b"%02d" % n).ljust(2 if n < 3 else size, b"y")
+                frame = request(V2, ext, body, opaque=1000 + n)
+                if here == b"opaque":
+                    frame = frame.replace(b'"opaque":10', b'"opaque":1e')
+                elif here == b"key":  # text that ends the value, and another property behind it
+                    frame = frame.replace(key.encode(), b"AAAAAAAAAAA\\u0002WAIT\\u0001false")
+                frames.append(frame)
+            for frame in frames[:3]:
+                client.feed(frame)
+            running.settle()
+            client.answers()
+            mark = running.broker.store.log.end_offset
+            led_to = outcome(running, client, b"".join(frames[3:]), mark)
+            outcomes.append((*led_to, taken_queues(running)))
+    assert outcomes[0] == outcomes[1]
+
+
+_WIDE = {
+    b"unknown topic": (b'"b":"T"', b'"b":"V"'),
+    b"spelled topic": (b'"b":"T"', b'"b":"\\u0054"'),
+    b"two topics": (b'"c":"TBW102"', b'"c":"T","b":"U"'),
+    b"two topics, one spelled": (b'"j":"', b'"\\u0062":"U","j":"'),
+    b"no such queue": (b'"e":"', b'"e":"7'),
+    b"spelled queue": (b'"e":"', b'"e":" '),
+    b"other default": (b'"c":"TBW102"', b'"c":"TBW103"'),
+    b"bits": (b'"f":"0"', b'"f":"8"'),
+    b"born": (b'"g":"1', b'"g":"-'),
+    b"key": (b"UNIQ_KEY", b"UNIQ_KEX"),
+    b"opaque": (b'"opaque":10', b'"opaque":1e'),
+    b"oneway": (b'"flag":0', b'"flag":2'),
+}
+
+
+@settings(max_examples=30)
+@given(
+    count=st.integers(2, 8),
+    topics=st.lists(st.sampled_from("TU"), min_size=8, max_size=8),
+    odd=st.one_of(st.none(), st.sampled_from(sorted(_WIDE)), st.sampled_from([b"retry", b"long body", b"longer"])),
+    everywhere=st.booleans(),
+    place=st.floats(0, 1, exclude_max=True),
+    flag=st.sampled_from([0, 0, 2]),
+)  # fmt: skip
+def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
+    pair: Pair,
+    count: int,
+    topics: list[str],
+    odd: bytes | None,
+    everywhere: bool,
+    place: float,
+    flag: int,
+) -> None:
+    pair.gate.open()
+    outcomes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        patch.setattr(send_run, "CHANGES_MIN", 1)
+        for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
+            for topic, queue_id in product("TU", range(4)):
+                client.send(topic, b"warm", queueId=queue_id)
+            frames = []
+            warm = 24
+            for n in range(warm + count):
+                key = UNIQ[:-4] + f"{n:04d}"
+                here = odd if (everywhere and odd != b"opaque") or n == warm + int(place * count) else None
+                ext = send_ext(
+                    "TU"[n % 2] if n < warm else "%RETRY%g" if here == b"retry" else topics[n - warm],
+                    queueId=n // 2 % 4,
+                    properties=text_of({"UNIQ_KEY": key, "TAGS": "A"}),
+                )
+                body = b"x" * ({b"long body": 401, b"longer": 5}.get(here or b"", 2) if n >= warm else 2)
+                frame = request(V2, ext, body, opaque=1000 + n, flag=flag)
+                if here in _WIDE and (n >= warm or everywhere):
+                    frame = with_header(frame, body, *_WIDE[here])
+                frames.append(frame)
+            for frame in frames[:warm]:
+                client.feed(frame)
+            running.settle()
+            client.answers()
+            if running is pair.fast and odd is None:
+                assert client.session.shapes is not None
+                assert client.session.shapes.wide, "so many topics make a shape wide"
+            mark = running.broker.store.log.end_offset
+            led_to = outcome(running, client, b"".join(frames[warm:]), mark)
+            outcomes.append((*led_to, [taken_queues(running, topic) for topic in "TU"]))
+    assert outcomes[0] == outcomes[1]
