@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -28,6 +29,15 @@ settings.register_profile(
     "long", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("long" if LONG else "quick")
+
+
+def pytest_collection_finish() -> None:
+    """Six thousand tests are a quarter of a million objects that stay: no collection has to look at them again.
+
+    A simulated life takes a fifth less for it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
