@@ -4,7 +4,8 @@ A plain record leaves nothing to ask: it is of the first version, with IPv4 host
 topic and queue were met before, and it is the next of that queue, or in it already. `look` in `recovery` sees
 everything about one record; here a run is seen by columns, with a few C loops over all its records instead of a turn
 of the interpreter for each field of each: a third of the time. A run in which anything is not plain is gone through
-one by one, up to there; the rest is for `look`.
+one by one, up to there; the rest is for `look`. Where all sizes of a run are those of its first record, as of one
+producer's messages they often are, one format reads them all: half of the time again.
 """
 
 from __future__ import annotations
@@ -32,17 +33,21 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct(">iIIi4xqqi16xq20xi")
 _HEAD_SIZE = _HEAD.size
 _I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
 _NOT_PLAIN: Final = 0x10 | 0x20 | 0xC  # hosts of IPv6, transactions
 _TAGS = b"\x02TAGS\x01"
 _SUM_MASK: Final = 0x7FFFFFFF
 _RUN_MIN, _RUN_MAX = 6, 512
 _QUEUES_MAX: Final = 16  # of a run; more of them are not worth a look by columns
 _LAST = itemgetter(-1)
+_LOW_BYTES: Final = (3, 2, _HEAD_SIZE - 1, _HEAD_SIZE - 2)  # of a record's size, and of its body's
 
 Plain: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
 """Queues by how a V1 record spells their topic (length and name), and by number."""
 
 Grown: TypeAlias = dict[ConsumeQueue, None]
+Chosen: TypeAlias = Sequence[int]
+"""Which records of a run: 1 for each that is, 0 for each that is not."""
 
 
 def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
@@ -63,6 +68,12 @@ def take_plain(
     """
     records = latest = 0
     while position + RECORD_SIZE_MIN <= limit:
+        end, count, stored = _take_alike(segment, position, limit, plain, grown)
+        if count:
+            position = end
+            records += count
+            latest = max(latest, stored)
+            continue
         places = _places(segment, position, limit)
         columns = len(places) > _RUN_MIN
         taken = _take_columns(segment, places, plain, grown) if columns else None
@@ -91,6 +102,75 @@ def _places(segment: Segment, position: int, limit: int) -> list[int]:
         position += size
         append(position)
     return places
+
+
+@lru_cache(maxsize=1024)
+def _form(body_size: int, spelling: int, properties: int) -> struct.Struct:
+    """Records with parts of these sizes.
+
+    Size and magic, crc, queue id, queue offset, offset, sys flag, store time, body size; then the body, how the topic
+    and the size of the properties are spelled, and the properties.
+    """
+    return struct.Struct(f">8sIi4xq8si16xq20xi{body_size}s{spelling}s{properties}s")
+
+
+def _take_alike(
+    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None
+) -> tuple[int, int, int]:
+    """Take in the records that follow as far as all of their sizes are those of the first. HOT.
+
+    Returns their end, how many they are, and the latest store time; where there are none, nothing was done.
+    """
+    nothing = position, 0, 0
+    data = segment.map
+    size, magic, _crc, _id, _number, _offset, _flags, _stored, body_size = _HEAD.unpack_from(data, position)
+    tail_at = _HEAD_SIZE + body_size
+    if magic != MAGIC_V1 or not 0 <= body_size < tail_at < size <= limit - position:
+        return nothing
+    spelling = data[position + tail_at] + 3
+    properties = size - tail_at - spelling
+    count = min((limit - position) // size, _RUN_MAX)
+    if properties <= 0 or count <= _RUN_MIN:
+        return nothing
+    for at in _LOW_BYTES:
+        column = data[position + at : position + count * size : size]
+        count = len(column) - len(column.lstrip(column[:1]))
+    if count <= _RUN_MIN:
+        return nothing
+    end = position + count * size
+    with memoryview(data) as view, view[position:end] as run:
+        heads, sums, queue_ids, numbers, offsets, flags, stored, body_sizes, bodies, spellings, texts = zip(
+            *_form(body_size, spelling, properties).iter_unpack(run), strict=True
+        )
+    base = segment.base_offset
+    if (
+        len(set(heads)) > 1
+        or len(set(body_sizes)) > 1
+        or any(map(_NOT_PLAIN.__and__, set(flags)))
+        or 0 in data[position + size - 1 : end : size]
+        or b"".join(offsets) != struct.pack(f">{count}q", *range(base + position, base + end, size))
+    ):
+        return nothing
+    queues_of = {}
+    for each in set(spellings):
+        queues = plain.get(each[:-2])
+        if queues is None or int.from_bytes(each[-2:], "big") != properties:
+            return nothing
+        queues_of[each] = queues
+    if list(map(and_, map(crc32, bodies), repeat(_SUM_MASK))) != list(sums):
+        return nothing
+    runs = _queues_of(queues_of, spellings, queue_ids)
+    if runs is None:
+        return nothing
+    behind = ENTRY.pack(0, size, 0)[8:]
+    entries: Sequence[bytes] = offsets
+    if b"TAGS\x01" in b"".join(texts):
+        known = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
+        entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(known.__getitem__, texts)))
+        behind = b""
+    if not _add(runs, numbers, entries, behind, grown):
+        return nothing
+    return end, count, max(stored)
 
 
 def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grown | None) -> int | None:
@@ -139,40 +219,63 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
     if b"TAGS\x01" in b"".join(tails):
         known = {tail: _code_in(tail, tail[0] + 3) for tail in set(tails)}
         codes = map(known.__getitem__, tails)
-    entries = list(map(ENTRY.pack, offsets, sizes, codes))
+    if not _add(runs, numbers, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown):
+        return None
+    return int(max(stored))
+
+
+def _add(
+    runs: list[tuple[ConsumeQueue, Chosen]],
+    numbers: Sequence[int],
+    entries: Sequence[bytes],
+    behind: bytes,
+    grown: Grown | None,
+) -> bool:
+    """Add what the queues do not have yet, with `behind` behind each entry; False if one is not a queue's next. HOT."""
     new: list[tuple[ConsumeQueue, bytes]] = []
     for queue, chosen in runs:
         its_numbers = list(compress(numbers, chosen))
         following = queue.next_offset
         if its_numbers == list(range(following, following + len(its_numbers))):
-            new.append((queue, b"".join(compress(entries, chosen))))
+            new.append((queue, behind.join(compress(entries, chosen)) + behind))
         elif min(its_numbers) < queue.min_offset or max(its_numbers) >= following:
-            return None
+            return False
     for queue, run in new:
         queue.add_run(run)
         if grown is None:
             queue.readable = queue.next_offset
         else:
             grown[queue] = None
-    return int(max(stored))
+    return True
+
+
+@lru_cache(maxsize=256)
+def _only(byte: int) -> bytes:
+    """For `bytes.translate`: 1 for this byte, 0 for all others."""
+    return bytes(each == byte for each in range(256))
 
 
 def _queues_of(
-    queues_of: Mapping[bytes, Mapping[int, ConsumeQueue]], topics: list[bytes], queue_ids: Sequence[int]
-) -> list[tuple[ConsumeQueue, list[bool]]] | None:
+    queues_of: Mapping[bytes, Mapping[int, ConsumeQueue]], topics: Sequence[bytes], queue_ids: Sequence[int]
+) -> list[tuple[ConsumeQueue, Chosen]] | None:
     """Each queue of a run, with which of the records are its; None where there are many, or one is not known. HOT."""
-    found: list[tuple[ConsumeQueue, list[bool]]] = []
+    found: list[tuple[ConsumeQueue, Chosen]] = []
     several = len(queues_of) > 1
+    all_ids = bytes(queue_ids) if min(queue_ids) >= 0 and max(queue_ids) <= 255 else queue_ids
     for topic, queues in queues_of.items():
         topical = list(map(topic.__eq__, topics)) if several else None
-        ids = set(queue_ids if topical is None else compress(queue_ids, topical))
+        ids = set(all_ids if topical is None else compress(all_ids, topical))
         if len(found) + len(ids) > _QUEUES_MAX:
             return None
         for queue_id in ids:
             queue = queues.get(queue_id)
             if queue is None:
                 return None
-            chosen = list(map(queue_id.__eq__, queue_ids))
+            chosen: Chosen
+            if isinstance(all_ids, bytes):
+                chosen = all_ids.translate(_only(queue_id))
+            else:
+                chosen = list(map(queue_id.__eq__, all_ids))
             found.append((queue, chosen if topical is None else list(map(and_, chosen, topical))))
     return found
 

@@ -115,14 +115,23 @@ EVERYDAY = st.tuples(
     st.just(V4),
     st.sampled_from([b"", b"body", b"a longer body"]),
 )
-QUEUES = (("T", 1), ("T", 2), ("other", 1), ("other", 2))
+ALIKE = st.sampled_from(  # of one size: which are read by one format
+    [
+        [(b"K\x01v\x02", 0, V4, b"body")],
+        [(b"TAGS\x01a\x02", 0, V4, b""), (b"TAGS\x01b\x02", 0, V4, b""), (b"TAGS\x01\x02b", 0, V4, b"")],
+        [(b"K\x01v\x02TAGS\x01a", 0, V4, b"body"), (b"TAGS\x01a\x02K\x01v", 0, V4, b"soul")],
+    ]
+).flatmap(lambda some: st.lists(st.sampled_from(some), min_size=7, max_size=14))
+QUEUES = (("T", 1), ("T", 2), ("T", 300), ("other", 1), ("other", 2))
 DAMAGE = st.tuples(st.integers(0, 14), st.integers(0, 92) | st.integers(-12, -1), st.integers(1, 255))
 NOTHING = (b"K\x01v\x02", 0, V4, b"")
 
 
 @settings(max_examples=300)
 @given(
-    kinds=st.lists(EVERYDAY, max_size=14).flatmap(lambda some: st.lists(KINDS, max_size=3).map(some.__add__)),
+    kinds=(st.lists(EVERYDAY, max_size=14) | ALIKE).flatmap(
+        lambda some: st.lists(KINDS, max_size=3).map(some.__add__)
+    ),
     order=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=4),
     shows=st.booleans(),
     have=st.integers(0, 3),
@@ -134,9 +143,21 @@ NOTHING = (b"K\x01v\x02", 0, V4, b"")
 @example([NOTHING] * 9, [("T", 1)], True, 3, 0, 0, None)
 @example([NOTHING] * 9, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 0, 0, None)
 @example([NOTHING] * 8, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 1, 0, None)
+@example([NOTHING] * 9, [("T", 300), ("T", 1)], False, 0, 0, 0, None)
 @example([*[NOTHING] * 8, (b"K\x01v\0", 0, V4, b"")], [("T", 1)], True, 0, 0, 0, None)
+@example([*[NOTHING] * 8, (b"K\x01v\x02\0", 0, V4, b""), *[NOTHING] * 8], [("T", 1)], True, 0, 0, 0, None)
 @example([*[NOTHING] * 8, (b"K\x01v\x02", 0xC, V4, b"")], [("T", 1)], True, 0, 0, 0, None)
 @example([NOTHING] * 9, [("T", 1)], True, 0, 0, 0, (5, -5, 3))
+@example([NOTHING] * 9, [("T", 1)], True, 0, 0, 0, (8, -1, 2))
+@example([NOTHING] * 9, [("T", 1)], True, 9, 0, 0, (8, -5, 3))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 90, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 0, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 1, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 7, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 84, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 30, 1))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 39, 0x10))
+@example([(b"K\x01v\x02", 0, V4, b"body")] * 9, [("T", 1)], True, 0, 0, 0, (6, 92, 1))
 def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
     kinds: list[tuple[bytes, int, bytes, bytes]],
     order: list[tuple[str, int]],
