@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,9 +37,12 @@ _USAGE_ERRORS = (
     "BadOption",
     "SchemaMismatch",
     "BadExport",
+    "BadSinkExport",
     "BadStats",
     "BadDelayLevels",
     "BadReplay",
+    "BadCondition",
+    "BadGroup",
     "LakeMismatch",
     "BadDigests",
     "JournalMismatch",
@@ -173,16 +176,14 @@ def spark_tasks(
     from pyspark.sql import SparkSession
 
     from ropewalk.spark.jobs.tasks import SparkTasks, explain
+    from ropewalk.spark.quiet import quiet_jvm
     from ropewalk.spark.session import session
 
-    settings = {
-        "spark.app.name": f"ropewalk {job}",
-        "spark.driver.memory": driver_memory,
-        "spark.log.level": "ERROR",
-    }
+    settings = {"spark.app.name": f"ropewalk {job}", "spark.driver.memory": driver_memory}
     settings |= parse_pairs(conf or (), "--conf")
     running = SparkSession.getActiveSession()
-    with warnings.catch_warnings(), ProgressLine(job, None) as line:
+    quiet = nullcontext(settings) if running is not None else quiet_jvm(settings)
+    with warnings.catch_warnings(), ProgressLine(job, None) as line, quiet as settings:
         warnings.simplefilter("ignore")  # of Spark's own, about interpreters to come
 
         def progress(label: str, done: int, of: int) -> None:

@@ -11,15 +11,20 @@ every virtual environment. `prepare` tells it; what the caller's environment or 
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark import register
 from ropewalk.spark.jvm import ensure_java
+from ropewalk.spark.quiet import has_own_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +48,11 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+
+
+_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+_SOCKET_DIRECTORY_MAX: Final = 50
+"""A socket's path has room for about a hundred bytes, and its name takes 42."""
 
 
 class SparkMissing(RopewalkError):
@@ -86,11 +96,37 @@ def builder(master: str | None = None, **conf: str) -> SparkSession.Builder:
     settings = dict(_DEFAULTS)
     if chosen is not None and chosen.startswith("local"):
         settings |= _LOCAL_DEFAULTS
+        if _SOCKETS not in given:
+            settings |= _local_sockets()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= given
+    # A log with a configuration of its own knows its levels; and Spark says aloud that it sets one.
+    if has_own_log(given) and "spark.log.level" not in given:
+        del settings["spark.log.level"]
     for name, value in settings.items():
         made = made.config(name, value)
     return made if chosen is None else made.master(chosen)
+
+
+@lru_cache(maxsize=1)
+def _local_sockets() -> Mapping[str, str]:
+    """Have the JVM and its Python workers talk over Unix sockets: a quarter more rows a second than over TCP.
+
+    In a directory of this process's own, because Spark leaves the sockets of workers behind that did not end well.
+    """
+    if os.name != "posix":
+        return {}
+    directory = tempfile.mkdtemp(prefix="ropewalk-")
+    if len(directory) > _SOCKET_DIRECTORY_MAX:
+        os.rmdir(directory)
+        return {}
+    atexit.register(_remove, directory, os.getpid())
+    return {_SOCKETS: "true", "spark.python.unix.domain.socket.dir": directory}
+
+
+def _remove(directory: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not a child that was forked later
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def session(master: str | None = None, **conf: str) -> SparkSession:

@@ -10,6 +10,7 @@ import pytest
 
 from ropewalk.spark import jvm
 from ropewalk.spark.jvm import JavaMissing, ensure_java, java_version, packaged_java, write_shim
+from ropewalk.spark.quiet import quiet_jvm
 
 ASKED_FOR = "--add-modules=jdk.incubator.vector"
 
@@ -87,3 +88,33 @@ def test_the_shim_starts_the_java_of_the_wheel(tmp_path: Path) -> None:
     behind = subprocess.run([shim, ASKED_FOR, "-version"], capture_output=True, text=True, check=False)
     assert "jdk.incubator.vector not found" in bare.stdout + bare.stderr
     assert behind.returncode == 0
+
+
+def test_a_quiet_jvm_logs_errors_only_and_leaves_out_what_it_would_be_warned_of(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", "21.0.2")
+    (home / "bin" / "java").write_text('#!/bin/sh\necho "version \\"21.0.2\\"" "$@"\n')
+    environment = {"JAVA_HOME": str(home), "PATH": os.environ["PATH"]}
+    with quiet_jvm({"spark.driver.defaultJavaOptions": "-Da=b"}, environment) as settings:
+        option, mine = settings["spark.driver.defaultJavaOptions"].split()
+        configuration = Path(option.removeprefix("-Dlog4j2.configurationFile=file://"))
+        assert "rootLogger.level = error" in configuration.read_text() and mine == "-Da=b"
+        java = Path(environment["JAVA_HOME"]) / "bin" / "java"
+        said = subprocess.run(
+            [java, ASKED_FOR, "-version"], capture_output=True, text=True, check=True
+        ).stdout
+        assert said.split() == ["version", '"21.0.2"', "-version"]
+    assert environment["JAVA_HOME"] == str(home) and not configuration.exists()
+
+
+@pytest.mark.parametrize("where", ["options", "folder"])
+def test_a_quiet_jvm_keeps_a_log_that_somebody_configured(tmp_path: Path, where: str) -> None:
+    environment = {"PATH": str(fake_java(tmp_path / "path", "17.0.15") / "bin")}
+    given = {}
+    if where == "options":
+        given["spark.driver.extraJavaOptions"] = "-Dlog4j2.configurationFile=mine.properties"
+    else:
+        (tmp_path / "log4j2.properties").touch()
+        environment["SPARK_CONF_DIR"] = str(tmp_path)
+    with quiet_jvm(given, environment) as settings:
+        assert settings == given
+    assert "JAVA_HOME" not in environment

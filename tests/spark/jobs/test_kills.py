@@ -6,6 +6,7 @@ From a live topic; the long run also from a store's directory, whose ranges and 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -176,6 +177,7 @@ def test_every_row_is_there_once_after_kills(
     kills = 0
     wanted = 20 if long_run else 3
     for _run in range(60):
+        said = (tmp_path / "log").stat().st_size if (tmp_path / "log").exists() else 0
         export = start(source)
         before = export.commits()
         # Somewhere in a batch: a moment after a commit, or after tasks began to write.
@@ -202,5 +204,8 @@ def test_every_row_is_there_once_after_kills(
                 continue
         assert export.process.wait(180) == 0, export.log.read_text()[-3000:]
         break
+    # What it says at its end is its report and nothing else: no greeting of Spark's, and no JVM's.
+    last = export.log.read_text()[said:]
+    assert json.loads(last)["exit_code"] == 0, last
     assert kills == wanted, f"the export was through after {kills} kills: give it more to do"
     check(rows, lake)
