@@ -39,6 +39,9 @@ from tools.pipeline_base import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropewalk.spark.jobs.export import ExportOptions
     from ropewalk.spark.jobs.export_sources import Source
     from ropewalk.spark.jobs.report import Report
 
@@ -236,6 +239,27 @@ def export(
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, help="With stream: seconds between two looks.")
     ] = 5.0,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="`direct`: tasks write the files; `spark`: Spark's file sink does, for readers that go by its "
+            "`_spark_metadata`.",
+        ),
+    ] = "direct",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="With --engine spark: its checkpoint; else below the lake."
+        ),
+    ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--compact",
+            help="Read nothing new: merge small files of the lake to --target-file-bytes.",
+        ),
+    ] = False,
     broker_name: BrokerName = None,
     on_corrupt: OnCorrupt = "fail",
     html: Html = None,
@@ -254,8 +278,15 @@ def export(
         ropewalk pipeline export --store /var/lib/broker/store --lake /data/lake
 
         ropewalk pipeline export -n localhost:9876 -t orders --lake /data/lake --mode stream
+
+        ropewalk pipeline export --lake /data/lake --compact --target-file-bytes 256m
     """
     with expected(as_json):
+        if merge:
+            if store or name_server or topics or since or until or mode != "catchup":
+                raise UsageError("--compact goes alone: it merges files that --lake has, and reads no source")
+            finish(_compacted(lake, target_file_bytes, codec, master, conf, driver_memory), as_json, html)
+            return
         from ropewalk.spark.jobs.export import ExportOptions, export_report
         from ropewalk.spark.jobs.export import export as run
 
@@ -273,6 +304,14 @@ def export(
             on_corrupt=on_corrupt, range_bytes=target_file_bytes, fixed=mode == "range",
         )  # fmt: skip
         options = ExportOptions(os.path.abspath(lake), codec, tuple(partition_by.split(",")), max_per_trigger)
+        if engine not in ("direct", "spark"):
+            raise UsageError(f"--engine {engine}: it is direct or spark")
+        if checkpoint is not None and engine != "spark":
+            raise UsageError(
+                "--checkpoint goes with --engine spark: the direct engine keeps its place in the lake"
+            )
+        if engine == "spark" and mode == "range":
+            raise UsageError("--engine spark goes on from a checkpoint: there is catchup and stream")
 
         def wait() -> bool:
             if mode == "stream":
@@ -283,6 +322,11 @@ def export(
             if mode == "stream":
                 note(f"batch {batch}: {rows} rows")
 
+        if engine == "spark":
+            every = interval if mode == "stream" else None
+            report = _by_sink(source, options, checkpoint, every, told, (master, conf, driver_memory))
+            finish(report, as_json, html)
+            return
         with spark_tasks("export", master, conf, driver_memory) as tasks:
             done = run(tasks, source, options, wait=wait, told=told)
         finish(export_report(options, done), as_json, html)
@@ -314,6 +358,22 @@ def replay(
     keep_queues: Annotated[
         bool, typer.Option("--keep-queues", help="Keep messages of one queue in one queue, in their order.")
     ] = False,
+    preserve_time: Annotated[
+        bool,
+        typer.Option(
+            "--preserve-time",
+            help="Copies say that they were made when the original was; when they are stored is the broker's to say.",
+        ),
+    ] = False,
+    key_filter: Annotated[
+        str | None,
+        typer.Option(
+            "--key-filter",
+            metavar="SQL",
+            help="Only messages for which this holds: a condition of Spark's SQL over topic, brokerName, queueId, "
+            "queueOffset, tags, keys, body, properties, flag, bornTimestamp and storeTimestamp.",
+        ),
+    ] = None,
     batch: Annotated[
         int, typer.Option("--max-per-batch", min=1, help="Messages between two notes in the journal, about.")
     ] = 100_000,
@@ -333,25 +393,31 @@ def replay(
 
         ropewalk pipeline replay --lake /data/lake -t orders --since 2026-01-31 --to-topic orders-again \\
             --to-name-server localhost:9876 --journal replay.json
+
+        ropewalk pipeline replay -n localhost:9876 -t orders --to-topic orders-eu --to-name-server localhost:9876 \\
+            --key-filter "keys LIKE 'order-1%' AND properties['region'] = 'eu'"
     """
     with expected(as_json):
         from ropewalk.spark.jobs.lake_source import LakeSource
-        from ropewalk.spark.jobs.replay import COLUMNS, ReplayOptions, replay_report
+        from ropewalk.spark.jobs.replay import ReplayOptions, replay_report
         from ropewalk.spark.jobs.replay import replay as run
 
+        options = ReplayOptions(
+            to_name_server, to_topic, os.path.abspath(journal) if journal else None, rate, keep_queues, batch,
+            preserve_time, key_filter,
+        )  # fmt: skip
         source: Source
         if lake is not None:
             if store is not None or name_server is not None:
                 raise UsageError("say where to read: one of --store, --name-server and --lake")
-            source = LakeSource(os.path.abspath(lake), tuple(topics or ()), *times_of(since, until), COLUMNS)
+            source = LakeSource(
+                os.path.abspath(lake), tuple(topics or ()), *times_of(since, until), options.columns
+            )
         else:
             source = make_source(
-                store, name_server, topics, COLUMNS, since=since, until=until, on_corrupt=on_corrupt,
+                store, name_server, topics, options.columns, since=since, until=until, on_corrupt=on_corrupt,
                 range_bytes="32m", fixed=until is not None,
             )  # fmt: skip
-        options = ReplayOptions(
-            to_name_server, to_topic, os.path.abspath(journal) if journal else None, rate, keep_queues, batch
-        )
         with spark_tasks("replay", master, conf, driver_memory) as tasks:
             done = run(tasks, source, options)
         finish(replay_report(what_of(source), options, done), as_json, html)
@@ -401,6 +467,18 @@ def latency(
     quantiles: Annotated[
         str, typer.Option("--quantiles", help="Shares, with commas between them.")
     ] = ".5,.99,.999",
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Measure from the store to this consumer group instead, by watching its offsets.",
+        ),
+    ] = None,
+    watch: Annotated[
+        str, typer.Option("--watch", help="With --group: for how long it is watched: 30s, 5m …")
+    ] = "30s",
     limit_ms: Annotated[
         int | None,
         typer.Option("--limit-ms", min=0, help="A finding if the highest quantile of a topic is above this."),
@@ -419,12 +497,48 @@ def latency(
 
     Messages that were stored before they were made show that two clocks disagree: they are counted apart. Exit code
     1: a topic is above `--limit-ms`.
+
+    With `--group`, how long messages lay in live topics before the group had consumed them, as exactly as it commits
+    its offsets (RocketMQ's clients do every 5 seconds), and what waits for it at the end.
+
+    Examples:
+
+        ropewalk pipeline latency --store /var/lib/broker/store --window 10s
+
+        ropewalk pipeline latency -n localhost:9876 -t orders --group billing --watch 2m --limit-ms 10000
     """
     with expected(as_json):
+        from ropewalk.spark.jobs.export_sources import LiveSource
+        from ropewalk.spark.jobs.group_latency import COLUMNS as GROUP_COLUMNS
+        from ropewalk.spark.jobs.group_latency import group_latency, waiting_rows
         from ropewalk.spark.jobs.latency import COLUMNS, latency_report
         from ropewalk.spark.jobs.latency import latency as run
+        from ropewalk.spark.jobs.report import Table
 
         shares = _shares(quantiles)
+        if group is not None:
+            if store is not None or since is not None or until is not None:
+                raise UsageError(
+                    "--group watches live topics from now on: give --name-server, no --store and no time"
+                )
+            live = make_source(None, name_server, topics, GROUP_COLUMNS, fixed=False)
+            assert isinstance(live, LiveSource), "no store was named"
+            watch_ms, window_ms = _duration_ms(watch, "--watch"), _duration_ms(window)
+            with spark_tasks("latency", master, conf, driver_memory) as tasks:
+                consumed, watched = group_latency(
+                    tasks, live, group, watch_s=watch_ms / 1000, interval_s=min(1.0, watch_ms / 10_000),
+                    window_ms=window_ms,
+                )  # fmt: skip
+            waits = Table(
+                "waiting", ("topic", "broker", "queue", "messages", "oldest ms"), waiting_rows(watched)
+            )
+            way = f"from store to group {group}"
+            finish(
+                latency_report(what_of(live), consumed, shares, limit_ms, way=way, more=[waits]),
+                as_json,
+                html,
+            )
+            return
         source = make_source(
             store, name_server, topics, COLUMNS, since=since, until=until, broker_name=broker_name,
             on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
@@ -511,6 +625,44 @@ def schema(as_json: Json = False) -> None:
         finish(schema_report(), as_json, None)
 
 
+def _by_sink(
+    source: Any,
+    options: ExportOptions,
+    checkpoint: str | None,
+    interval: float | None,
+    told: Callable[[int, int], None],
+    where: tuple[str, list[str] | None, str],
+) -> Report:
+    """Have Spark's own sink write a lake."""
+    from ropewalk.spark.jobs.file_sink import SinkOptions, export_by_sink, sink_report
+
+    options.check()
+    lake = options.lake
+    note(
+        "--engine spark: rows are there once for Spark's reader, which goes by _spark_metadata; others may see files "
+        "that a run left behind when it was killed"
+    )
+    place = os.path.abspath(checkpoint) if checkpoint else os.path.join(lake, "_checkpoint")
+    wanted = SinkOptions(lake, place, options.codec, options.partition_by, options.max_per_batch, interval)
+    with spark_tasks("export", *where) as tasks:
+        return sink_report(wanted, export_by_sink(tasks, source, wanted, told=told))
+
+
+def _compacted(
+    lake: str, target: str, codec: str, master: str, conf: list[str] | None, memory: str
+) -> Report:
+    """Merge small files of a lake."""
+    from ropewalk.spark.jobs.compact import compact, compact_report
+    from ropewalk.spark.jobs.export import ExportOptions
+    from ropewalk.spark.options import parse_options
+
+    path = os.path.abspath(lake)
+    ExportOptions(path, codec).check()
+    size = parse_options({"mode": "store", "path": "-", "splitBytes": target}, "read").split_bytes
+    with spark_tasks("export", master, conf, memory) as tasks:
+        return compact_report(path, compact(tasks, path, target_bytes=size, codec=codec))
+
+
 def _digests(
     store: str, digest: Path | None, against: Path | None, master: str, conf: list[str] | None, memory: str
 ) -> Report:
@@ -544,10 +696,10 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _duration_ms(text: str) -> int:
+def _duration_ms(text: str, option: str = "--window") -> int:
     units = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     number = text.rstrip("smhd")
     unit = text[len(number) :]
     if not number.isdigit() or unit not in units or int(number) == 0:
-        raise UsageError(f"--window {text}: a number and ms, s, m, h or d, as in 1m")
+        raise UsageError(f"{option} {text}: a number and ms, s, m, h or d, as in 1m")
     return int(number) * units[unit]

@@ -30,6 +30,7 @@ from ropewalk.format.headers import (
     GetMaxOffsetHeader,
     OffsetResponseHeader,
     PullResponseHeader,
+    QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
     TopicHeader,
@@ -368,6 +369,23 @@ class Cluster:
                     require_success(answer)
             except RopewalkError as exc:
                 log.warning("offsets were not committed", group=group, broker=broker, reason=str(exc))
+
+    def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
+        """How far a group has come in queues; those in which it committed nothing are missing."""
+        offsets: dict[QueueKey, int] = {}
+        for broker, of_broker in self._by_broker(keys).items():
+            questions = [
+                command_of(
+                    RequestCode.QUERY_CONSUMER_OFFSET,
+                    QueryConsumerOffsetHeader(group, key.topic, key.queue_id, set_zero_if_not_found=False),
+                )
+                for key in of_broker
+            ]
+            answers, _ = self._at_broker(broker, questions)
+            for key, answer in zip(of_broker, answers, strict=True):
+                if answer.code != ResponseCode.QUERY_NOT_FOUND:
+                    offsets[key] = answer_header(OffsetResponseHeader, require_success(answer)).offset
+        return offsets
 
     def mean_sizes(self, start: Queues, keys: Iterable[QueueKey]) -> dict[str, float]:
         """How large messages of each topic are in the log, on average of a few from `start` on."""

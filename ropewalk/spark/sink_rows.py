@@ -91,6 +91,8 @@ class Outgoing:
     size: int
     queue_id: int | None = None
     broker: str | None = None
+    born_ms: int | None = None
+    """When the message was made, if that is not now."""
 
 
 def columns_of(schema: StructType, options: Options) -> Columns:

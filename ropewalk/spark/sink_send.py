@@ -132,7 +132,9 @@ class Sender:
         target = self._target(row)
         alone = not row.message.can_be_batched or P.TIMER_DELIVER_MS in row.message.properties
         full = target.size + row.size + _OVERHEAD > self._options.batch_bytes
-        if target.waiting and (alone or full or len(target.waiting) >= self._options.batch_messages):
+        # A request says once when its messages were made.
+        older = bool(target.waiting) and target.waiting[-1].born_ms != row.born_ms
+        if target.waiting and (alone or full or older or len(target.waiting) >= self._options.batch_messages):
             self._launch(target)
         target.waiting.append(row)
         target.size += row.size + _OVERHEAD
@@ -224,7 +226,8 @@ class Sender:
     def _command(self, target: _Target) -> Command:
         messages = [row.message for row in target.sending]
         keys = [self._keys.next() for _ in messages]
-        now = self._now_ms()
+        born = target.sending[0].born_ms
+        now = self._now_ms() if born is None else born
         if len(messages) == 1:
             return send_request(
                 target.topic, target.queue, messages[0], keys[0], now, producer_group=PRODUCER_GROUP

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
+from ropewalk.spark.jobs.compact import merge_group
 from ropewalk.spark.jobs.export_sources import Source, StoreSource
 from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, read_lake, settle_plan
 from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, Target, write_rows
@@ -84,6 +85,8 @@ def export(
             return done
         files = _write(tasks, source, options, plan)
         (state,) = tasks.run(commit, [(options.lake, plan, tuple(files))], "committing")
+        if plan.replaces:
+            continue
         rows = sum(file.rows for file in files)
         done.batches.append((plan.batch, len(plan.ranges), len(files), rows))
         done.files += files
@@ -101,6 +104,9 @@ def _next_plan(tasks: Tasks, source: Source, options: ExportOptions, state: Lake
 
 
 def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan) -> list[LakeFile]:
+    if plan.replaces:
+        # A run that merged files did not finish: nothing new, and nothing may be put in front of it.
+        return tasks.run(merge_group, [(options.lake, plan.batch, group) for group in plan.ranges], "merging")
     work = []
     for range_ in plan.ranges:
         broker, name = source.name(range_)

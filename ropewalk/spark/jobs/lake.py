@@ -5,11 +5,14 @@
     <lake>/_ropewalk/plans/<batch>.json                                             what a batch is to hold, before it
     <lake>/_ropewalk/commits/<batch>.json                                           what it holds, after it
     <lake>/_staging/<batch>/...                                                     files that do not count yet
+    <lake>/topic=T/dt=2026-01-31/b=<broker>/c=<batch>-<number>.zstd.parquet         small files made one, see `compact`
 
 Exactly once comes from the order. A batch is planned: which ranges of which queues. The plan gets its name by a link,
 which only one can make; whoever comes later, after a crash, carries out that plan and no other. Tasks write below
 `_staging`, under names of their own. When all are done the files are renamed to what their rows are called, and then
 the commit gets its name. Everything before the commit can be repeated: the same rows get the same names.
+
+A batch may also *replace*: its files hold the rows of others, which count no longer and are removed when it counts.
 
 Who reads the lake by its manifest sees whole batches only. Who reads the directories sees whole files only, and between
 the renames and the commit a part of a batch, which the next run completes.
@@ -33,6 +36,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.files import sync_directory, temporary_name
 
 VERSION: Final = 1
+REPLACING: Final = 2
+"""The version of what is said of a batch that replaces: who does not know of such must not read on."""
 _META: Final = "_ropewalk"
 _STAGING: Final = "_staging"
 
@@ -71,16 +76,22 @@ class BatchPlan:
     """Checksum of the commit before."""
     lost: int = 0
     """Messages that could not be read any more, and were passed over as the options allow."""
+    replaces: Sequence[str] = ()
+    """Files whose rows this batch holds anew; its ranges are then groups of them."""
 
     def encode(self) -> bytes:
-        return _encode({"v": VERSION, **asdict(self)})
+        document = {"v": REPLACING if self.replaces else VERSION, **asdict(self)}
+        if not self.replaces:
+            del document["replaces"]
+        return _encode(document)
 
     @classmethod
     def decode(cls, data: bytes) -> BatchPlan:
         found = _decode(data)
         return cls(
-            found["batch"], found["start"], found["end"], found["ranges"], found["previous"], found["lost"]
-        )
+            found["batch"], found["start"], found["end"], found["ranges"], found["previous"], found["lost"],
+            found.get("replaces", ()),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -97,11 +108,20 @@ class LakeState:
     """A plan without its commit: what a crash left."""
     rows: int = 0
     files: list[LakeFile] = field(default_factory=list)
+    compactions: int = 0
+    """Batches that replaced others."""
+    replaced: Sequence[str] = ()
+    """Files that the last of them replaced."""
 
 
 def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
     """Read where a lake stands, or begin one. Raises `LakeMismatch` for a lake of something else. Blocks."""
     directory, identity = Path(work[0]), dict(work[1])
+    if (directory / "_spark_metadata").exists():
+        raise LakeMismatch(
+            f"{directory} is written by Spark's file sink, whose readers would not see these files: give this export "
+            f"a directory of its own, or go on with --engine spark"
+        )
     meta = directory / _META
     for name in ("plans", "commits"):
         (meta / name).mkdir(parents=True, exist_ok=True)
@@ -115,7 +135,7 @@ def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
                     f"give this export a directory of its own"
                 )
     state = read_lake(str(directory), with_files=False)
-    _sweep(directory, state.batches)
+    _sweep(directory, state.batches, state.replaced)
     return state
 
 
@@ -131,6 +151,11 @@ def read_lake(lake: str, *, with_files: bool = True) -> LakeState:
                 raise LakeDamaged(
                     f"{path} does not follow the commit before it: somebody changed the manifest"
                 )
+            if replaced := commit.get("replaces"):
+                state.compactions += 1
+                state.replaced = replaced
+                gone = set(replaced)
+                state.files = [each for each in state.files if each.path not in gone]
             if with_files:
                 state.files += [LakeFile(**each) for each in commit["files"]]
         except (ValueError, KeyError, TypeError) as exc:
@@ -181,17 +206,22 @@ def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> LakeState:
         for folder in sorted(folders | {directory}):
             sync_directory(folder)
         document = {
-            "v": VERSION, "batch": plan.batch, "start": plan.start, "end": plan.end, "rows": rows, "lost": plan.lost,
+            "v": REPLACING if plan.replaces else VERSION,
+            "batch": plan.batch, "start": plan.start, "end": plan.end, "rows": rows, "lost": plan.lost,
             "plan": checksum(plan.encode()), "previous": plan.previous,
             "files": [asdict(each) | {"staged": ""} for each in sorted(files, key=lambda each: each.path)],
         }  # fmt: skip
+        if plan.replaces:
+            document |= {"replaces": list(plan.replaces), "rows": 0}
         _publish(path, _encode(document))
-    _sweep(directory, plan.batch + 1)
+    _sweep(directory, plan.batch + 1, plan.replaces)
     return read_lake(lake, with_files=False)
 
 
-def _sweep(directory: Path, committed: int) -> None:
-    """Remove what attempts of committed batches left behind."""
+def _sweep(directory: Path, committed: int, replaced: Sequence[str]) -> None:
+    """Remove what attempts of committed batches left behind, and files that count no longer."""
+    for path in replaced:
+        (directory / path).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(directory / _STAGING):
             if name.isdigit() and int(name) < committed:
@@ -232,8 +262,8 @@ def _encode(document: Mapping[str, Any]) -> bytes:
 
 def _decode(data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(data)
-    if found.get("v") != VERSION:
+    if found.get("v") not in (VERSION, REPLACING):
         raise LakeDamaged(
-            f"the lake was written in version {found.get('v')}, and this Ropewalk knows {VERSION}"
+            f"the lake was written in version {found.get('v')}, and this Ropewalk knows {REPLACING}"
         )
     return found

@@ -1,6 +1,8 @@
 """A lake as a source of rows: its files in the order of its manifest, so that what an export wrote can be sent again.
 
-A position is a number of files: `{"files": 12}`. A manifest only grows, and what it names never changes.
+A position is a number of files: `{"files": 12}`. A manifest only grows, and what it names never changes, except when
+its small files are made large ones; what was read of the lake before then cannot be told from what was not, and the
+position says how often that had happened: `{"compactions": 1, "files": 12}`.
 """
 
 from __future__ import annotations
@@ -49,6 +51,12 @@ class LakeSource:
         if not state.batches:
             raise LakeMismatch(f"{self.path} is no lake, or holds no batch yet")
         start = stop = 0 if position is None else int(position["files"])
+        if position is not None and int(position.get("compactions", 0)) != state.compactions:
+            raise LakeMismatch(
+                f"the files of {self.path} were merged since {start} of them were read, and which those are is not "
+                f"known any more: begin anew with a journal of its own, from --since the time it had come to"
+            )
+        merged = {"compactions": state.compactions} if state.compactions else {}
         if start > len(state.files):
             raise DataLoss(
                 f"{self.path} has {len(state.files)} files, and {start} were read: it is another lake"
@@ -64,7 +72,7 @@ class LakeSource:
                 rows += file.rows
         if not ranges:
             return None
-        return Planned({"files": start}, {"files": stop}, ranges)
+        return Planned({"files": start, **merged}, {"files": stop, **merged}, ranges)
 
     def _wants(self, file: LakeFile) -> bool:
         if self.topics and file.topic not in self.topics:

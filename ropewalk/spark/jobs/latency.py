@@ -64,7 +64,7 @@ def latency(tasks: Tasks, source: Source, *, window_ms: int = 60_000) -> Windows
     if planned is not None:
         work = [_Work(source, range_, window_ms) for range_ in planned.ranges]
         for found in tasks.run(measure_range, work, "measuring"):
-            _merge(total, found)
+            add_delays(total, found)
     return total
 
 
@@ -72,27 +72,33 @@ def measure_range(work: _Work) -> Windows:
     """In a task: one range."""
     done: Windows = {}
     for batch in work.source.read(work.range_):
-        _merge(done, measure_batch(batch, work.window_ms))
+        add_delays(done, measure_batch(batch, work.window_ms))
     return done
 
 
-def _merge(into: Windows, found: Windows) -> None:
+def add_delays(into: Windows, found: Windows) -> None:
+    """Add what was measured elsewhere."""
     for name, each in found.items():
         into.setdefault(name, Delays()).add(each)
 
 
 def measure_batch(batch: Any, window_ms: int) -> Windows:
     """One record batch."""
-    done: Windows = {}
-    if not batch.num_rows:
-        return done
     stored, born = (
         np.asarray(pc.fill_null(batch.column(name).cast(pa.int64()), 0)) // 1000
         for name in ("storeTimestamp", "bornTimestamp")
     )
-    encoded = batch.column("topic").dictionary_encode()
+    return measure_delays(batch.column("topic"), stored - born, stored, window_ms)
+
+
+def measure_delays(topic: Any, delays: Any, at_ms: Any, window_ms: int) -> Windows:
+    """Delays of rows in ms, by topic and by when they were."""
+    done: Windows = {}
+    if not len(delays):
+        return done
+    encoded = topic.dictionary_encode()
     ids, topics = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
-    delays, windows = stored - born, stored // window_ms * window_ms
+    windows = at_ms // window_ms * window_ms
     order = np.lexsort((windows, ids))
     changes = (np.diff(ids[order]) != 0) | (np.diff(windows[order]) != 0)
     for chosen in np.split(order, np.flatnonzero(changes) + 1):
@@ -108,9 +114,15 @@ def measure_batch(batch: Any, window_ms: int) -> Windows:
 
 
 def latency_report(
-    what: str, found: Windows, quantiles: Sequence[float], limit_ms: int | None = None
+    what: str,
+    found: Windows,
+    quantiles: Sequence[float],
+    limit_ms: int | None = None,
+    *,
+    way: str = "from producer to store",
+    more: Sequence[Table] = (),
 ) -> Report:
-    """What was measured. Above `limit_ms` at the highest quantile is a finding."""
+    """What was measured. Above `limit_ms` at the highest quantile is a finding. `more` stands below it."""
     topics = sorted({topic for topic, _window in found})
     by_topic = {topic: Delays() for topic in topics}
     for (topic, _window), each in found.items():
@@ -132,6 +144,7 @@ def latency_report(
     summary: dict[str, Any] = {
         "what": what,
         "messages": sum(d.count for d in by_topic.values()),
+        "way": way,
         "stored_before_made": sum(d.skewed for d in by_topic.values()),
         "worst_skew_ms": min((d.worst_skew_ms for d in by_topic.values()), default=0),
         "over_limit": sorted(worst),
@@ -154,10 +167,10 @@ def latency_report(
             x_is_time=True,
         ),
         Lines(
-            "From producer to store: share at or below", "ms", "share",
+            f"{way[0].upper()}{way[1:]}: share at or below", "ms", "share",
             {"all": [(max(x, 0.5), y) for x, y in together(d.histogram for d in by_topic.values()).curve()]},
             x_is_log=True,
         ),
     ]  # fmt: skip
-    title = f"Latency of {what}, from producer to store"
-    return Report("latency", title, summary, tables, plots, FINDINGS if worst else OK)
+    title = f"Latency of {what}, {way}"
+    return Report("latency", title, summary, [*tables, *more], plots, FINDINGS if worst else OK)

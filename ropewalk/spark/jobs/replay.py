@@ -1,7 +1,8 @@
 """`ropewalk pipeline replay`: messages of a store, of live topics or of a lake, sent to a topic again.
 
 What a message was goes with it: body, keys, tags, properties of its producer, sharding key and flag. What brokers and
-clients had set is left behind, and where it came from stands in the property `RW_ORIGIN`:
+clients had set is left behind, unless the time at which it was made is to be kept (`preserve_time`; when it is stored
+is the broker's to say). Where it came from stands in the property `RW_ORIGIN`:
 
     RW_ORIGIN = <broker>/<topic>/<queue>/<offset>
 
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format.properties import P, encode_properties
 from ropewalk.spark.jobs.export_sources import LiveSource, Source, StoreSource, readable_end
 from ropewalk.spark.jobs.files import sync_directory, write_file
+from ropewalk.spark.jobs.filtered import check_condition, run_filtered
 from ropewalk.spark.jobs.report import DATA_LOSS, OK, Report, Table
 from ropewalk.spark.jobs.tasks import Tasks
 from ropewalk.spark.options import parse_options
@@ -41,6 +44,7 @@ COLUMNS: Final = (
 BATCH: Final = 100_000
 """Messages in one batch unless told otherwise: what a crash repeats at most."""
 _VERSION: Final = 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LEFT_BEHIND: Final = RESERVED_PROPERTIES | {P.KEYS, P.TAGS, P.SHARDING_KEY, P.DELAY, P.TIMER_DELIVER_MS}
 
 
@@ -65,6 +69,23 @@ class ReplayOptions:
     keep_queues: bool = False
     """Messages of one queue stay in one queue, in their order."""
     max_per_batch: int = BATCH
+    preserve_time: bool = False
+    """Copies say that they were made when the original was: one request for each time."""
+    key_filter: str | None = None
+    """A condition of Spark's SQL over the columns; only messages for which it holds are sent."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a source has to give."""
+        with_time = self.preserve_time or self.key_filter is not None
+        return (*COLUMNS, "bornTimestamp") if with_time else COLUMNS
+
+    def identity(self) -> dict[str, Any]:
+        """What two runs with one journal have in common."""
+        named = {"to": self.topic, "to_name_server": self.name_server}
+        if self.key_filter is not None:
+            named["key_filter"] = self.key_filter
+        return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +135,9 @@ def replay(
             raise BadReplay(
                 f"a replay of {options.topic} to itself would read what it writes: name another topic"
             )
-    identity = source.identity() | {"to": options.topic, "to_name_server": options.name_server}
+    if options.key_filter is not None:
+        check_condition(tasks, options.key_filter, options.columns)
+    identity = source.identity() | options.identity()
     journal = Journal()
     if options.journal is not None:
         (journal,) = tasks.run(_open_journal, [(options.journal, identity)], "opening the journal")
@@ -134,7 +157,8 @@ def replay(
             batch = Begun(planned.end, planned.ranges, planned.lost)
             _note(tasks, options, identity, Journal(journal.position, journal.rows, batch))
         rows = 0
-        for sent in tasks.run(send_ranges, _works(tasks, source, options, batch), f"batch {done.batches}"):
+        works = _works(tasks, source, options, batch)
+        for sent in _send(tasks, works, options, f"batch {done.batches}"):
             rows += sent.rows
             _add(done.sent, sent)
         journal = Journal(batch.end, journal.rows + rows)
@@ -152,6 +176,12 @@ def _works(tasks: Tasks, source: Source, options: ReplayOptions, batch: Begun) -
     # Not all pieces may be done at once; those that are share the rate.
     rate = None if options.rate is None else options.rate / max(1, min(len(groups), tasks.width))
     return [_Work(source, ranges, options, rate) for ranges in groups.values()]
+
+
+def _send(tasks: Tasks, works: list[_Work], options: ReplayOptions, label: str) -> list[Sent]:
+    if options.key_filter is None:
+        return tasks.run(send_ranges, works, label)
+    return run_filtered(tasks, works, read_ranges, options.key_filter, options.columns, send_batches, label)
 
 
 def _lane(source: Source, range_: Any) -> Any:
@@ -173,26 +203,39 @@ def _add(total: Sent, sent: Sent) -> None:
 
 def send_ranges(work: _Work) -> Sent:
     """Read some ranges and send their messages. Blocks."""
+    return send_batches(work, read_ranges(work))
+
+
+def read_ranges(work: _Work) -> Iterator[pa.RecordBatch]:
+    """The rows of some ranges, one after the other. Blocks."""
+    for range_ in work.ranges:
+        yield from work.source.read(range_)
+
+
+def send_batches(work: _Work, batches: Iterable[pa.RecordBatch]) -> Sent:
+    """Send the messages of some batches. Blocks."""
     options = work.options
     sender = Sender(parse_options({"nameServer": options.name_server, "topic": options.topic}, "write"))
     bucket = Bucket(work.rate) if work.rate is not None else None
     try:
         queues = sender.queues(options.topic) if options.keep_queues else None
-        for range_ in work.ranges:
-            for batch in work.source.read(range_):
-                for row in outgoing(batch, options.topic, queues):
-                    if bucket is not None:
-                        bucket.take()
-                    sender.add(row)
+        for batch in batches:
+            for row in outgoing(batch, options.topic, queues, preserve_time=options.preserve_time):
+                if bucket is not None:
+                    bucket.take()
+                sender.add(row)
         return sender.finish()
     finally:
         sender.close()
 
 
-def outgoing(batch: pa.RecordBatch, topic: str, queues: Sequence[Queue] | None) -> Iterator[Outgoing]:
+def outgoing(
+    batch: pa.RecordBatch, topic: str, queues: Sequence[Queue] | None, *, preserve_time: bool = False
+) -> Iterator[Outgoing]:
     """The messages of a batch as they are to be sent; with `queues`, each to the one of its old number."""
     names = batch.schema.names
-    missing = [name for name in ("body", "queueId", "queueOffset") if name not in names]
+    needed = ("body", "queueId", "queueOffset", *(("bornTimestamp",) if preserve_time else ()))
+    missing = [name for name in needed if name not in names]
     if missing:
         raise BadReplay(f"these rows have no column {missing[0]}: nothing can be sent of them")
     for row in batch.to_pylist():
@@ -213,8 +256,14 @@ def outgoing(batch: pa.RecordBatch, topic: str, queues: Sequence[Queue] | None) 
         )
         size = len(message.body) + len(encode_properties(message.properties))
         queue = queues[row["queueId"] % len(queues)] if queues else None
+        made = row["bornTimestamp"] if preserve_time else None
         yield Outgoing(
-            topic, message, size, queue.queue_id if queue else None, queue.broker_name if queue else None
+            topic,
+            message,
+            size,
+            queue.queue_id if queue else None,
+            queue.broker_name if queue else None,
+            None if made is None else (made - _EPOCH) // timedelta(milliseconds=1),
         )
 
 

@@ -126,12 +126,52 @@ def test_stats_latency_rebuild_and_replay_run_on_spark(
     assert len(stats["top keys"]) == 2 and "<svg" in (tmp_path / "s.html").read_text()
     latency = run_json("latency", "--store", store, "--limit-ms", 10_000)
     assert latency["messages"] == 400
+    nobody = (
+        "latency",
+        "-n",
+        ropewalk_broker.namesrv,
+        "-t",
+        ropewalk_broker.topic("t"),
+        "-g",
+        "g",
+        "--watch",
+        "1s",
+    )
+    run(*nobody, code=2)
     rebuilt = run_json("rebuild", "--store", store, "--out", tmp_path / "out", "--verify")
     assert (rebuilt["entries"], rebuilt["different"]) == (400, [])
     to = ("--to-topic", ropewalk_broker.topic("again"), "--to-name-server", ropewalk_broker.namesrv)
     sent = run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal", "--rate", 5000)
     assert (sent["messages"], sum(q["last"] - q["first"] + 1 for q in sent["queues"])) == (400, 400)
     assert run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal")["messages"] == 0
+    # Some of them, by a condition that Spark reads; the same journal is another replay's.
+    chosen = ("--key-filter", "topic = 'orders' AND queueOffset % 2 = 0 AND properties IS NOT NULL")
+    some = [r for r in Pair.of(store, store).records if r.topic == "orders" and r.queue_offset % 2 == 0]
+    halves = ("--to-topic", ropewalk_broker.topic("halves"), "--to-name-server", ropewalk_broker.namesrv)
+    sent = run_json("replay", "--store", store, *halves, *chosen, "--preserve-time", "--max-per-batch", 150)
+    assert (sent["messages"], sent["batches"] > 1) == (len(some), True)
+    copies = ropewalk_broker.messages(halves[1], len(some))
+    assert {(copy.body, copy.born_timestamp) for copy in copies} == {(r.body, r.born_timestamp) for r in some}
+    run("replay", "--store", store, *to, *chosen, "--journal", tmp_path / "journal", code=2)
+    failed = CliRunner().invoke(app, ["replay", "--store", str(store), *halves, "--key-filter", "key = 'a'"])
+    assert failed.exit_code == 2 and "is no condition over topic, brokerName" in failed.stderr
+
+
+def test_sparks_own_sink_writes_the_rows_once_and_goes_on(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    copy, lake = replica_of(store, tmp_path / "store"), tmp_path / "lake"
+    words = ("export", "--store", copy, "--lake", lake, "--engine", "spark", "--topic", "orders")
+    orders = sum(record.topic == "orders" for record in Pair.of(copy, copy).records)
+    assert run_json(*words)["rows"] == orders
+    fill(copy, 50, first=400, seed=1)
+    more = sum(record.topic == "orders" for record in Pair.of(copy, copy).records) - orders
+    assert run_json(*words)["rows"] == more > 0
+    frame = spark.read.parquet(str(lake))
+    assert frame.count() == orders + more == frame.select("queueId", "queueOffset").distinct().count()
+    assert [str(row[0]) for row in frame.select("dt").distinct().collect()] == ["2023-11-14"]
+    direct = CliRunner().invoke(app, ["export", "--store", str(copy), "--lake", str(lake)])
+    assert direct.exit_code == 2 and "written by Spark's file sink" in direct.stderr
 
 
 def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
@@ -154,7 +194,11 @@ def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
         (["export", "--store", "x", "--lake", "y", "--until", "2026-01-01"], 2, "--mode range"),
         (["export", "--store", "x", "--lake", "y", "--columns", "bodi"], 2, "did you mean body"),
         (["export", "--store", "x", "--lake", "y", "--target-file-bytes", "much"], 2, "splitBytes"),
+        (["export", "--store", "x", "--lake", "y", "--engine", "fast"], 2, "direct or spark"),
+        (["export", "--store", "x", "--lake", "y", "--checkpoint", "z"], 2, "keeps its place in the lake"),
+        (["export", "--store", "x", "--lake", "y", "--compact"], 2, "reads no source"),
         (["latency", "--store", "x", "--quantiles", "1.5"], 2, "between 0 and 1"),
+        (["latency", "--store", "x", "--group", "g"], 2, "watches live topics"),
         (["latency", "--store", "x", "--window", "soon"], 2, "as in 1m"),
         (["audit", "--store", "x", "--crc", "all"], 2, "body or none"),
         (["audit", "--store", "x", "--digest", "y", "--replica", "z"], 2, "go alone"),

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.spark.jobs.compact import compact
 from ropewalk.spark.jobs.export import BadExport, Exported, ExportOptions, export, export_report
 from ropewalk.spark.jobs.export_sources import DamagedLog, StoreSource, selection_for
-from ropewalk.spark.jobs.lake import BatchPlan, LakeDamaged, read_lake, settle_plan
+from ropewalk.spark.jobs.lake import BatchPlan, LakeDamaged, LakeMismatch, read_lake, settle_plan
 from ropewalk.spark.jobs.lake_writer import _parted, _size
 from ropewalk.spark.jobs.tasks import HereTasks, Key, TaskFailed
 from ropewalk.spark.live_offsets import DataLoss
@@ -210,6 +211,60 @@ def test_two_exports_at_once_do_not_double_a_row(store: Path, tmp_path: Path) ->
     run(store, lake, max_per_batch=200)
     run(store, lake, max_per_batch=400)
     assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
+
+
+def test_small_files_become_large_ones_of_the_same_rows_whatever_happens_in_between(
+    store: Path, tmp_path: Path
+) -> None:
+    copy = replica_of(store, tmp_path / "store")
+    lake = tmp_path / "lake"
+    run(copy, lake, max_per_batch=60)
+    before = read_lake(str(lake))
+    largest = max(file.bytes for file in before.files)
+    crashes = 0
+    for pieces in range(1, 40):
+        try:
+            done = compact(CrashingTasks(pieces), str(lake), target_bytes=4 * largest)
+            break
+        except Crash:
+            crashes += 1
+            state = read_lake(str(lake))
+            assert state.rows == 500 and all((lake / file.path).exists() for file in state.files)
+    assert crashes > 3 and done.resumed and done.replaced > len(done.merged) > 0
+    after = read_lake(str(lake))
+    assert len(after.files) == done.files_before - done.replaced + len(done.merged) < len(before.files)
+    assert after.position == before.position and manifest_agrees(lake)
+    assert rows_of(lake) == rows_in(copy) and not (lake / "_staging").exists()
+    schema = selection_for((), "full").arrow_schema()
+    for merged in done.merged:
+        assert pq.read_schema(lake / merged.path).equals(schema)
+        times = (
+            pq.read_table(lake / merged.path, columns=["storeTimestamp"]).column(0).cast("int64").to_pylist()
+        )
+        assert (merged.min_time_ms, merged.max_time_ms) == (min(times) // 1000, max(times) // 1000)
+    assert not compact(HereTasks(), str(lake), target_bytes=1).merged
+    # What an export finds begun it completes, and goes on behind it.
+    fill(copy, 77, first=500, seed=3)
+    run(copy, lake, max_per_batch=20)
+    with pytest.raises(Crash):
+        compact(CrashingTasks(3), str(lake), target_bytes=4 * largest)
+    assert read_lake(str(lake)).pending is not None
+    fill(copy, 11, first=577, seed=3)
+    assert sum(batch[3] for batch in run(copy, lake).batches) == 11
+    assert rows_of(lake) == rows_in(copy) and manifest_agrees(lake)
+    assert read_lake(str(lake)).compactions == 2
+
+
+def test_a_lake_is_not_compacted_under_a_batch_that_was_begun(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(LakeMismatch, match="is no lake"):
+        compact(HereTasks(), str(tmp_path), target_bytes=1 << 20)
+    lake = tmp_path / "lake"
+    run(store, lake, max_per_batch=100)
+    state = read_lake(str(lake))
+    begun = BatchPlan(state.batches, state.position, {"log": 1}, [[0, 1]], state.last)
+    settle_plan((str(lake), begun))
+    with pytest.raises(LakeMismatch, match="has begun batch"):
+        compact(HereTasks(), str(lake), target_bytes=1 << 20)
 
 
 def test_a_lake_of_something_else_is_refused(store: Path, tmp_path: Path) -> None:

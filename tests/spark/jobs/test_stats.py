@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ropewalk.client.messages import Message
 from ropewalk.format.record import Record
-from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
+from ropewalk.spark.jobs.export_sources import LiveSource, StoreSource, selection_for
+from ropewalk.spark.jobs.group_latency import COLUMNS as GROUP_COLUMNS
+from ropewalk.spark.jobs.group_latency import (
+    BadGroup,
+    Consumed,
+    consumed_ranges,
+    group_latency,
+    measure_consumed,
+    waiting_rows,
+    watch_group,
+)
 from ropewalk.spark.jobs.histogram import Histogram, bins_of, lowest_of, together
 from ropewalk.spark.jobs.latency import COLUMNS as LATENCY_COLUMNS
 from ropewalk.spark.jobs.latency import latency, latency_report, measure_batch
@@ -23,6 +36,8 @@ from ropewalk.spark.jobs.page import render, ticks
 from ropewalk.spark.jobs.report import Bars, Lines, Report, Strips, Table
 from ropewalk.spark.jobs.stats import COLUMNS, BadStats, stats, stats_report
 from ropewalk.spark.jobs.tasks import HereTasks
+from ropewalk.spark.live_cluster import Cluster
+from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
 
@@ -217,3 +232,51 @@ def test_axis_numbers_are_round_few_and_inside(low: float, high: float) -> None:
 def test_the_columns_are_listed_with_their_presets() -> None:
     rows = {row[0]: row[1:] for row in schema_report().tables[0].rows}
     assert rows["body"] == ("binary", "default, full") and rows["partition"] == ("int", "kafka")
+
+
+def test_what_a_group_consumes_is_measured_from_the_store_to_the_look_that_saw_it(
+    ropewalk_broker: RopewalkBroker,
+) -> None:
+    broker = ropewalk_broker
+    topic, group = broker.topic("watched", queues=2), "g-watched"
+    for queue in broker.client.read_queues(topic):
+        broker.client.send_batch(topic, [Message(b"%d" % n) for n in range(30)], queue)
+    live = LiveSource(
+        {"nameServer": broker.namesrv, "topic": topic},
+        selection_for(GROUP_COLUMNS, "default"),
+        range_messages=10,
+    )
+    with pytest.raises(BadGroup, match="has committed no offset"):
+        group_latency(HereTasks(), live, group, watch_s=0, interval_s=1)
+    cluster = Cluster(live.parsed())
+    cluster.refresh(force=True)
+    first, second = cluster.queues()
+    cluster.commit(group, {first: 5, second: 30})
+    # In the first queue it comes to 12, is sent back, and comes to 20; in the second it had everything before.
+    progress = iter([12, 8, 20, 20])
+    now = start = time.time_ns() // 1_000_000 + 1000
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += int(seconds * 1000)
+        cluster.commit(group, {first: next(progress)})
+
+    watched = watch_group((live, group, 4.0, 1.0), now_ms=lambda: now, sleep=sleep)
+    cluster.close()
+    assert [look.offsets[first] for look in watched.looks] == [5, 12, 8, 20, 20]
+    (consumed,) = consumed_ranges(watched.looks)
+    assert consumed == Consumed(first, 5, 20, ((12, start + 1000), (20, start + 3000)))
+    stored = [
+        record.store_timestamp for record in broker.messages(topic) if record.queue_id == first.queue_id
+    ]
+    found = measure_consumed((live, consumed, 3_600_000))
+    delays = [*(start + 1000 - ms for ms in stored[5:12]), *(start + 3000 - ms for ms in stored[12:20])]
+    assert (sum(each.count for each in found.values()), max(each.longest_ms for each in found.values())) == (
+        15,
+        max(delays),
+    )
+    ((name, _broker, queue_id, count, age),) = waiting_rows(watched)
+    assert (name, queue_id, count, age) == (topic, first.queue_id, 10, now - stored[20])
+    steps = ((12, stored[5] - 7), (20, start))
+    (skewed,) = measure_consumed((live, replace(consumed, steps=steps), 1 << 50)).values()
+    assert (skewed.skewed, skewed.count) == (7, 15)
