@@ -195,7 +195,11 @@ class _Piece:
         hours = self.headers.of("store_time") // _HOUR_MS
         if (codes == codes[0]).all() and (hours[1:] >= hours[:-1]).all():
             return
-        self.order = np.lexsort((hours, codes))
+        if (hours == hours[0]).all() and len(self.topic) <= 0x10000:
+            # Numbers of two bytes are sorted by counting, in a fraction of the time.
+            self.order = np.argsort(codes.astype(np.uint16), kind="stable")
+        else:
+            self.order = np.lexsort((hours, codes))
         self.headers = self.in_log.rows(self.order)
         self.topic = self.topic.take(pa.array(self.order))
         for name in ("properties", "pairs"):

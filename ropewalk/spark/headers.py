@@ -97,9 +97,11 @@ class Headers:
 
     def rows(self, rows: Ints) -> Headers:
         """The records of these numbers, in this order."""
+        # As opaque bytes, as in `_gather`, and for the same reason.
+        opaque = np.dtype((np.void, self.fields.dtype.itemsize))
         return Headers(
             self.positions[rows],
-            self.fields[rows],
+            self.fields.view(opaque)[rows].view(self.fields.dtype),
             self.body_start[rows],
             self.body_end[rows],
             self.topic_start[rows],

@@ -55,7 +55,11 @@ def quiet_jvm(
             path.write_text(_LOG4J)
             ours = f"-Dlog4j2.configurationFile={path.as_uri()}"
             quiet[_OPTIONS] = " ".join(filter(None, (ours, settings.get(_OPTIONS))))
-        environment["JAVA_HOME"] = str(write_shim(java.absolute(), Path(directory)))
+        shim = write_shim(java.absolute(), Path(directory))
+        if os.access(
+            shim / "bin" / "java", os.X_OK
+        ):  # nothing can be started from some temporary directories
+            environment["JAVA_HOME"] = str(shim)
         try:
             yield quiet
         finally:

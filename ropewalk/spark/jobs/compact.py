@@ -54,7 +54,7 @@ class Compacted:
 
 def compact(tasks: Tasks, lake: str, *, target_bytes: int, codec: str = "zstd") -> Compacted:
     """Merge small files of a lake to about `target_bytes`. Raises `TaskFailed`, and `LakeMismatch` where none is."""
-    (state,) = tasks.run(read_lake, [lake], "reading the manifest")
+    state = tasks.run_near(read_lake, lake, "reading the manifest")
     if not state.batches:
         raise LakeMismatch(f"{lake} is no lake, or holds no batch yet")
     plan = state.pending
@@ -71,11 +71,11 @@ def compact(tasks: Tasks, lake: str, *, target_bytes: int, codec: str = "zstd") 
         wanted = BatchPlan(
             state.batches, state.position, state.position, groups, state.last, replaces=replaced
         )
-        (plan,) = tasks.run(settle_plan, [(lake, wanted)], "planning")
+        plan = tasks.run_near(settle_plan, (lake, wanted), "planning")
         if not plan.replaces:
             raise LakeMismatch(f"an export to {lake} began batch {plan.batch} just now: let it end first")
     merged = tasks.run(merge_group, [(lake, plan.batch, group) for group in plan.ranges], "merging")
-    tasks.run(commit, [(lake, plan, tuple(merged))], "committing")
+    tasks.run_near(commit, (lake, plan, tuple(merged)), "committing")
     return Compacted(len(state.files), len(plan.replaces), tuple(merged), state.rows, resumed)
 
 

@@ -75,7 +75,7 @@ def export(
     """Export until the source has no more. `wait` is asked then: True looks again, False ends the run."""
     options.check()
     identity = source.identity() | {"partition_by": list(options.partition_by)}
-    (state,) = tasks.run(open_lake, [(options.lake, identity)], "opening the lake")
+    state = tasks.run_near(open_lake, (options.lake, identity), "opening the lake")
     done = Exported(resumed=state.pending is not None, rows_before=state.rows)
     while True:
         plan = state.pending or _next_plan(tasks, source, options, state)
@@ -84,7 +84,7 @@ def export(
                 continue
             return done
         files = _write(tasks, source, options, plan)
-        (state,) = tasks.run(commit, [(options.lake, plan, tuple(files))], "committing")
+        state = tasks.run_near(commit, (options.lake, plan, tuple(files)), "committing")
         if plan.replaces:
             continue
         rows = sum(file.rows for file in files)
@@ -99,8 +99,7 @@ def _next_plan(tasks: Tasks, source: Source, options: ExportOptions, state: Lake
     if planned is None:
         return None
     plan = BatchPlan(state.batches, planned.start, planned.end, planned.ranges, state.last, planned.lost)
-    (settled,) = tasks.run(settle_plan, [(options.lake, plan)], "planning")
-    return settled
+    return tasks.run_near(settle_plan, (options.lake, plan), "planning")
 
 
 def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan) -> list[LakeFile]:
@@ -125,7 +124,7 @@ def write_range(work: _Work) -> list[LakeFile]:
 
 def lake_frame(tasks: SparkTasks, lake: str) -> DataFrame:
     """The rows of a lake by its manifest: whole batches only, also while an export runs. Raises `BadExport`."""
-    (state,) = tasks.run(read_lake, [lake], "reading the manifest")
+    state = tasks.run_near(read_lake, lake, "reading the manifest")
     if not state.files:
         raise BadExport(f"{lake} is no lake, or holds no row yet")
     reader = tasks.spark.read.option("basePath", lake)

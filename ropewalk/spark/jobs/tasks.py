@@ -57,6 +57,10 @@ class Tasks(Protocol):
         """The answers in the order of the pieces. Raises `TaskFailed`."""
         ...
 
+    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+        """One small thing about a file or two, done by whoever is nearest to them. Raises `TaskFailed`."""
+        ...
+
     def shuffle(
         self,
         spread: Callable[[T], Iterable[tuple[Key, bytes]]],
@@ -80,6 +84,9 @@ class HereTasks:
     @property
     def width(self) -> int:
         return 1
+
+    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+        return self.run(function, [piece], label)[0]
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         answers: list[R] = []
@@ -125,6 +132,15 @@ class SparkTasks:
     @property
     def width(self) -> int:
         return self.spark.sparkContext.defaultParallelism
+
+    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+        # A job of Spark's takes 50 ms, and where there is but one machine its disks are here.
+        if self.spark.sparkContext.master.partition("[")[0] != "local":
+            return self.run(function, [piece], label)[0]
+        try:
+            return HereTasks(self.progress).run_near(function, piece, label)
+        except OSError as exc:
+            raise TaskFailed(str(exc)) from exc
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         if not pieces:

@@ -170,6 +170,10 @@ def test_sparks_own_sink_writes_the_rows_once_and_goes_on(
     frame = spark.read.parquet(str(lake))
     assert frame.count() == orders + more == frame.select("queueId", "queueOffset").distinct().count()
     assert [str(row[0]) for row in frame.select("dt").distinct().collect()] == ["2023-11-14"]
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "lake", Path("/proc/lake")):
+        failed = CliRunner().invoke(app, ["export", "--store", str(copy), "--lake", str(place)])
+        assert failed.exit_code == 3 and str(place) in failed.stderr and "Traceback" not in failed.stderr
     direct = CliRunner().invoke(app, ["export", "--store", str(copy), "--lake", str(lake)])
     assert direct.exit_code == 2 and "written by Spark's file sink" in direct.stderr
 

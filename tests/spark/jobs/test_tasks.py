@@ -46,6 +46,9 @@ class ElsewhereTasks:
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         return [pickle.loads(self._do(function, piece)) for piece in pieces]
 
+    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+        return self.run(function, [piece], label)[0]
+
     def _do(self, function: Callable[[T], R], piece: T) -> bytes:
         return self._pool.submit(do_piece, stamp(), pickle.dumps((function, piece))).result()
 
