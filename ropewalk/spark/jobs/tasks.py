@@ -135,7 +135,7 @@ class SparkTasks:
 
     def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
         # A job of Spark's takes 50 ms, and where there is but one machine its disks are here.
-        if self.spark.sparkContext.master.partition("[")[0] != "local":
+        if str(self.spark.sparkContext.master).partition("[")[0] != "local":
             return self.run(function, [piece], label)[0]
         try:
             return HereTasks(self.progress).run_near(function, piece, label)
