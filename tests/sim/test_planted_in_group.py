@@ -20,7 +20,7 @@ BUGS = {
     "ha-master-not-fenced": 0,
     "ha-never-looks-for-a-newer-master": 8,
     "ha-old-connection-counted": 0,
-    "ha-old-master-still-followed": 0,
+    "ha-old-master-still-followed": 76,
     "ha-old-tail-wins": 203,
     "ha-promise-not-saved": 55,
     "ha-promoted-by-too-few": 0,
