@@ -185,23 +185,28 @@ class ProducerCore:
         timeout: float | None = None,
     ) -> Steps[SendResult]:
         """Send one message, or several as a batch, and account for them."""
-        self.counts.submitted += len(messages)
-        try:
-            check_sendable(topic, messages)
-            result = yield from self._send(topic, messages, queue, selector, timeout)
-        except BaseException as exc:
-            self.counts.settle(len(messages), exc)
-            raise
-        self.counts.settle(len(messages), result)
-        return result
+        return self._accounted(topic, messages, queue, selector, timeout, check=True)
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
         """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        check = self.options.batch_bytes > BODY_SIZE_MAX
+        return self._accounted(topic, messages, None, None, None, check=check)
+
+    def _accounted(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        queue: Queue | None,
+        selector: QueueSelector | None,
+        timeout: float | None,
+        *,
+        check: bool,
+    ) -> Steps[SendResult]:
         self.counts.submitted += len(messages)
         try:
-            if self.options.batch_bytes > BODY_SIZE_MAX:
+            if check:
                 check_sendable(topic, messages)
-            result = yield from self._send(topic, messages, None, None, None)
+            result = yield from self._send(topic, messages, queue, selector, timeout)
         except BaseException as exc:
             self.counts.settle(len(messages), exc)
             raise
