@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Final
 
 
@@ -71,13 +72,18 @@ class Key:
     @property
     def attribute(self) -> str:
         """The name in Python: flushDiskType -> flush_disk_type, brokerIP1 -> broker_ip1."""
-        words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", self.name.replace(".", "_"))
-        return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
+        return _attribute(self.name)
 
     @property
     def variable(self) -> str:
         """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE."""
         return f"ROPEWALK_{self.attribute.upper()}"
+
+
+@cache  # every load of a configuration asks for all of them, some twice
+def _attribute(name: str) -> str:
+    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name.replace(".", "_"))
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
 
 
 def _text(name: str, default: str | None, *choices: str, refused: Mapping[str, str] | None = None) -> Key:
