@@ -17,6 +17,8 @@ from ropewalk.client.choice import queue_of_group
 from ropewalk.client.received import TopicQueue
 from ropewalk.client.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
@@ -277,12 +279,19 @@ def test_the_queues_are_shared_with_the_groups_other_members(
             ):
 
                 def shared() -> bool:
+                    """Each says of itself that it has two, so that neither still has what it is to give up."""
                     online = admin.consumers(group)
-                    return online is not None and len(online.clients) == 2 and len(other.queues) == 2
+                    if online is None or len(online.clients) != 2:
+                        return False
+                    try:
+                        infos = [admin.running_info(group, client.client_id) for client in online.clients]
+                    except RopewalkError:
+                        return False
+                    tables = [fastjson.queue_keys(info["mqTable"]) for info in infos]
+                    return all(sum(key.topic == topic for key in table) == 2 for table in tables)
 
                 ropewalk_broker.wait_until(shared, "two members with two queues each", timeout=30)
                 mine = {source.queue.queue_id for source in other.queues}
-                time.sleep(0.5)  # the other half is taken on as soon as it is given up
                 for number in range(40):
                     ropewalk_broker.send(topic, f"{number}")
                 ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(group, topic) == 40, timeout=30)
