@@ -51,6 +51,11 @@ class Follower:
         """Where the next byte goes; 0 for a log that is empty and begins wherever its master's bytes do."""
         return self._log.end_offset
 
+    @property
+    def segment_size(self) -> int:
+        """What no piece of a master's log crosses a multiple of."""
+        return self._log.segment_size
+
     def take(self, offset: int, data: bytes | memoryview) -> int:
         """Append bytes that stand at `offset` in the master's log, and look at them; how many there was room for.
 

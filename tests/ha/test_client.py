@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ha.client import ClientState, HaClient, Stream
+from ha.client import ClientState, HaClient, Stream, joined
 from ha.connection import HaRules
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import encode_header, encode_report
@@ -183,6 +183,35 @@ def test_a_stream_cut_anywhere_makes_the_same_log(tmp_path: Path, log: bytes, se
             reports += slave.turn(data)
         assert reports == sorted(set(reports)) and reports[-1] == len(log)
     assert bytes_of(world) == log
+
+
+def test_frames_are_joined_within_a_segment_where_they_follow_each_other() -> None:
+    pieces = [
+        (90, b"ab"),
+        (92, b"cd"),
+        (94, b""),
+        (94, b"efghij"),
+        (100, b"k"),
+        (101, b"l"),
+        (105, b"m"),
+        (106, b""),
+    ]
+
+    def frames() -> Iterator[tuple[int, memoryview]]:
+        for offset, data in pieces:
+            yield offset, memoryview(data)
+        raise RemoteProtocolError("out of bounds")
+
+    found: list[tuple[int, bytes]] = []
+    with pytest.raises(RemoteProtocolError, match="out of bounds"):
+        found.extend((offset, bytes(piece)) for offset, piece in joined(frames(), 100))
+    # A frame that crosses the border is not hidden in another one: the log refuses it by its place.
+    assert found == [(90, b"abcd"), (94, b""), (94, b"efghij"), (100, b"kl"), (105, b"m"), (106, b"")]
+    crossing = [(0, memoryview(b"abc")), (3, memoryview(b"defgh")), (8, memoryview(b"ijk"))]
+    assert [(at, len(piece)) for at, piece in joined(crossing, 10)] == [(0, 8), (8, 3)]
+    behind = [(8, memoryview(b"h")), (9, memoryview(b"i")), (3, memoryview(b"j"))]
+    assert [(at, bytes(piece)) for at, piece in joined(behind, 100)] == [(8, b"hi"), (3, b"j")]
+    assert list(joined([], 100)) == []
 
 
 def test_a_heartbeat_has_to_name_the_next_byte(slave: Slave, log: bytes) -> None:
