@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+from broker.rpc_times import FAILED, SUCCESS, Kind, RpcTimes
 from broker.session import Session
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import JSON, decode_frame, encode_frame
@@ -32,12 +34,16 @@ class _Entry:
     slaves_deadline_ms: int
     session: Session
     answers: list[bytes]
+    kinds: Sequence[Kind]
+    """What they answer (`rpc_times`)."""
+    read_at: float
 
 
 class AckQueue:
     """Answers in the order of the offsets they wait for; `end` never falls from one `add` to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: RpcTimes | None = None) -> None:
+        self._times = times or RpcTimes()
         self.through = 0
         """What waits for no more than this has been answered."""
         self._entries: deque[_Entry] = deque()
@@ -50,10 +56,16 @@ class AckQueue:
         end: int,
         deadline_ms: int,
         slaves_deadline_ms: int = NEVER,
+        *,
+        kinds: Sequence[Kind] = (),
+        read_at: float = 0.0,
     ) -> None:
-        """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves."""
+        """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves.
+
+        `kinds` and `read_at` say what they answer, and when that had been read (`rpc_times`).
+        """
         assert not self._entries or self._entries[-1].end <= end
-        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, session, answers))
+        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, session, answers, kinds, read_at))
         self._count += len(answers)
 
     def __len__(self) -> int:
@@ -63,12 +75,19 @@ class AckQueue:
     def complete(self, through: int) -> None:
         """Release every answer that waited for an offset up to `through`."""
         self.through = max(self.through, through)
-        entries = self._entries
+        entries, times = self._entries, self._times
+        if entries and entries[0].end <= through:
+            times.look()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
-            self._count -= len(entry.answers)
-            if entry.answers and entry.session.is_open:
-                entry.session.link.send(b"".join(entry.answers))
+            answers = entry.answers
+            self._count -= len(answers)
+            if answers:
+                is_open = entry.session.is_open
+                if is_open:
+                    entry.session.link.send(b"".join(answers))
+                result = SUCCESS if is_open else FAILED
+                times.add_all(len(answers), entry.kinds, times.at - entry.read_at, result)
 
     def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
         """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
@@ -89,8 +108,25 @@ class AckQueue:
     def _answer(self, entry: _Entry, code: int, remark: str) -> None:
         answers, entry.answers = entry.answers, []
         self._count -= len(answers)
-        if answers and entry.session.is_open:
-            entry.session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
+        give(self._times, entry.session, answers, entry.kinds, entry.read_at, code, remark)
+
+
+def give(
+    times: RpcTimes,
+    session: Session,
+    answers: Sequence[bytes],
+    kinds: Sequence[Kind],
+    read_at: float,
+    code: int,
+    remark: str,
+) -> None:
+    """Hand over answers that said "stored", with another code."""
+    if not answers:
+        return
+    if session.is_open:
+        session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
+    result = SUCCESS if session.is_open else FAILED
+    times.add_all(len(answers), kinds, times.look() - read_at, result, code)
 
 
 def with_code(answer: bytes, code: int, remark: str) -> bytes:

@@ -139,7 +139,7 @@ class Desk:
 
     def send(self, request: Command, session: Session, answer: Command) -> None:
         """An answer that did not come at once."""
-        if not session.is_open or request.is_oneway:
+        if not session.owes_now(request, answer.code):
             return
         try:
             frame = encode_frame(answer)

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from broker import json_file
-from broker.acks import AckQueue, with_code
+from broker.acks import AckQueue, give
 from broker.admin import Admin
 from broker.asks import Asks
 from broker.bulk_pull import BulkPull, BulkRules
@@ -40,6 +40,7 @@ from broker.reply import ReplyProcessor
 from broker.request_modes import RequestModes
 from broker.requests import Requests
 from broker.retry import RetryRules, SendBack
+from broker.rpc_times import Kind
 from broker.schedule import DelayService
 from broker.send import SendProcessor, SendRules
 from broker.send_run import SendRuns
@@ -117,15 +118,16 @@ class Broker:
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
         self.offsets = OffsetTable(now_ms)
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
+        self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
+        self.rpc_times = self.statistics.rpc
         self.hold = PullHold()
-        self.acks = AckQueue()
+        self.acks = AckQueue(self.rpc_times)
         self.asks = Asks()
         self.locks = LockTable()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.request_modes = RequestModes()
         self.find_route: Callable[[str, Callable[[TopicRoute | None], None]], None] = self._own_route
         """Where a topic is on all brokers; whoever has name servers to ask replaces it."""
@@ -193,7 +195,7 @@ class Broker:
         )
         send_back = SendBack(self, retries, self.delays.place, self._refusal, chance)
         self.requests = Requests(self)
-        self.handlers = Handlers()
+        self.handlers = Handlers(self.rpc_times)
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
             RequestCode.SEND_MESSAGE_V2: sends.send,
@@ -374,15 +376,17 @@ class Broker:
 
     def _wait_for(self, session: Session) -> None:
         answers, session.waiting = session.waiting, []
-        self._wait(session, answers)
+        kinds, session.waiting_kinds = session.waiting_kinds, []
+        self._wait(session, answers, kinds, session.read_at)
 
-    def _wait(self, session: Session, answers: list[bytes]) -> None:
-        """Have answers wait for all that is appended, or say at once that there is nobody to wait for."""
+    def _wait(self, session: Session, answers: list[bytes], kinds: list[Kind], read_at: float) -> None:
+        """Have answers wait for all that is appended, or say at once that there is nobody to wait for.
+
+        `kinds` and `read_at` as `AckQueue.add` wants them.
+        """
         if self.replication.waits and not self.replication.available:
             text = "stored, but there are fewer slaves than inSyncReplicas asks for"
-            session.link.send(
-                b"".join(with_code(answer, ResponseCode.SLAVE_NOT_AVAILABLE, text) for answer in answers)
-            )
+            give(self.rpc_times, session, answers, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
             return
         now = self.monotonic_ms()
         self.acks.add(
@@ -391,6 +395,8 @@ class Broker:
             self.store.log.end_offset,
             now + self.config.sync_flush_timeout,
             now + self.config.slave_timeout,
+            kinds=kinds,
+            read_at=read_at,
         )
 
     def _session_closed(self, session: Session) -> None:
@@ -449,6 +455,7 @@ class Broker:
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
+        self.rpc_times.look()
         self.store.begin_turn()
         self.replication.begin_turn()
         pulls, replication = self._pulls, self.replication

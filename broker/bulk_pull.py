@@ -103,19 +103,22 @@ class BulkPull:
             return
 
         def done(result: BulkResult | None) -> None:
-            if not session.is_open or request.is_oneway:
+            code = code_of(result.status, header.offset) if result else ResponseCode.SYSTEM_BUSY
+            if not session.owes_now(request, code):
                 return
             if result is None:
-                session.link.send(request.reply(ResponseCode.SYSTEM_BUSY, _BUSY))
+                session.link.send(request.reply(code, _BUSY))
             else:
-                self._answer(session, request, header, result)
+                self._answer(session, request, code, header, result)
 
         limit = min(header.max_bytes or self.rules.max_bytes, self.rules.max_bytes, _BODY_MAX)
         queue = self._store.find_queue(topic, queue_id)
         matches = None if wish.wants_all else wish.matches
         self._reader.get(queue, header.offset, header.end_offset, max(1, limit), matches, done)
 
-    def _answer(self, session: Session, request: Request, header: BulkPullHeader, result: BulkResult) -> None:
+    def _answer(
+        self, session: Session, request: Request, code: int, header: BulkPullHeader, result: BulkResult
+    ) -> None:
         if result.status is GetStatus.FOUND:
             self._statistics.got(
                 header.topic, header.consumer_group, self._store.now, result.count, result.size
@@ -125,7 +128,7 @@ class BulkPull:
         numbers = PullResponseHeader(0, result.next_offset, result.min_offset, result.max_offset)
         head = encode_frame(
             Command(
-                code=code_of(result.status, header.offset),
+                code=code,
                 ext=encode_header(numbers),
                 opaque=request.opaque,
                 flag=FrameFlag.RESPONSE,

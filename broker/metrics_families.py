@@ -4,11 +4,11 @@
 the server's side: what there is one of by topic, group or queue they fetch from the loop in small slices, and what
 only the disk can tell (ages of messages, sizes of directories) they look up themselves. Families are cut at
 `SERIES_MAX` series, and `ropewalk_metrics_left_out` then says how many are missing: topics, groups and queues are
-named by strangers.
+named by strangers. A histogram's buckets are series too.
 
-Of RocketMQ's families two are not here, because they would cost every message: `rpc_latency` a clock, `message_size` a
-class; nor are those of stores and services that do not exist here. The label `message_type` is what the topic was
-declared to hold.
+Of RocketMQ's families only those are not here that tell of stores and services which do not exist here. The label
+`message_type` is what the topic was declared to hold, and a request that has no name is `unknown`: strangers invent
+codes too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import ropewalk
 from broker.admin_base import Desk
 from broker.metrics import COUNTER, GAUGE, Family, HistogramFamily, Source
-from broker.statistics import CONSUMER_GROUP, CREATION_BOUNDS_MS, PUT_TIME_BOUNDS_MS, TOPIC
+from broker.rpc_times import BOUNDS_MS as RPC_BOUNDS_MS
+from broker.statistics import (
+    CONSUMER_GROUP,
+    CREATION_BOUNDS_MS,
+    PUT_TIME_BOUNDS_MS,
+    SIZE_BOUNDS,
+    TOPIC,
+    TopicMeter,
+)
 from ropewalk.format import names
 from store import reader
 from store.consume_queue import ConsumeQueue
@@ -42,6 +50,8 @@ SLICE: Final = 16
 """Groups, or pairs of topic and group, that the loop is asked about at a time."""
 AGES_MAX: Final = 1_000
 """Lagging queues whose oldest unread message is looked up in the log, per census."""
+_BESIDE_BUCKETS: Final = 3
+"""The open bucket of a histogram, its count and its sum."""
 _STORAGE_LABELS: Final = ("storage_type", "storage_medium")
 _STORAGE: Final = ("local", "disk")
 _MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
@@ -58,7 +68,7 @@ def of_broker(broker: Broker) -> tuple[Found, list[Source]]:
         partial(_consumers, broker),
         partial(_lag, broker),
     ]
-    for part in (_tables, _totals, _creations, _storage, _process):
+    for part in (_tables, _totals, _requests, _creations, _storage, _process):
         part(broker, found, later)
     return found, later
 
@@ -67,9 +77,14 @@ def trimmed(families: Iterable[Family | HistogramFamily]) -> Iterator[Family | H
     """The families, none of them too long, and how much is missing of those that were. On the server's side."""
     missing: list[tuple[tuple[str, ...], float]] = []
     for family in families:
-        if isinstance(family, Family) and len(family.rows) > SERIES_MAX:
-            missing.append(((family.name,), float(len(family.rows) - SERIES_MAX)))
-            family = replace(family, rows=family.rows[:SERIES_MAX])
+        width = 1 if isinstance(family, Family) else len(family.bounds) + _BESIDE_BUCKETS
+        room = SERIES_MAX // width
+        if len(family.rows) > room:
+            missing.append(((family.name,), float((len(family.rows) - room) * width)))
+            if isinstance(family, Family):
+                family = replace(family, rows=family.rows[:room])
+            else:
+                family = replace(family, rows=family.rows[:room])
         yield family
     if missing:
         told = "Series that are not shown because the family has too many"
@@ -146,10 +161,29 @@ def _totals(broker: Broker, found: Found, later: list[Source]) -> None:
     ]
 
 
-def _traffic(broker: Broker) -> Iterator[Family]:
+def _requests(broker: Broker, found: Found, later: list[Source]) -> None:
+    found.append(
+        HistogramFamily(
+            "rocketmq_rpc_latency",
+            "Milliseconds from when requests had been read to when their answers were handed over",
+            RPC_BOUNDS_MS,
+            ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+            [
+                (
+                    ("remoting", one.request, one.response, _flag(one.long_polling), one.result),
+                    one.counts,
+                    one.total_ms,
+                )
+                for one in broker.rpc_times.series()
+            ],
+        )
+    )
+
+
+def _traffic(broker: Broker) -> Iterator[Family | HistogramFamily]:
     """On the server's side: a meter is four numbers, and a topic's configuration never changes, only which it is."""
     stats, topics = broker.statistics, broker.topics
-    arrived, bytes_in = [], []
+    arrived, bytes_in, sizes = [], [], []
     for topic, meter in broker.metrics.on_loop(partial(stats.meters, "TOPIC_PUT_NUMS")):
         if _is_internal(topic):
             continue
@@ -158,9 +192,13 @@ def _traffic(broker: Broker) -> Iterator[Family]:
         labels = (topic, kind, _flag(topics.is_system(topic)))
         arrived.append((labels, float(meter.messages)))
         bytes_in.append((labels, float(meter.bytes)))
+        assert isinstance(meter, TopicMeter)
+        sizes.append((labels, tuple(meter.classes), float(meter.classes_total)))
     names_in = ("topic", "message_type", "is_system")
     yield Family("rocketmq_messages_in", COUNTER, "Messages stored for producers", names_in, arrived)
     yield Family("rocketmq_throughput_in", COUNTER, "Bytes stored for producers", names_in, bytes_in)
+    help = "Bytes of the log that messages took; those of a batch count once, at their average"
+    yield HistogramFamily("rocketmq_message_size", help, SIZE_BOUNDS, names_in, sizes)
     left, bytes_out = [], []
     for key, meter in broker.metrics.on_loop(partial(stats.meters, "GROUP_GET_NUMS")):
         topic, _, group = key.rpartition("@")

@@ -239,11 +239,9 @@ class PullProcessor:
 
         def done(result: GetResult | None) -> None:
             if result is None:
+                busy = ResponseCode.SYSTEM_BUSY
                 self._answer_now(
-                    held,
-                    held.request.reply(
-                        ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"
-                    ),
+                    held, busy, held.request.reply(busy, "[OVERLOAD]system busy, too many reads from disk")
                 )
                 return
             if may_hold and self._hold_instead(held, result):
@@ -293,7 +291,7 @@ class PullProcessor:
             self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
         except _Refused as exc:
             forbidden = {"forbiddenType": str(exc.forbidden_type)} if exc.forbidden_type else None
-            self._answer_now(held, held.request.reply(exc.code, str(exc), forbidden))
+            self._answer_now(held, exc.code, held.request.reply(exc.code, str(exc), forbidden))
             return
         if last:
             held.scanned = held.offset
@@ -316,7 +314,7 @@ class PullProcessor:
                 request.opaque,
             )
             head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
-            self._answer_now(held, head, *result.records)
+            self._answer_now(held, code, head, *result.records)
             return
         answer = Command(
             code=code,
@@ -332,7 +330,7 @@ class PullProcessor:
             remark=result.status.value,
             serialize_type=request.serialize_type,
         )
-        self._answer_now(held, encode_frame(answer))
+        self._answer_now(held, code, encode_frame(answer))
 
     def _place(self, held: HeldPull, result: GetResult) -> tuple[int, int]:
         """The response code, and the id of the broker that the consumer should ask next.
@@ -360,12 +358,13 @@ class PullProcessor:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
 
-    def _answer_now(self, held: HeldPull, *pieces: bytes) -> None:
+    def _answer_now(self, held: HeldPull, code: int, *pieces: bytes) -> None:
         session = held.session
-        session.holds.discard(held)
-        if not session.is_open or held.request.is_oneway:
-            return
-        session.link.send(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        has_waited = held in session.holds
+        if has_waited:
+            session.holds.discard(held)
+        if session.owes_now(held.request, code, has_waited):
+            session.link.send(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _refuse(
         self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None

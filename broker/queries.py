@@ -56,15 +56,14 @@ class Queries:
         )
 
         def done(found: Found | None) -> None:
-            if not session.is_open or request.is_oneway:
-                return
             if found is None:
                 answer = request.reply(
                     ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"
                 )
             else:
                 answer = _answer(request, found)
-            session.link.send(encode_frame(answer))
+            if session.owes_now(request, answer.code):
+                session.link.send(encode_frame(answer))
 
         broker.reader.query(index, broker.store.readable_offset, query, done)
         return None

@@ -17,6 +17,7 @@ from functools import partial
 from broker.acks import AckQueue
 from broker.asks import Asks
 from broker.clients import ClientRegistry
+from broker.rpc_times import Kind
 from broker.send import SendProcessor
 from broker.session import Request, Session
 from ropewalk.codes import RequestCode, ResponseCode
@@ -48,7 +49,7 @@ class ReplyProcessor:
         *,
         keep: bool,
         address: tuple[str, int],
-        wait: Callable[[Session, list[bytes]], None],
+        wait: Callable[[Session, list[bytes], list[Kind], float], None],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -137,14 +138,13 @@ class ReplyProcessor:
         self, session: Session, request: Request, ext: dict[str, str], through: int, failure: str | None
     ) -> None:
         """Tell the responder; success only when its answer is as safe through `through` as is promised."""
-        if not session.is_open or request.is_oneway:
-            return
         if failure is not None:
-            session.link.send(request.reply(ResponseCode.SYSTEM_ERROR, failure, ext))
-            return
-        frame = request.reply(ResponseCode.SUCCESS, None, ext)
-        if through <= self._acks.through:
-            session.link.send(frame)
+            if session.owes_now(request, ResponseCode.SYSTEM_ERROR):
+                session.link.send(request.reply(ResponseCode.SYSTEM_ERROR, failure, ext))
+        elif through <= self._acks.through or request.is_oneway or not session.is_open:
+            if session.owes_now(request, ResponseCode.SUCCESS):
+                session.link.send(request.reply(ResponseCode.SUCCESS, None, ext))
         else:
             # Behind everything that waits already: the queue is in the order of the log.
-            self._wait(session, [frame])
+            kind = request.code, ResponseCode.SUCCESS
+            self._wait(session, [request.reply(ResponseCode.SUCCESS, None, ext)], [kind], request.read_at)

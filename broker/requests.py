@@ -269,5 +269,5 @@ class Requests:
         self._send(session, request, answer)
 
     def _send(self, session: Session, request: Command, answer: Command) -> None:
-        if session.is_open and not request.is_oneway:
+        if session.owes_now(request, answer.code):
             session.link.send(encode_frame(answer))

@@ -142,7 +142,7 @@ class SendBack:
             )
 
         def send(answer: Command) -> None:
-            if session.is_open and not request.is_oneway:
+            if session.owes_now(request, answer.code):
                 session.link.send(encode_frame(answer))
 
         def done(data: bytes | None) -> None:

@@ -302,5 +302,5 @@ class DelayService:
             size = record_size(len(queue.topic_bytes), len(body), len(properties))
             by_topic.setdefault(queue.topic, []).append(size)
         for topic, sizes in by_topic.items():
-            self._statistics.put(topic, now, len(sizes), sum(sizes))
+            self._statistics.put(topic, now, len(sizes), sum(sizes), sizes=sizes)
             self._statistics.got(names.SCHEDULE_TOPIC, CONSUMER_GROUP, now, len(sizes), sum(sizes))

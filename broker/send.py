@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -153,39 +153,50 @@ class SendProcessor:
         self.waits = waits
         self.judged = object()
 
-    def put(self, batch: list[Message], session: Session, *, one_topic: bool = True) -> list[tuple[int, int]]:
-        """Append, and count what was appended. HOT."""
+    def put(
+        self, batch: list[Message], session: Session, *, one_topic: bool = True, as_one: bool = False
+    ) -> list[tuple[int, int]]:
+        """Append, and count what was appended; `as_one` if one request brought all of it. HOT."""
         clock = self.statistics.clock
         began = clock()
         stored = self.store.put(batch, host_of(session.link.peer))
-        self.count([message[0] for message in batch], stored, clock() - began, one_topic=one_topic)
+        self.statistics.rpc.at = ended = clock()
+        self.count(batch, stored, ended - began, one_topic=one_topic, as_one=as_one)
         return stored
 
     def count(
-        self, queues: list[ConsumeQueue], stored: list[tuple[int, int]], took_s: float, *, one_topic: bool
+        self,
+        batch: Sequence[tuple[ConsumeQueue, *tuple[object, ...]]],
+        stored: Sized,
+        took_s: float,
+        *,
+        one_topic: bool,
+        as_one: bool = False,
     ) -> None:
-        """So many messages, from the first on, were stored in these queues. HOT."""
-        if not stored:
+        """As many messages, from the first on, as `stored` are were stored just now. HOT."""
+        sizes = self.store.sizes
+        assert len(sizes) == len(stored)
+        if not sizes:
             self.took(took_s)
             return
-        statistics, now = self.statistics, self.store.now
-        last = queues[len(stored) - 1]
-        end = last.max_physical
         if one_topic:
-            self.count_run(last.topic, len(stored), end - stored[0][0], took_s)
+            size = sum(sizes)
+            seen = (size // len(sizes),) if as_one else sizes
+            self.count_run(batch[0][0].topic, len(sizes), size, took_s, seen)
             return
         self.took(took_s)
-        sizes: dict[str, list[int]] = {}
-        ends = [offset for offset, _ in stored[1:]] + [end]
-        for queue, (offset, _), after in zip(queues, stored, ends, strict=False):
-            sizes.setdefault(queue.topic, []).append(after - offset)
-        for topic, found in sizes.items():
-            statistics.put(topic, now, len(found), sum(found), took_s)
+        by_topic: dict[str, list[int]] = {}
+        for message, size in zip(batch, sizes, strict=False):
+            by_topic.setdefault(message[0].topic, []).append(size)
+        for topic, found in by_topic.items():
+            self.statistics.put(topic, self.store.now, len(found), sum(found), took_s, found)
 
-    def count_run(self, topic: str, messages: int, size: int, took_s: float) -> None:
-        """So many messages of a topic were stored in `size` bytes of log. HOT."""
+    def count_run(
+        self, topic: str, messages: int, size: int, took_s: float, sizes: Sequence[int] = ()
+    ) -> None:
+        """So many messages of a topic were stored in `size` bytes of log; `sizes` as in `Statistics.put`. HOT."""
         self.took(took_s)
-        self.statistics.put(topic, self.store.now, messages, size, took_s)
+        self.statistics.put(topic, self.store.now, messages, size, took_s, sizes)
 
     def took(self, append_s: float) -> None:
         if append_s > self.stall_s:
@@ -216,8 +227,7 @@ class SendProcessor:
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         else:
-            if not request.is_oneway:
-                (session.waiting if wait and self.waits else session.ready).append(answer)
+            session.owe_frame(request, ResponseCode.SUCCESS, answer, waits=wait and self.waits)
 
     def take_reply(
         self,
@@ -380,7 +390,8 @@ class SendProcessor:
             if placed is not None:
                 offsets, number = placed
                 took_s = self.statistics.clock() - began
-                self.count_run(queue.topic, len(offsets), queue.max_physical - offsets[0], took_s)
+                size = queue.max_physical - offsets[0]
+                self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
                 ids = ",".join([self._id_prefix.decode() + "%016X"] * len(offsets)) % tuple(offsets)
                 wait = True
         if placed is None:
@@ -435,7 +446,7 @@ class SendProcessor:
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
         self.store.reserve(size + 1)
-        stored = self.put(batch, session)
+        stored = self.put(batch, session, as_one=True)
         assert len(stored) == len(batch), "the room was reserved"
         return stored, wait
 

@@ -81,7 +81,9 @@ def take_columns(
         return 0
     offsets, numbers = stored
     sends.count_run(queues[0].topic, count, count * (offsets[1] - offsets[0]), clock() - began)
-    if not shape.oneway:
+    if shape.oneway:
+        session.unanswered(count)
+    else:
         answers = sends.answers.run(offsets, columns[at_queue], numbers, keys, opaques)
         (session.waiting if shape.waits else session.ready).extend(answers)
     return count

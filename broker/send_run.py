@@ -51,6 +51,10 @@ class SendRuns:
         self._put_off: list[Session] = []
         self._batch: list[Alike] = []
         self._owed: list[_Owed] = []
+        self._judged: object = None
+        """By what everything that is put off was judged."""
+        self._topic: str | None = None
+        """The one topic of what is put off; None if there are several."""
         self._kinds = Kinds()
 
     def take(self, session: Session, payloads: list[bytes], start: int, end: int) -> int:
@@ -247,6 +251,11 @@ class SendRuns:
         taken = len(batch)
         if 0 < taken <= _FEW and start + taken == len(payloads):
             session.put_off = True
+            topic = batch[0][0].topic
+            if not self._put_off:
+                self._judged, self._topic = shape.judged, topic
+            elif topic is not self._topic:
+                self._topic = None
             self._put_off.append(session)
             self._batch += batch
             self._owed += owed
@@ -264,11 +273,9 @@ class SendRuns:
         for session in sessions:
             session.put_off = False
         sends, done = self._sends, 0
-        if sends.takes_runs and all(one[1].judged is sends.judged for one in owed):
-            first = batch[0][0].topic
-            one_topic = all(alike[0].topic is first for alike in batch)
+        if sends.takes_runs and self._judged is sends.judged:
             try:
-                done = self._store(batch, owed, one_topic=one_topic)
+                done = self._store(batch, owed, one_topic=self._topic is not None)
             except OSError:
                 raise  # the disk: the process decides
             except Exception:
@@ -278,8 +285,15 @@ class SendRuns:
                 return
         for session, _shape, _queue_id, _key, _opaque, payload in owed[done:]:
             session.handle(payload)  # something changed since it came, or the disk is full
+        # All were read in this turn, most of them before anything else was done in it.
+        times, count, read_at = sends.statistics.rpc, 0, sessions[0].read_at
         for session in sessions:
-            session.owe()
+            if session.waiting or session.kinds:
+                session.owe()
+            elif session.ready:
+                count += len(session.ready)
+                session.hand_over()
+        times.count(times.plain, count, times.look() - read_at)
 
     def _store(self, batch: list[Alike], owed: list[_Owed], *, one_topic: bool) -> int:
         """Append, and prepare the answers; return how many there was room for. HOT."""
@@ -289,11 +303,14 @@ class SendRuns:
         clock, answer_format, pack = sends.statistics.clock, sends.answers.format, PREFIX.pack
         began = clock()
         stored = sends.store.put_alike(batch)
-        sends.count([alike[0] for alike in batch], stored, clock() - began, one_topic=one_topic)
+        sends.statistics.rpc.at = ended = clock()
+        sends.count(batch, stored, ended - began, one_topic=one_topic)
         for (session, shape, queue_id, key, opaque, _), (offset, queue_offset) in zip(
             owed, stored, strict=False
         ):
-            if not shape.oneway:
+            if shape.oneway:
+                session.unanswered(1)
+            else:
                 answer = answer_format % (offset, queue_id, queue_offset, key, opaque)
                 size = len(answer)
                 (session.waiting if shape.waits else session.ready).append(pack(size + 4, size) + answer)
@@ -310,7 +327,9 @@ class SendRuns:
         for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
             batch, owed, stored, strict=False
         ):
-            if not flag & FrameFlag.ONEWAY:
+            if flag & FrameFlag.ONEWAY:
+                session.unanswered(1)
+            else:
                 (waiting if wait else ready).append(
                     answer(
                         offset,

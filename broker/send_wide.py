@@ -172,7 +172,9 @@ def take_wide(
     count, now = sends.statistics.put, sends.store.now
     for topic, messages in topics.items():
         count(topic, now, messages, messages * size, took_s)
-    if not cut.oneway:
+    if cut.oneway:
+        session.unanswered(len(queues))
+    else:
         queue_ids = [place.queue_id for place in places]
         answers = map(sends.answers.one, offsets, queue_ids, numbers, keys, opaques)
         (session.waiting if cut.waits else session.ready).extend(answers)

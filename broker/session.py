@@ -13,11 +13,13 @@ lives on. A oneway request is never answered, not even with an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import structlog
 from msgspec import MsgspecError, Raw, Struct
 
+from broker.rpc_times import FAILED, ONEWAY, PLAIN, SUCCESS, Kind, RpcTimes
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import HeaderError, decode_header
@@ -48,6 +50,8 @@ RUN_MAX = 256
 _RUN_MIN = 16
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
+_FEW = 16
+"""Answers that are made in no time."""
 
 _Hot: TypeAlias = "Callable[[Session, Request], None]"
 
@@ -76,15 +80,28 @@ class Link(Protocol):
 class Request:
     """One request whose `extFields` are still as they came: JSON text or a table of strings."""
 
-    __slots__ = ("body", "code", "ext", "flag", "json", "language", "opaque", "serialize_type", "version")
+    __slots__ = (
+        "body",
+        "code",
+        "ext",
+        "flag",
+        "json",
+        "language",
+        "opaque",
+        "read_at",
+        "serialize_type",
+        "version",
+    )
 
-    def __init__(self, header: JsonHeader | Command, body: bytes) -> None:
+    def __init__(self, header: JsonHeader | Command, body: bytes, read_at: float = 0.0) -> None:
+        """`read_at`: when its last byte had been read, by the clock of `rpc_times`."""
         self.code = header.code
         self.opaque = header.opaque
         self.flag = header.flag
         self.version = header.version
         self.language = header.language
         self.body = body
+        self.read_at = read_at
         if isinstance(header, JsonHeader):
             self.serialize_type = JSON
             self.json = header.extFields
@@ -130,10 +147,19 @@ class Request:
         )
 
 
-class Handlers:
-    """Which code is answered by whom."""
+@dataclass(slots=True)
+class Asked(Command):
+    """A request as a whole, for handlers that are not hot."""
 
-    def __init__(self) -> None:
+    read_at: float = 0.0
+    """As that of `Request`."""
+
+
+class Handlers:
+    """Which code is answered by whom, and how long that took."""
+
+    def __init__(self, times: RpcTimes | None = None) -> None:
+        self.times = times or RpcTimes()
         self.hot: dict[int, _Hot] = {}
         self.run: Callable[[Session, list[bytes], int, int], int] | None = None
         """Takes the run of requests of one kind from one index up to another, and returns the index behind it."""
@@ -141,7 +167,7 @@ class Handlers:
 
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
-        rest = Handlers()
+        rest = Handlers(self.times)
         rest.run = self.run
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
         rest.cold = {code: handler for code, handler in self.cold.items() if code not in codes}
@@ -175,21 +201,26 @@ class Session:
     __slots__ = (
         "_asked",
         "_backlog",
+        "_backlog_at",
         "_counted",
         "_first",
         "_frames",
         "_handlers",
         "_on_closed",
         "_opaque",
+        "_times",
         "_unfinished",
         "holds",
         "is_open",
+        "kinds",
         "link",
         "put_off",
+        "read_at",
         "ready",
         "shapes",
         "wait_for",
         "waiting",
+        "waiting_kinds",
     )
 
     def __init__(
@@ -207,6 +238,12 @@ class Session:
         """Answers of this read that can leave now."""
         self.waiting: list[bytes] = []
         """Answers of this read that leave when the log is flushed and replicated through `wait_for`."""
+        self.kinds: list[Kind] = []
+        """What `ready` answers where that is no plain send, in no order (`rpc_times`)."""
+        self.waiting_kinds: list[Kind] = []
+        """The same for `waiting`."""
+        self.read_at = 0.0
+        """When the requests at hand had been read."""
         self.wait_for: Callable[[Session], None] | None = None
         self.holds: set[HeldPull] = set()
         self.put_off = False
@@ -214,12 +251,14 @@ class Session:
         self.shapes: Shapes | None = None
         """What `broker.send` has learned of this client's headers."""
         self._handlers = handlers
+        self._times = handlers.times
         self._on_closed = on_closed
         self._frames = FrameBuffer(frame_size_max)
         self._opaque = 0
         self._asked: dict[int, Callable[[Command | None], None]] = {}
         self._first = True
         self._backlog: list[bytes] = []
+        self._backlog_at = 0.0
         self._unfinished = unfinished or Unfinished()
         self._counted = 0
 
@@ -231,6 +270,7 @@ class Session:
             self._first = False
             if data[0] == _TLS_HELLO:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
+        self.read_at = self._times.at
         try:
             payloads = self._frames.feed(data)
             if self._frames.buffered != self._counted:
@@ -238,6 +278,7 @@ class Session:
             if self._backlog:
                 payloads = self._backlog + payloads
                 self._backlog = []
+                self.read_at = self._backlog_at
             self._work_through(payloads)
         finally:
             self.owe()
@@ -254,15 +295,25 @@ class Session:
 
     def owe(self) -> None:
         """Owe the peer what is answered, and have wait what must. HOT."""
-        self._owe_ready()
+        if self.ready:
+            self._owe_ready()
         if self.waiting and self.wait_for is not None:
             self.wait_for(self)
 
     def _owe_ready(self) -> None:
-        if self.ready:
-            ready = self.ready
-            self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
-            self.ready = []
+        count, times = len(self.ready), self._times
+        self.hand_over()
+        if count > _FEW or self.kinds:
+            times.add_all(count, self.kinds, times.look() - self.read_at)
+            self.kinds = []
+        else:
+            times.count(times.plain, count, times.at - self.read_at)
+
+    def hand_over(self) -> None:
+        """Owe the answers in `ready`, which somebody else counts. HOT."""
+        ready = self.ready
+        self.link.send(ready[0] if len(ready) == 1 else b"".join(ready))
+        self.ready = []
 
     @property
     def has_backlog(self) -> bool:
@@ -292,11 +343,13 @@ class Session:
                 if index == end:
                     # A client with its window full works on these answers while we work on the rest of its requests.
                     # When nobody else has work for us, halves keep both at work: 1.5 times the rate at 1 x 64.
-                    self._owe_ready()
-                    link.push()
+                    if self.ready:
+                        self._owe_ready()
+                        link.push()
                     continue
             if link.congested:
                 self._backlog = payloads[index:]
+                self._backlog_at = self.read_at
                 return
             self.handle(payloads[index])
             index += 1
@@ -316,7 +369,7 @@ class Session:
             if answered is not None:  # else nobody waits any more
                 answered(decode_frame(payload))
             return
-        request = Request(header, body)
+        request = Request(header, body, self.read_at)
         try:
             hot = self._handlers.hot.get(header.code)
             if hot is not None:
@@ -331,8 +384,8 @@ class Session:
                 )
                 return
             answer = cold(self._command(request), self)
-            if answer is not None and not request.is_oneway:
-                self.ready.append(encode_frame(answer))
+            if answer is not None:
+                self.owe_frame(request, answer.code, encode_frame(answer))
         except HeaderError as exc:
             self.answer(request, ResponseCode.SYSTEM_ERROR, str(exc))
         except RemoteProtocolError:
@@ -346,7 +399,7 @@ class Session:
             self.answer(request, ResponseCode.SYSTEM_ERROR, text.encode("utf-8", "replace").decode())
 
     def _command(self, request: Request) -> Command:
-        return Command(
+        return Asked(
             code=request.code,
             ext=request.fields(),
             body=request.body,
@@ -355,6 +408,7 @@ class Session:
             language=request.language if isinstance(request.language, str) else "OTHER",
             version=request.version,
             serialize_type=request.serialize_type,
+            read_at=request.read_at,
         )
 
     # -- out -----------------------------------------------------------------------------------------
@@ -363,8 +417,35 @@ class Session:
         self, request: Request, code: int, remark: str | None = None, ext: dict[str, str] | None = None
     ) -> None:
         """Owe an answer without a body, unless the sender reads none."""
-        if not request.flag & FrameFlag.ONEWAY:
-            self.ready.append(request.reply(code, remark, ext))
+        self.owe_frame(request, code, request.reply(code, remark, ext))
+
+    def owe_frame(self, request: Request, code: int, frame: bytes, *, waits: bool = False) -> None:
+        """Owe an answer together with all of this read, or when the log has come so far; it has this code."""
+        if request.flag & FrameFlag.ONEWAY:
+            self.owes_now(request, code)
+        elif waits:
+            self.waiting.append(frame)
+            self.waiting_kinds.append((request.code, code))
+        else:
+            self.ready.append(frame)
+            self.kinds.append((request.code, code))
+
+    def unanswered(self, count: int) -> None:
+        """So many plain sends of this read were stored whose sender reads no answer. HOT."""
+        times = self._times
+        times.add(*PLAIN, times.at - self.read_at, count, result=ONEWAY)
+
+    def owes_now(self, request: Request | Command, code: int, long_polling: bool = False) -> bool:
+        """Whether the answer to this request, which has this code, is to be handed to the connection by itself.
+
+        It is not if its sender reads none, or is gone; it counts as answered all the same.
+        """
+        times = self._times
+        times.at = at = times.clock()
+        took_s = at - (request.read_at if isinstance(request, (Request, Asked)) else self.read_at)
+        result = ONEWAY if request.flag & FrameFlag.ONEWAY else SUCCESS if self.is_open else FAILED
+        times.add(request.code, code, took_s, 1, long_polling, result)
+        return result is SUCCESS
 
     def push(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
         """Send the client a oneway request of the broker's own."""

@@ -51,6 +51,7 @@ class Appender:
         "closed",
         "deferred",
         "now",
+        "sizes",
         "unreadable",
         "woken",
     )
@@ -73,6 +74,8 @@ class Appender:
         """Entries that wait for that, in order: where their records end, and their queues."""
         self.woken: list[ConsumeQueue] = []
         """Queues with somebody in `held` that became longer; always this one list."""
+        self.sizes: list[int] = []
+        """Of the records that `put` or `put_alike` appended last; always this one list."""
         self._log = log
         self._store_host = store_host
         self._reserve = reserve
@@ -87,6 +90,8 @@ class Appender:
         segments, store_host, now, index = self._log.segments, self._store_host, self.now, self._index
         assert not self.closed, "a slave's log grows by its master's bytes alone"
         fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
+        sizes = self.sizes
+        sizes.clear()
         results: list[tuple[int, int]] = []
         try:
             segment = segments[-1] if segments else self._reserve(fixed)
@@ -139,6 +144,7 @@ class Appender:
                 )
                 size = len(record)
                 records.append(record)
+                sizes.append(size)
                 position += size
                 index(queue, offset, size, tags_code)
                 results.append((offset, queue_offset))
@@ -148,7 +154,8 @@ class Appender:
 
     def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
         """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
-        segments, now, index = self._log.segments, self.now, self._index
+        segments, now, index, sizes = self._log.segments, self.now, self._index, self.sizes
+        sizes.clear()
         results: list[tuple[int, int]] = []
         records: list[bytes] = []
         kind: RecordPattern | None = None
@@ -198,6 +205,7 @@ class Appender:
                     )
                 )
                 position += size
+                sizes.append(size)
                 index(queue, offset, size, tag_code)
                 results.append((offset, queue_offset))
         finally:

@@ -155,6 +155,7 @@ class MessageStore:
         self.put_alike = self._appender.put_alike
         self.put_columns = self._appender.put_columns
         self.woken = self._appender.woken
+        self.sizes = self._appender.sizes
         """Queues with somebody in `held` that became longer; whoever answers them clears this."""
         self._opening = Opening(
             config.root,

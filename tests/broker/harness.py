@@ -97,6 +97,8 @@ class Client:
         self.owner = owner
         self.session = session
         self.link = link
+        self.answered = 0
+        """Answers that were looked at."""
         self._opaque = 0
 
     def feed(self, data: bytes) -> None:
@@ -148,6 +150,7 @@ class Client:
         buffer = FrameBuffer()
         commands = [decode_frame(payload) for payload in buffer.feed(data)]
         assert not buffer.buffered, "an answer was cut short"
+        self.answered += sum(command.is_response for command in commands)
         return commands
 
     def disconnect(self) -> None:
@@ -179,7 +182,9 @@ class InProcess:
         *,
         now_ms: int = START_MS,
         ip: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Every answer to its own clients has to be counted as one; `__exit__` looks after that."""
         self.clock = Clock(now_ms)
         self.broker = Broker(
             config,
@@ -190,9 +195,10 @@ class InProcess:
             chance=random.Random(7),
             wake=lambda: None,
             ip=ip,
+            clock=clock,
         )
         self.broker.open()
-        self._clients = 0
+        self.clients: list[Client] = []
 
     def __enter__(self) -> "InProcess":
         return self
@@ -201,12 +207,20 @@ class InProcess:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.broker.close()
+        intercepted = any("send" in vars(client.link) for client in self.clients)
+        if kind is None and self.clients and not intercepted:
+            for client in self.clients:
+                client.answers()
+            sent = sum(client.answered for client in self.clients)
+            series = self.broker.rpc_times.series()
+            assert sum(sum(one.counts) for one in series if one.result == "success") == sent
 
     def connect(self, *, fast: bool = False, peer: tuple[str, int] | None = None) -> Client:
-        self._clients += 1
-        link = FakeLink(peer or ("127.0.0.1", 40_000 + self._clients))
+        link = FakeLink(peer or ("127.0.0.1", 40_001 + len(self.clients)))
         make = self.broker.new_fast_session if fast else self.broker.new_session
-        return Client(self, make(cast(Connection, link)), link)
+        client = Client(self, make(cast(Connection, link)), link)
+        self.clients.append(client)
+        return client
 
     def turn(self) -> None:
         """A turn of the loop in which nothing arrives but what helper threads finished."""

@@ -1,6 +1,7 @@
 """Two brokers that get the same bytes, one of them without the fast way: what both store and answer is the same."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from broker import statistics
+from broker.statistics import TopicMeter
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import Record, decode_record, parse_message_id
 from ropewalk.format.remoting import Command
@@ -39,9 +42,25 @@ def pair_of(flush: str, folder: Path) -> Iterator[Pair]:
             stack.enter_context(InProcess(config_of(folder / name, flushDiskType=flush, **sizes)))
             for name in ("fast", "plain")
         )
+        # So that records of one run are of several classes.
+        patch.setattr(statistics, "SIZE_BOUNDS", (200, 250, 280, 330, 420, 580))
         plain.broker.handlers.run = None
         stack.callback(gate.open)
         yield Pair(fast, plain, gate)
+
+
+def counted(running: InProcess, *, sizes: bool = True) -> Counter[tuple[object, ...]]:
+    """What a broker tells of its topics' messages and their sizes, and how often it answered what with what."""
+    found = Counter[tuple[object, ...]]()
+    for topic, meter in running.broker.statistics.meters("TOPIC_PUT_NUMS"):
+        assert isinstance(meter, TopicMeter)
+        totals = [meter.messages, sum(meter.classes)]
+        if sizes:
+            totals += meter.bytes, meter.classes_total, *meter.classes
+        found.update({(topic, n): total for n, total in enumerate(totals)})
+    for one in running.broker.rpc_times.series():
+        found[one.request, one.response, one.result] += sum(one.counts)
+    return found
 
 
 def comparable(running: InProcess, answer: Command, own_key: bool) -> object:
@@ -106,9 +125,13 @@ def stored_since(running: InProcess, mark: int) -> list[Record]:
 
 
 def outcome(
-    running: InProcess, client: Client, data: bytes, mark: int
-) -> tuple[bool, list[str], list[object]]:
-    """What bytes lead to: whether the client is hung up on, what it was answered, what stands behind `mark`."""
+    running: InProcess, client: Client, data: bytes, mark: int, *, sizes: bool = True
+) -> tuple[bool, list[str], list[object], Counter[tuple[object, ...]]]:
+    """What bytes lead to: whether the client is hung up on, what it was answered, what stands behind `mark`.
+
+    And what was counted, less `sizes` where properties without a name can be stored the one way and not the other.
+    """
+    before = counted(running, sizes=sizes)
     try:
         client.feed(data)
         hung_up = False
@@ -116,7 +139,8 @@ def outcome(
         hung_up = True
     running.settle()
     answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
-    return hung_up, answers, [facts(r, True) for r in stored_since(running, mark)]
+    new = [facts(r, True) for r in stored_since(running, mark)]
+    return hung_up, answers, new, counted(running, sizes=sizes) - before
 
 
 def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:

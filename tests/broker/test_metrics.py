@@ -48,6 +48,15 @@ UPSTREAM = {
     "rocketmq_consumer_queueing_latency": {"consumer_group", "topic", "is_retry", "is_system"},
     "rocketmq_topic_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
     "rocketmq_consumer_group_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
+    "rocketmq_message_size_bucket": {"le", "topic", "message_type", "is_system"},
+    "rocketmq_rpc_latency_bucket": {
+        "le",
+        "protocol_type",
+        "request_code",
+        "response_code",
+        "is_long_polling",
+        "result",
+    },
     "rocketmq_messages_in_total": {"topic", "message_type", "is_system"},
     "rocketmq_throughput_in_total": {"topic", "message_type", "is_system"},
     "rocketmq_messages_out_total": {"topic", "consumer_group", "is_system"},
@@ -90,6 +99,18 @@ class Page(NamedTuple):
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
         return found
+
+    def bounds(self, name: str, **labels: str) -> list[float]:
+        """The upper bounds of a histogram's buckets, in their order; no bucket holds less than the one before."""
+        found = [
+            (float(sample.labels["le"]), sample.value)
+            for sample in self.families[name].samples
+            if sample.name == f"{name}_bucket" and labels.items() <= sample.labels.items()
+        ]
+        assert [value for _bound, value in found] == sorted(value for _bound, value in found)
+        *bounds, last = [bound for bound, _value in found]
+        assert last == float("inf")
+        return bounds
 
 
 def get(port: int, path: str, accept: str = "") -> Page:
@@ -221,6 +242,13 @@ def test_numbers_are_what_happened(busy: Scraped) -> None:
     assert page.value("ropewalk_replication_lag_bytes", slave="10.0.0.2:40000") == 100
     assert page.value("ropewalk_append_seconds_bucket", le="+Inf") >= 5
     assert page.value("ropewalk_ready") == 1
+    size = page.value("rocketmq_message_size_sum", topic="T", message_type="normal")
+    assert size == page.value("rocketmq_throughput_in_total", topic="T")
+    assert page.value("rocketmq_message_size_count", topic="T") == 5
+    assert page.bounds("rocketmq_message_size", topic="T") == [1024, 4096, 524288, 1 << 20, 2 << 20, 4 << 20]
+    sends = {"request_code": "send_message_v2", "response_code": "success", "result": "success"}
+    assert page.value("rocketmq_rpc_latency_count", **sends, protocol_type="remoting") == 5
+    assert page.bounds("rocketmq_rpc_latency", **sends) == [1, 3, 5, 7, 10, 100, 1000, 2000, 3000]
     again = busy.get("/metrics")
     assert again.value("rocketmq_consumer_lag_latency", topic="T") > page.value(
         "rocketmq_consumer_lag_latency", topic="T"
@@ -279,8 +307,10 @@ def test_names_that_strangers_invent_do_not_make_the_page_endless(
         running.broker.statistics.put(f"invented-{number}", running.clock(), 1, 1)
     page = busy.get("/metrics")
     assert len(page.families["rocketmq_messages_in"].samples) == 50
-    left_out = page.value("ropewalk_metrics_left_out", family="rocketmq_messages_in")
-    assert left_out == len(running.broker.statistics.meters("TOPIC_PUT_NUMS")) - 50
+    topics = len(running.broker.statistics.meters("TOPIC_PUT_NUMS"))
+    assert page.value("ropewalk_metrics_left_out", family="rocketmq_messages_in") == topics - 50
+    assert len(page.families["rocketmq_message_size"].samples) == 5 * 9, "buckets are series as well"
+    assert page.value("ropewalk_metrics_left_out", family="rocketmq_message_size") == (topics - 5) * 9
 
 
 def test_a_broker_that_nobody_scrapes_counts_nothing(tmp_path: Path) -> None:
