@@ -80,14 +80,17 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
         return max(1, len(self.slaves) - self.required_acks + 1)
 
     def with_slave(self, broker_id: int, address: str) -> Terms:
-        """With this slave on the roll. Raises ValueError when there is no room for one more."""
+        """With this slave on the roll. Raises ValueError when there is no room for one more.
+
+        One that only has another address counts as before: how many have to answer is a matter of the ids.
+        """
         name = str(broker_id)
         if self.slaves.get(name) == address:
             return self
         if name not in self.slaves and len(self.slaves) >= SLAVES_MAX:
             raise ValueError(f"a group has at most {SLAVES_MAX} slaves")
-        version = self.version + 1
-        slaves, joined = {**self.slaves, name: address}, {**self.joined, name: version}
+        version, slaves = self.version + 1, {**self.slaves, name: address}
+        joined = self.joined if name in self.slaves else {**self.joined, name: version}
         return msgspec.structs.replace(self, version=version, slaves=slaves, joined=joined)
 
     def without_slave(self, broker_id: int) -> Terms:

@@ -241,6 +241,12 @@ def test_the_first_slave_counts_as_soon_as_it_knows_of_itself() -> None:
     assert roll.counts(1) and not roll.counts(9)
 
 
+def test_a_slave_that_moved_counts_as_before() -> None:
+    roll = Roll(Terms(SYNC_MASTER, 2, 1, {"1": "b:1", "2": "c:1"}).with_slave(3, "d:1"))
+    roll.terms = roll.terms.with_slave(1, "b:2").with_slave(3, "d:2")
+    assert roll.terms.version == 4 and roll.counts(1) and not roll.counts(3)
+
+
 def test_fewer_copies_are_enough_only_when_every_slave_has_heard_so() -> None:
     roll = Roll(Terms(SYNC_MASTER, 3, 4, {"1": "b:1", "2": "c:1"}).with_promise(SYNC_MASTER, 2))
     assert roll.required_acks == 2
