@@ -22,8 +22,10 @@ from broker.topics import TopicTable
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, Command, encode_frame
+from store.consume_queue import ConsumeQueue
 from store.message_store import MessageStore
 from store.reader import GetResult, GetStatus, Reader
+from store.warm_read import VIEW_MIN
 
 _decode = json_decoder(PullMessageHeader).decode
 _PREFIX = struct.Struct(">II")
@@ -121,6 +123,11 @@ class PullProcessor:
         max_bytes = (
             _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
         )
+        if wish.wants_all and not self._offsets.resets and not session.link.congested:
+            result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
+            if result is not None:
+                self._respond(session, request, queue, group, header.queue_offset, result)
+                return
         held = HeldPull(
             session,
             request,
@@ -298,14 +305,31 @@ class PullProcessor:
         self._read(held, may_hold=not last)
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
-        request = held.request
-        size = sum(map(len, result.records))
-        code, suggested = self._place(held, result)
-        if result.status is GetStatus.FOUND:
-            self._statistics.got(held.queue.topic, held.group, self._store.now, result.count, size)
+        has_waited = held in held.session.holds
+        held.session.holds.discard(held)
+        self._respond(held.session, held.request, held.queue, held.group, held.offset, result, has_waited)
+
+    def _respond(
+        self,
+        session: Session,
+        request: Request,
+        queue: ConsumeQueue,
+        group: str,
+        offset: int,
+        result: GetResult,
+        has_waited: bool = False,
+    ) -> None:
+        """Tell the consumer what was found at the offset it asked for. HOT."""
+        found = result.status is GetStatus.FOUND
+        if found:
+            self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
         else:
             self._statistics.missed += 1
-        if result.status is GetStatus.FOUND and request.serialize_type == JSON:
+        code, suggested = self._place(group, offset, result)
+        if not session.owes_now(request, code, has_waited):
+            return
+        send = session.link.send
+        if found and request.serialize_type == JSON:
             header = _FOUND % (
                 result.max_offset,
                 result.min_offset,
@@ -313,8 +337,12 @@ class PullProcessor:
                 suggested,
                 request.opaque,
             )
-            head = _PREFIX.pack(4 + len(header) + size, len(header)) + header
-            self._answer_now(held, code, head, *result.records)
+            head = _PREFIX.pack(4 + len(header) + result.size, len(header)) + header
+            if result.size < VIEW_MIN or len(result.records) > 1:
+                send(b"".join((head, *result.records)))
+            else:
+                send(head)
+                send(result.records[0])
             return
         answer = Command(
             code=code,
@@ -330,19 +358,19 @@ class PullProcessor:
             remark=result.status.value,
             serialize_type=request.serialize_type,
         )
-        self._answer_now(held, code, encode_frame(answer))
+        send(encode_frame(answer))
 
-    def _place(self, held: HeldPull, result: GetResult) -> tuple[int, int]:
+    def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
         """The response code, and the id of the broker that the consumer should ask next.
 
         A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
         caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
         may only be late itself.
         """
-        code = code_of(result.status, held.offset)
+        code = code_of(result.status, offset)
         if not (self._rules.slave_reads or self.is_slave):
             return code, 0
-        config = self._groups.get(held.group)
+        config = self._groups.get(group)
         looked = result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
         behind = self._store.log.end_offset - result.last_physical if looked else 0
         slow = behind > self._reader.limits.memory_window
@@ -358,13 +386,12 @@ class PullProcessor:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return code, suggested
 
-    def _answer_now(self, held: HeldPull, code: int, *pieces: bytes) -> None:
+    def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
         session = held.session
         has_waited = held in session.holds
-        if has_waited:
-            session.holds.discard(held)
+        session.holds.discard(held)
         if session.owes_now(held.request, code, has_waited):
-            session.link.send(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            session.link.send(frame)
 
     def _refuse(
         self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None

@@ -237,7 +237,7 @@ class DelayService:
 
     def _copies(self, line: _Line, result: GetResult) -> Delivery:
         delivery = Delivery()
-        for piece in result.records:
+        for piece in map(bytes, result.records):
             position = 0
             while position < len(piece):
                 size = int.from_bytes(piece[position : position + 4], "big")  # the reader has checked it

@@ -2,7 +2,7 @@
 
 A read is planned on the loop from queue entries, up to a count and a size that are far above those of a pull. What
 stands inside the warm window leaves as views of the segments' maps. Records that lie side by side are one piece,
-small pieces are joined (below `_VIEW_MIN` a copy is cheaper than an entry in the kernel's vector), and nothing else
+small pieces are joined (below `VIEW_MIN` a copy is cheaper than an entry in the kernel's vector), and nothing else
 is copied. Everything older is read by a thread of this reader's own, so that neither the loop nor an ordinary pull
 waits for it: adjacent and nearly adjacent records with one `pread`, at most `in_flight_max` reads in the queue.
 
@@ -15,7 +15,6 @@ to it that they do not grow cold (`broker.serve.Connection.own`).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,16 +23,14 @@ from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
 from store.reader import GetStatus, is_of_topic, nothing_at, read_pinned
 from store.segment import Segment
+from store.warm_read import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
 from store.workers import Completions, Helpers, Worker
 
 COUNT_MAX = 8192
 """Entries of one read: what the loop looks at in two or three milliseconds."""
 
-_VIEW_MIN = 16 << 10
 _GAP_MAX = 4096
 _SPAN_MAX = 1 << 20
-_RECORD_SIZE_MIN = 91
-_IDENTITY = struct.Struct(">i8xi4xqq")  # size at 0, queue id at 12, queue offset at 20, log offset at 28
 
 Piece = bytes | memoryview
 
@@ -181,7 +178,7 @@ class BulkReader:
         warm_from: int,
     ) -> None:
         """All of it inside the warm window of the map. HOT: 0.4 us a message."""
-        find, identity = self._log.find, _IDENTITY.unpack_from
+        find, identity = self._log.find, IDENTITY.unpack_from
         pieces: list[Piece] = []
         small: list[memoryview] = []
         number = result.next_offset
@@ -190,7 +187,7 @@ class BulkReader:
         data = view = memoryview(b"")
 
         def close_run() -> None:
-            if expected - start >= _VIEW_MIN:
+            if expected - start >= VIEW_MIN:
                 if small:
                     pieces.append(b"".join(small))
                     small.clear()
@@ -214,7 +211,7 @@ class BulkReader:
                 base, end = segment.base_offset, segment.end_offset
                 data = view = memoryview(segment.map)
             at = physical - base
-            if not _RECORD_SIZE_MIN <= size <= end - physical or identity(data, at) != (
+            if not RECORD_SIZE_MIN <= size <= end - physical or identity(data, at) != (
                 size,
                 queue_id,
                 number,
@@ -262,7 +259,7 @@ class BulkReader:
             else:
                 segment = run.segment
             at = physical - segment.base_offset
-            if not _RECORD_SIZE_MIN <= size <= segment.size - at:
+            if not RECORD_SIZE_MIN <= size <= segment.size - at:
                 continue
             if (
                 run is None
@@ -294,7 +291,7 @@ def _carry_out(runs: list[_Run], queue_id: int, topic: bytes) -> tuple[list[Piec
                 segment.checks.check(position, size)
             if (
                 at + size > len(data)
-                or _IDENTITY.unpack_from(data, at) != (size, queue_id, number, segment.base_offset + position)
+                or IDENTITY.unpack_from(data, at) != (size, queue_id, number, segment.base_offset + position)
                 or not is_of_topic(data, at, topic)
             ):
                 continue

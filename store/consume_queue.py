@@ -41,6 +41,7 @@ class ConsumeQueue:
         "_read_last",
         "dirty",
         "directory",
+        "epoch",
         "file_size",
         "first",
         "held",
@@ -72,6 +73,8 @@ class ConsumeQueue:
         self.tail = bytearray()
         self.max_physical = 0
         self.dirty = False
+        self.epoch = 0
+        """Another one since entries were taken back: what was read of the queue before is worth nothing."""
         self.held: Any = None
         """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
         self._disk = disk
@@ -224,6 +227,7 @@ class ConsumeQueue:
         return low
 
     def _set_end(self, end: int) -> None:
+        self.epoch += 1
         self.next_offset = self.readable = self.written = self.tail_base = end
         self.tail.clear()
         self.max_physical = 0

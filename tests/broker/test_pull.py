@@ -355,6 +355,7 @@ def test_too_many_reads_from_disk_are_answered_2_at_once(
     client = running.connect()
     fill(client, "T", 3)
     reader = running.broker.reader
+    monkeypatch.setattr(reader, "get_warm", lambda *_args: None)
     monkeypatch.setattr(reader, "get", lambda *args: args[-1](None))
     answer = client.pull("T", sysFlag=6)
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -368,6 +369,7 @@ def test_a_read_that_comes_back_after_the_connection_is_gone_is_dropped(
     fill(client, "T", 1)
     late: list[Callable[[], None]] = []
     get = running.broker.reader.get
+    monkeypatch.setattr(running.broker.reader, "get_warm", lambda *_args: None)
     monkeypatch.setattr(running.broker.reader, "get", lambda *args: late.append(lambda: get(*args)))
     client.ask(RequestCode.PULL_MESSAGE, pull_ext("T"))
     client.disconnect()

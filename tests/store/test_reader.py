@@ -260,9 +260,12 @@ class ColdDisk(Disk):
         return file
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(
-    sizes=st.lists(st.integers(0, 900), min_size=1, max_size=60),
+    sizes=st.lists(
+        st.tuples(st.integers(0, 900), st.sampled_from((False, False, False, True))), min_size=1, max_size=60
+    ),
+    apart=st.booleans(),
     offset=st.integers(0, 60),
     max_count=st.integers(1, 40),
     max_bytes=st.integers(1, 20_000),
@@ -271,7 +274,8 @@ class ColdDisk(Disk):
 )
 def test_warm_map_page_cache_and_reader_thread_give_the_same_answer(
     tmp_path_factory: pytest.TempPathFactory,
-    sizes: list[int],
+    sizes: list[tuple[int, bool]],
+    apart: bool,
     offset: int,
     max_count: int,
     max_bytes: int,
@@ -282,14 +286,17 @@ def test_warm_map_page_cache_and_reader_thread_give_the_same_answer(
     matches = (lambda code: code == tags_code("red")) if filtered else None
     answers = []
     with world.opened() as store:
-        for number, size in enumerate(sizes):
+        for number, (size, gap) in enumerate(sizes):
             put(store, [b"x" * size], tags="red" if number % 3 else "blue")
-            put(store, [b"another queue's"], queue_id=1)
+            if apart or gap:
+                put(store, [b"another queue's"], queue_id=1)
     for disk, limits in ((Disk(), WARM), (Disk(), COLD), (ColdDisk(), COLD)):
         if small:
             limits = replace(limits, memory_count=5, memory_bytes=1500)
         with world.opened(disk) as store, reading(store, limits) as reader:
-            answers.append(outcome(get(store, reader, offset, max_count, max_bytes, matches)))
+            result = get(store, reader, offset, max_count, max_bytes, matches)
+            assert (result.count, result.size) == (len(numbers(result)), len(b"".join(result.records)))
+            answers.append(outcome(result))
     assert answers[0] == answers[1] == answers[2]
     if answers[0][0] is GetStatus.FOUND and not filtered:
         found = answers[0][4]
