@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.exception.RemotingSendRequestException;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -149,10 +150,23 @@ public final class Mqadmin {
         PRODUCERS.add(producer);
         for (int n = 0; n < count; n++) {
             Message message = new Message(topic, "tag", "key" + n, ("body " + n).getBytes(StandardCharsets.UTF_8));
-            int place = n;
-            // Message n goes to queue n, in turn: a producer's own choice begins at a queue of chance.
-            out.println(producer.send(message, (queues, sent, ignored) -> queues.get(place % queues.size()), null)
-                .getOffsetMsgId());
+            out.println(sendTo(producer, message, n));
+        }
+    }
+
+    /** Message n goes to queue n, in turn: a producer's own choice begins at a queue of chance. */
+    private static String sendTo(DefaultMQProducer producer, Message message, int place) throws Exception {
+        for (int left = 3; ; left--) {
+            try {
+                return producer.send(message, (queues, sent, ignored) -> queues.get(place % queues.size()), null)
+                    .getOffsetMsgId();
+            } catch (RemotingSendRequestException notWritten) {
+                // On a busy machine a first connection can be gone before it is used. Nothing has left then.
+                if (left == 1) {
+                    throw notWritten;
+                }
+                Thread.sleep(500);
+            }
         }
     }
 }
