@@ -29,6 +29,7 @@ _FIRST = struct.Struct(">iq")
 _STEP = 4 << 20
 _QUEUE_FILE_SIZE = 6_000_000
 """RocketMQ's default, and ours: for a store whose queue files are all gone."""
+_BESIDE_THE_LOG = ("consumequeue", "ropewalk", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ def guess_layout(disk: TrialDisk, given: Layout, others: Sequence[Path] = ()) ->
     Blocks; raises `UnreadableStore` where no commit log is.
     """
     try:
-        names = log_names(disk, given.log_directory)
-        if not names and not disk.exists(given.log_directory):
+        # With the log alone gone it is a store all the same: there are copies that the log can be taken from.
+        if not any(map(disk.exists, (given.log_directory, *(given.root / name for name in _BESIDE_THE_LOG)))):
             raise UnreadableStore(f"{given.root} holds no commit log: {given.log_directory} does not exist")
         segment_size = given.segment_size or _segment_size(disk, given, others)
         queue_size = given.queue_file_size or _usual(_queue_sizes(disk, given.root / "consumequeue"))

@@ -161,9 +161,12 @@ def test_a_log_of_one_segment_is_known_to_be_cut(tmp_path: Path) -> None:
     assert everything(root) == everything(backup)
 
 
-def test_a_log_without_any_file_comes_from_a_backup(root: Path, backup: Path) -> None:
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_a_log_without_any_file_comes_from_a_backup(root: Path, backup: Path, folder_too: bool) -> None:
     for path in segments(root):
         path.unlink()
+    if folder_too:
+        shutil.rmtree(root / "commitlog")
     assert mend(root, backup).rebuilt
     assert everything(root) == everything(backup)
 
