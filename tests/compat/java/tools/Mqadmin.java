@@ -2,13 +2,17 @@ import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
+import java.lang.management.ThreadMXBean;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
-import java.util.concurrent.LinkedBlockingQueue;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -89,17 +93,25 @@ public final class Mqadmin {
     /**
      * A client that shuts down waits for a thread that looks up every three seconds only: wake that thread.
      *
-     * Only while it waits for something to do: it also sends a new connection's first heartbeat, and would hang up on
-     * everybody who uses that connection if it were interrupted then.
+     * Only the one that is waited for: the others' send a new connection's first heartbeat, and would hang up on
+     * everybody who uses that connection if they were interrupted then.
      */
     private static void hurry() {
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
         Thread waker = new Thread(() -> {
             while (true) {
-                Thread.getAllStackTraces().forEach((thread, frames) -> {
-                    if (thread.getName().startsWith("NettyEventExecutor") && isIdle(frames)) {
+                Set<Integer> awaited = new HashSet<>();
+                for (ThreadInfo info : threads.getThreadInfo(threads.getAllThreadIds())) {
+                    if (info != null && info.getLockInfo() != null) {
+                        awaited.add(info.getLockInfo().getIdentityHashCode()); // who joins a thread waits for its object
+                    }
+                }
+                for (Thread thread : Thread.getAllStackTraces().keySet()) {
+                    if (thread.getName().startsWith("NettyEventExecutor")
+                        && awaited.contains(System.identityHashCode(thread))) {
                         thread.interrupt();
                     }
-                });
+                }
                 try {
                     Thread.sleep(100);
                 } catch (InterruptedException ended) {
@@ -109,11 +121,6 @@ public final class Mqadmin {
         });
         waker.setDaemon(true);
         waker.start();
-    }
-
-    private static boolean isIdle(StackTraceElement[] frames) {
-        return Arrays.stream(frames).anyMatch(frame -> frame.getClassName().equals(LinkedBlockingQueue.class.getName())
-            && frame.getMethodName().equals("poll"));
     }
 
     private static void consume(String namesrv, String group, String topic) throws Exception {
