@@ -185,28 +185,17 @@ class ProducerCore:
         timeout: float | None = None,
     ) -> Steps[SendResult]:
         """Send one message, or several as a batch, and account for them."""
-        return self._accounted(topic, messages, queue, selector, timeout, check=True)
+        return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
         """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
         check = self.options.batch_bytes > BODY_SIZE_MAX
-        return self._accounted(topic, messages, None, None, None, check=check)
+        return self._accounted(messages, self._send(topic, messages, check=check))
 
-    def _accounted(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        queue: Queue | None,
-        selector: QueueSelector | None,
-        timeout: float | None,
-        *,
-        check: bool,
-    ) -> Steps[SendResult]:
+    def _accounted(self, messages: Sequence[Message], steps: Steps[SendResult]) -> Steps[SendResult]:
         self.counts.submitted += len(messages)
         try:
-            if check:
-                check_sendable(topic, messages)
-            result = yield from self._send(topic, messages, queue, selector, timeout)
+            result = yield from steps
         except BaseException as exc:
             self.counts.settle(len(messages), exc)
             raise
@@ -271,10 +260,14 @@ class ProducerCore:
         self,
         topic: str,
         messages: Sequence[Message],
-        queue: Queue | None,
-        selector: QueueSelector | None,
-        timeout: float | None,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+        *,
+        check: bool = True,
     ) -> Steps[SendResult]:
+        if check:
+            check_sendable(topic, messages)
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
         keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
