@@ -3,14 +3,9 @@
 import errno
 import os
 import random
-import signal
 import struct
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,118 +17,18 @@ from store.disk import Disk, PagedFile
 from store.index import (
     IndexBuilder,
     IndexPlace,
-    Query,
-    find_messages,
-    index_names,
     indexed_through,
-    read_header,
     search,
 )
-from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
+from store.janitor import KeyIndex, ProcessIndex
 from store.message_store import MessageStore, StoreConfig
-from store.workers import Completions, Worker
-from tests.store.worlds import HOST, Clock, put, wait_for
-
-FOREVER = 1 << 62
-SMALL = Geometry(slots=50, items=40)
-SEGMENT_SIZE = 8192
-
-
-@dataclass
-class World:
-    """A store directory with an index, built by a thread or (`process`) by the helper process."""
-
-    root: Path
-    clock: Clock
-    geometry: Geometry = SMALL
-    process: bool = False
-
-    @property
-    def place(self) -> IndexPlace:
-        root = self.root
-        return IndexPlace(
-            root / "index", root / "commitlog", SEGMENT_SIZE, self.geometry, root / "ropewalk" / "index.lock"
-        )
-
-    @property
-    def names(self) -> list[str]:
-        return index_names(Disk(), self.place.directory)
-
-    def header(self, name: str) -> IndexHeader:
-        header = read_header(Disk(), self.place.directory / name, self.geometry)
-        assert header is not None
-        return header
-
-    def store(self, disk: Disk | None = None) -> MessageStore:
-        config = StoreConfig(
-            root=self.root,
-            log_directory=self.root / "commitlog",
-            store_host=HOST,
-            segment_size=SEGMENT_SIZE,
-            queue_file_size=200,
-            index=self.geometry,
-            index_in_process=self.process,
-        )
-        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
-
-    @contextmanager
-    def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
-        store = self.store(disk)
-        store.open()
-        try:
-            yield store
-        finally:
-            store.close()
+from tests.store.index_world import FOREVER, SEGMENT_SIZE, SMALL, World, built, find, index_of, send
+from tests.store.worlds import HOST, Clock
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "store", Clock())
-
-
-def index_of(store: MessageStore) -> KeyIndex:
-    assert store.index is not None
-    return store.index
-
-
-def send(
-    store: MessageStore, *messages: dict[str, str], topic: str = "T", body: bytes = b"body"
-) -> list[int]:
-    """Store messages with these properties; their log offsets."""
-    store.begin_turn()
-    queue = store.queue(topic, 0)
-    done = store.put(
-        [(queue, body, encode_properties(properties), 0, 0, store.now, 0, 0, 0) for properties in messages],
-        HOST,
-    )
-    store.publish()
-    return [offset for offset, _number in done]
-
-
-def built(store: MessageStore) -> None:
-    """Have the index catch up."""
-    reached: list[int] = []
-    index_of(store).when_built(store.readable_offset, lambda: reached.append(1))
-
-    def happened() -> bool:
-        return bool(reached)
-
-    wait_for(store, happened)
-    assert index_of(store).position >= store.readable_offset
-
-
-def find(store: MessageStore, key: str, topic: str = "T", count: int = 64, **more: int | bool) -> list[int]:
-    """The offsets of the messages found by a key."""
-    query = Query(
-        topic,
-        key,
-        count,
-        int(more.get("begin", 0)),
-        int(more.get("end", FOREVER)),
-        by_tag=bool(more.get("by_tag")),
-    )
-    found = find_messages(Disk(), index_of(store).place, store.log, query)
-    return [int.from_bytes(record[28:36], "big") for record in found.records]
 
 
 # --- found --------------------------------------------------------------------------------------------
@@ -593,121 +488,3 @@ def test_records_removed_before_they_were_indexed_are_left_out(world: World) -> 
     assert sorted(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [
         o for o in offsets if o >= SEGMENT_SIZE
     ]
-
-
-# --- the helper process ---------------------------------------------------------------------------------
-
-
-def helper(store: MessageStore) -> subprocess.Popen[bytes]:
-    index = index_of(store)
-    assert isinstance(index, ProcessIndex) and index._process is not None
-    return index._process
-
-
-def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> None:
-    world.process = True
-    with world.opened() as store:
-        first = send(store, {"KEYS": "k"})
-        built(store)
-        process = helper(store)
-        process.kill()
-        wait_for(store, lambda: bool(index_of(store).findings))
-        assert "started again" in store.take_findings()[0]
-        second = send(store, {"KEYS": "k"})
-        world.clock.ms += 10_000
-        built(store)
-        assert helper(store).pid != process.pid
-        assert find(store, "k") == first + second
-
-
-def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world: World) -> None:
-    world.process = True
-    with world.opened() as store:
-        send(store, {"KEYS": "k"})
-        built(store)
-        process = helper(store)
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
-        send(store, {"KEYS": "k"})
-        built(store)
-    assert process.returncode == 0
-
-
-def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
-    with world.opened() as store:
-        ends = [*send(store, *[{"KEYS": "k"}] * 3)[1:], store.log.end_offset]
-    for path in world.place.directory.iterdir():
-        path.unlink()
-    completions = Completions(lambda: None)
-    worker = Worker("index", completions, start=False)
-    index = WorkerIndex(world.place, Disk(), world.clock, worker)
-    index.start(FOREVER, 0, 0, abnormal=False)
-    built: list[int] = []
-    for end in ends:
-        index.when_built(end, partial(built.append, end))
-    while not worker.is_idle:
-        worker.step()
-        completions.run()
-    assert built == ends
-    index.stop(ends[-1], 0)
-
-
-def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> None:
-    with world.opened() as store:
-        send(store, *[{"KEYS": "k"}] * 10)
-    for path in world.place.directory.iterdir():
-        path.unlink()
-    disk = Disk()
-    held = disk.lock(world.place.lock)
-    completions = Completions(lambda: None)
-    index = ProcessIndex(world.place, Disk(), lambda: time.time_ns() // 1_000_000, completions)
-    index.start(FOREVER, 0, 0, abnormal=False)
-    end = store.readable_offset
-    index.when_built(end, lambda: None)
-    time.sleep(0.5)
-    completions.run()
-    assert world.names == []
-    disk.unlock(held)
-    deadline = time.monotonic() + 20
-    while index.position < end:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-        completions.run()
-    index.stop(end, 0)
-    assert world.names
-
-
-def has_helper(store: MessageStore) -> bool:
-    index = index_of(store)
-    assert isinstance(index, ProcessIndex)
-    return index._thread is not None
-
-
-def test_a_few_records_start_no_helper_until_somebody_asks_or_they_are_many(world: World) -> None:
-    world.process = True
-    with world.opened() as store:
-        send(store, {"KEYS": "k"})
-        for _ in range(3):
-            world.clock.ms += 10_000
-            store.tick()
-        assert not has_helper(store)
-        built(store)
-        assert len(find(store, "k")) == 1
-        assert has_helper(store)
-    with world.opened() as store:
-        send(store, *[{"note": "x" * 1000}] * 1200)
-        assert not has_helper(store)
-        for _ in range(2):  # it was growing fast until now
-            world.clock.ms += 10_000
-            store.tick()
-        assert has_helper(store)
-
-
-def test_put_does_not_wait_for_a_helper(world: World) -> None:
-    """Not a measurement: the index is asked for by time alone, and never by a put."""
-    world.process = True
-    with world.opened() as store:
-        for _ in range(100):
-            put(store, [b"x"])
-        index = index_of(store)
-        assert isinstance(index, ProcessIndex) and index._thread is None

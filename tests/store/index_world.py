@@ -1,0 +1,116 @@
+"""A store directory with a key index, and what tests of it do with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.format.index import Geometry, IndexHeader
+from ropewalk.format.properties import encode_properties
+from store.disk import Disk
+from store.index import (
+    IndexPlace,
+    Query,
+    find_messages,
+    index_names,
+    read_header,
+)
+from store.janitor import KeyIndex
+from store.message_store import MessageStore, StoreConfig
+from tests.store.worlds import HOST, Clock, wait_for
+
+FOREVER = 1 << 62
+SMALL = Geometry(slots=50, items=40)
+SEGMENT_SIZE = 8192
+
+
+@dataclass
+class World:
+    """A store directory with an index, built by a thread or (`process`) by the helper process."""
+
+    root: Path
+    clock: Clock
+    geometry: Geometry = SMALL
+    process: bool = False
+
+    @property
+    def place(self) -> IndexPlace:
+        root = self.root
+        return IndexPlace(
+            root / "index", root / "commitlog", SEGMENT_SIZE, self.geometry, root / "ropewalk" / "index.lock"
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return index_names(Disk(), self.place.directory)
+
+    def header(self, name: str) -> IndexHeader:
+        header = read_header(Disk(), self.place.directory / name, self.geometry)
+        assert header is not None
+        return header
+
+    def store(self, disk: Disk | None = None) -> MessageStore:
+        config = StoreConfig(
+            root=self.root,
+            log_directory=self.root / "commitlog",
+            store_host=HOST,
+            segment_size=SEGMENT_SIZE,
+            queue_file_size=200,
+            index=self.geometry,
+            index_in_process=self.process,
+        )
+        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
+
+    @contextmanager
+    def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
+        store = self.store(disk)
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def index_of(store: MessageStore) -> KeyIndex:
+    assert store.index is not None
+    return store.index
+
+
+def send(
+    store: MessageStore, *messages: dict[str, str], topic: str = "T", body: bytes = b"body"
+) -> list[int]:
+    """Store messages with these properties; their log offsets."""
+    store.begin_turn()
+    queue = store.queue(topic, 0)
+    done = store.put(
+        [(queue, body, encode_properties(properties), 0, 0, store.now, 0, 0, 0) for properties in messages],
+        HOST,
+    )
+    store.publish()
+    return [offset for offset, _number in done]
+
+
+def built(store: MessageStore) -> None:
+    """Have the index catch up."""
+    reached: list[int] = []
+    index_of(store).when_built(store.readable_offset, lambda: reached.append(1))
+
+    def happened() -> bool:
+        return bool(reached)
+
+    wait_for(store, happened)
+    assert index_of(store).position >= store.readable_offset
+
+
+def find(store: MessageStore, key: str, topic: str = "T", count: int = 64, **more: int | bool) -> list[int]:
+    """The offsets of the messages found by a key."""
+    query = Query(
+        topic,
+        key,
+        count,
+        int(more.get("begin", 0)),
+        int(more.get("end", FOREVER)),
+        by_tag=bool(more.get("by_tag")),
+    )
+    found = find_messages(Disk(), index_of(store).place, store.log, query)
+    return [int.from_bytes(record[28:36], "big") for record in found.records]

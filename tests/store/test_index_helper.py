@@ -1,0 +1,136 @@
+"""The process that builds the key index: killed, in another's way, not needed yet, and never waited for."""
+
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from store.disk import Disk
+from store.janitor import ProcessIndex, WorkerIndex
+from store.message_store import MessageStore
+from store.workers import Completions, Worker
+from tests.store.index_world import FOREVER, World, built, find, index_of, send
+from tests.store.worlds import Clock, put, wait_for
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "store", Clock())
+
+
+def helper(store: MessageStore) -> subprocess.Popen[bytes]:
+    index = index_of(store)
+    assert isinstance(index, ProcessIndex) and index._process is not None
+    return index._process
+
+
+def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        first = send(store, {"KEYS": "k"})
+        built(store)
+        process = helper(store)
+        process.kill()
+        wait_for(store, lambda: bool(index_of(store).findings))
+        assert "started again" in store.take_findings()[0]
+        second = send(store, {"KEYS": "k"})
+        world.clock.ms += 10_000
+        built(store)
+        assert helper(store).pid != process.pid
+        assert find(store, "k") == first + second
+
+
+def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        built(store)
+        process = helper(store)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        send(store, {"KEYS": "k"})
+        built(store)
+    assert process.returncode == 0
+
+
+def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
+    with world.opened() as store:
+        ends = [*send(store, *[{"KEYS": "k"}] * 3)[1:], store.log.end_offset]
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    completions = Completions(lambda: None)
+    worker = Worker("index", completions, start=False)
+    index = WorkerIndex(world.place, Disk(), world.clock, worker)
+    index.start(FOREVER, 0, 0, abnormal=False)
+    built: list[int] = []
+    for end in ends:
+        index.when_built(end, partial(built.append, end))
+    while not worker.is_idle:
+        worker.step()
+        completions.run()
+    assert built == ends
+    index.stop(ends[-1], 0)
+
+
+def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 10)
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    disk = Disk()
+    held = disk.lock(world.place.lock)
+    completions = Completions(lambda: None)
+    index = ProcessIndex(world.place, Disk(), lambda: time.time_ns() // 1_000_000, completions)
+    index.start(FOREVER, 0, 0, abnormal=False)
+    end = store.readable_offset
+    index.when_built(end, lambda: None)
+    time.sleep(0.5)
+    completions.run()
+    assert world.names == []
+    disk.unlock(held)
+    deadline = time.monotonic() + 20
+    while index.position < end:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        completions.run()
+    index.stop(end, 0)
+    assert world.names
+
+
+def has_helper(store: MessageStore) -> bool:
+    index = index_of(store)
+    assert isinstance(index, ProcessIndex)
+    return index._thread is not None
+
+
+def test_a_few_records_start_no_helper_until_somebody_asks_or_they_are_many(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        for _ in range(3):
+            world.clock.ms += 10_000
+            store.tick()
+        assert not has_helper(store)
+        built(store)
+        assert len(find(store, "k")) == 1
+        assert has_helper(store)
+    with world.opened() as store:
+        send(store, *[{"note": "x" * 1000}] * 1200)
+        assert not has_helper(store)
+        for _ in range(2):  # it was growing fast until now
+            world.clock.ms += 10_000
+            store.tick()
+        assert has_helper(store)
+
+
+def test_put_does_not_wait_for_a_helper(world: World) -> None:
+    """Not a measurement: the index is asked for by time alone, and never by a put."""
+    world.process = True
+    with world.opened() as store:
+        for _ in range(100):
+            put(store, [b"x"])
+        index = index_of(store)
+        assert isinstance(index, ProcessIndex) and index._thread is None
