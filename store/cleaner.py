@@ -2,8 +2,9 @@
 
 In three steps, so that nobody reads what is going away. On the loop the log begins later: new reads find nothing
 below `min_offset`. Then the segment waits, unmapped by nobody, until no reader thread holds it (`Segment.pins`); its
-file goes after that. And the queues follow: entries whose records are gone are skipped (`ConsumeQueue.min_offset`),
-queue files that hold nothing else are removed, by whoever writes queue files.
+file goes after that, and not before those of older segments. And the queues follow: entries whose records are gone
+are skipped (`ConsumeQueue.min_offset`), queue files that hold nothing else are removed, by whoever writes queue
+files.
 
 What has to be looked up for that (how full the disk is, how old files are, where in a queue the log begins) is looked
 up on the helper thread; every decision and every change of state happens on the loop. How `retention` decides is not
@@ -120,7 +121,7 @@ class Cleaner:
         if (decision.refusal is None) != (self.refusal is None):
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
         self.refusal = decision.refusal
-        if decision.delete and (self._asked or now >= self._delete_from_ms):
+        if decision.delete and (self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)):
             self._give_up(decision.delete, decision.reason)
             if self._asked:
                 self._next_look_ms = 0  # there may be more than one decision gives up
@@ -139,12 +140,12 @@ class Cleaner:
 
     def _remove_next(self, now: int) -> None:
         if _due(now, self._next_removal_ms, self._rules.log_pause_ms):
-            free = next((segment for segment in self._retired if not segment.pins), None)
-            if free is not None:
-                self._retired.remove(free)
+            # The oldest first, and nothing before it is gone for good: a crash must not leave a gap in the log, which
+            # the next start would take for a loss.
+            if not self._retired[0].pins:
                 self._removing = True
                 self._next_removal_ms = now + self._rules.log_pause_ms
-                self._worker.submit(partial(self._remove_segment, free), self._removed)
+                self._worker.submit(partial(self._remove_segment, self._retired.popleft()), self._removed)
 
     def _remove_segment(self, segment: Segment) -> int:
         """On the helper thread."""
@@ -154,6 +155,7 @@ class Cleaner:
         ):  # first: left alone, they would say that the segment was stolen
             self._disk.remove(self._checksum_directory / segment.file.path.name)
         self._disk.remove(segment.file.path)
+        self._disk.sync_directory(self._log.directory)
         return 1
 
     def _removed(self, _count: int) -> None:
@@ -191,9 +193,8 @@ class Cleaner:
     def close(self) -> None:
         """Stop in the middle: what was given up and is still there goes too, if nobody holds it. Blocks."""
         self._worker.stop()
-        for segment in self._retired:
-            if not segment.pins:
-                self._remove_segment(segment)
+        while self._retired and not self._retired[0].pins:
+            self._remove_segment(self._retired.popleft())
         self._retired.clear()
 
 
