@@ -447,7 +447,8 @@ def _search_file(
         value, offset, seconds, previous = ITEM.unpack(
             file.read_at(geometry.item_position(number), ITEM_SIZE)
         )
-        stored = header.begin_timestamp + seconds * 1000
+        # The first item of a file counts from the end of the file before it: its own time stands in the header.
+        stored = header.begin_timestamp + (seconds * 1000 if number > 1 else 0)
         if seconds < 0 or stored + 999 < begin_ms:
             return
         if value == wanted and stored <= end_ms:

@@ -73,6 +73,17 @@ def test_only_messages_of_the_asked_time_are_found_to_the_second(world: World) -
         assert find(store, "k", end=start - 1_000) == []
 
 
+def test_the_first_message_of_a_file_is_found_by_its_own_time(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=6)  # room for five
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 5)
+        world.clock.ms += 86_400_000
+        (offset,) = send(store, {"KEYS": "late"})
+        built(store)
+        assert world.header(world.names[1]).begin_offset == offset
+        assert find(store, "late", begin=store.now, end=store.now) == [offset]
+
+
 def test_a_search_agrees_with_a_list_over_many_files_and_shared_slots(world: World) -> None:
     world.geometry = Geometry(slots=3, items=20)  # nearly every chain holds foreign keys
     draw = random.Random(7)
