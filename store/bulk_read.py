@@ -147,6 +147,9 @@ class BulkReader:
         done: Callable[[BulkResult | None], None],
     ) -> None:
         result = BulkResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.readable)
+        entries = entries[
+            : len(entries) - len(entries) % ENTRY_SIZE
+        ]  # of a file that was cut while it was open
         if not entries:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset += (queue.file_size - offset * ENTRY_SIZE % queue.file_size) // ENTRY_SIZE

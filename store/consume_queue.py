@@ -14,6 +14,8 @@ The loop owns everything here; a helper thread gets copies to write.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -347,5 +349,8 @@ class FrozenQueue:
             offset, size, tags = ENTRY.unpack_from(self._tail, (queue_offset - self._tail_base) * ENTRY_SIZE)
         else:
             file, position, _size = self._queue.place(queue_offset, 1)
-            offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
+            entry = file.read_at(position, ENTRY_SIZE)
+            if len(entry) < ENTRY_SIZE:  # it was cut while it was open
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
+            offset, size, tags = ENTRY.unpack(entry)
         return offset, size, tags

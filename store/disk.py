@@ -127,8 +127,11 @@ class PagedFile:
             return os.pread(fd, size, position)
 
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
-        with self._disk.descriptor(self.path) as fd:
-            return _pread_nowait(fd, position, size)
+        try:
+            with self._disk.descriptor(self.path) as fd:
+                return _pread_nowait(fd, position, size)
+        except OSError:
+            return None  # a file that is gone, say: whoever waits for the disk meets it again, and can say so
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""

@@ -268,14 +268,18 @@ class Reader:
         done: Callable[[GetResult | None], None],
     ) -> None:
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.readable)
+        entries = entries[
+            : len(entries) - len(entries) % ENTRY_SIZE
+        ]  # of a file that was cut while it was open
         if not entries:
+            self._note_stale(queue, offset)
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = (
                 offset + (queue.file_size - offset * ENTRY_SIZE % queue.file_size) // ENTRY_SIZE
             )
             done(result)
             return
-        pieces = self._plan(result, entries, max_count, max_bytes, matches)
+        pieces = self._plan(queue, result, entries, max_count, max_bytes, matches)
         records = self._carry_out_nowait(pieces)
         if records is not None:
             self._finish(queue, result, pieces, records)
@@ -295,6 +299,7 @@ class Reader:
 
     def _plan(
         self,
+        queue: ConsumeQueue,
         result: GetResult,
         entries: bytes,
         max_count: int,
@@ -318,17 +323,16 @@ class Reader:
             result.last_physical = physical
             if matches is not None and not matches(tags_code):
                 continue
-            if physical < low:
+            if 0 <= physical < low and size > 0:
                 if not count:
                     result.status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             if segment is None or not segment.base_offset <= physical < segment.end_offset:
                 segment = log.find(physical)
                 expected = -1
-                if segment is None:
-                    continue
-            if not RECORD_SIZE_MIN <= size <= segment.end_offset - physical:
-                continue  # no record has this size: the queue file is damaged here
+            if segment is None or not RECORD_SIZE_MIN <= size <= segment.end_offset - physical:
+                self._note_stale(queue, result.next_offset - 1)  # no record is there, or has this size
+                continue
             if physical == expected:
                 piece = pieces[-1]
                 piece.size += size

@@ -71,7 +71,9 @@ def read_warm(
         total = sum(sizes)
     (first,), (last,) = _place(entries), _place(entries, (count - 1) * ENTRY_SIZE)
     segment = log.find(first)
-    if segment is None or first < warm_from or last + sizes[-1] > segment.end_offset:
+    if segment is None or first < warm_from:
+        return None
+    if not first <= last <= segment.end_offset - max(sizes[-1], RECORD_SIZE_MIN):
         return None
     if last + sizes[-1] - first == total:
         base = segment.base_offset

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -17,10 +19,11 @@ from hypothesis import strategies as st
 
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_records, encode_record
+from store.bulk_read import BulkReader
 from store.commitlog import segment_name
 from store.disk import Disk, MappedFile, PagedFile
 from store.message_store import MessageStore
-from store.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.reader import GetResult, GetStatus, Reader, ReadLimits, offset_by_time
 from tests.store.worlds import HOST, World, put, settle, wait_for, write_back
 
 EVERYTHING = 128 << 20
@@ -401,6 +404,8 @@ def test_what_is_appended_while_a_cold_read_is_out_is_not_in_its_answer(world: W
         (100, 2**30),
         (8000, 191),
         (8191, 100),
+        (8187, 5),
+        (8160, 30),
         (10**15, 100),
         (-5, 100),
         (-(2**63), -(2**31)),
@@ -433,6 +438,36 @@ def test_a_stale_or_damaged_entry_serves_no_foreign_message_and_stops_nobody(
         with path.open("r+b") as file:  # close() checks nothing, the next start would rebuild it
             file.seek(20 * at)
             file.write(bytes(20))
+
+
+@pytest.mark.parametrize("limits", [WARM, COLD], ids=["warm", "cold"])
+@pytest.mark.parametrize("size", [47, 0, None], ids=["cut inside an entry", "emptied", "gone"])
+def test_a_queue_file_that_goes_bad_while_it_is_open_is_named_and_ends_no_process(
+    world: World, size: int | None, limits: ReadLimits
+) -> None:
+    with world.opened() as store:
+        put(store, [b"x"] * 5)
+    path = world.root / "consumequeue" / "T" / "0" / segment_name(0)
+    whole = path.read_bytes()
+    disk = Disk()
+    with world.opened(disk) as store, reading(store, limits) as reader:
+        bulk = BulkReader(store.log, store.completions, warm_window=limits.warm_window)
+        disk.close()  # as if thousands of other files had pushed its descriptor out
+        if size is None:
+            path.unlink()
+        else:
+            os.truncate(path, size)
+        for at in (0, 2, 3):
+            queue, answers = store.queue("T", 0), list[Any]()
+            reader.get(queue, at, 32, EVERYTHING, None, answers.append)
+            bulk.get(queue, at, 5, EVERYTHING, None, answers.append)
+            frozen = queue.frozen()
+            reader.run(partial(offset_by_time, frozen, store.log, 1), answers.append, answers.append)
+            wait_for(store, partial(lambda told: len(told) == 3, answers))
+        assert reader.failed or any(str(path.parent) in finding for finding in reader.findings)
+        bulk.stop()
+        path.write_bytes(whole)
+        assert numbers(get(store, reader, 0)) == [0, 1, 2, 3, 4]
 
 
 # -- look up by log offset ---------------------------------------------------------------------------
