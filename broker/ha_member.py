@@ -11,6 +11,8 @@ configuration has neither file, and is of epoch 0.
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,6 +44,9 @@ _DELAYS_WAITING_MAX = 256
 TABLES_MS = 800
 """A table that is large travels no more often: to write it out costs the loop a tenth of a second."""
 _LARGE = 1_000
+_NO_ROOM = errno.ENOSPC, errno.EDQUOT
+_ROOM_AGAIN_S = 0.5
+"""When it is looked again whether a full disk has room."""
 
 
 class HaMember:
@@ -77,6 +82,11 @@ class HaMember:
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
         self._has_file = self._unsaved = False
+        self.on_disk = RoleRecord(config.broker_role, config.broker_id)
+        """What the file says, or would say."""
+        self._handed_over: RoleRecord | None = None
+        """What the file will say when the helper thread has done all that it was asked to."""
+        self._stopping = threading.Event()
         self.adopted_topics = self.adopted_groups = DataVersion()
         """What a slave has of its master's tables, whatever it has added since for consumers of its own."""
         self._tables_ms: dict[int, int] = {}
@@ -90,16 +100,17 @@ class HaMember:
     def load(self) -> None:
         """Read the files, and be what they say. Blocks."""
         config = self._broker.config
-        record = _read(self._directory / "role.json", RoleRecord, self._broker)
+        found = _read(self._directory / "role.json", RoleRecord, self._broker)
         pairs = _read(self._directory / "epochs.json", _EpochFile, self._broker)
-        self._has_file = record is not None
+        self._has_file = found is not None
         try:
             self.epochs = Epochs.of(pairs.epochs) if pairs is not None else Epochs()
         except ValueError as exc:
             raise StoreConfigDamaged(f"{self._directory / 'epochs.json'} makes no sense: {exc}") from exc
-        if record is None:
-            record = RoleRecord(config.broker_role, config.broker_id)
-        elif (record.role, record.broker_id) != (config.broker_role, config.broker_id) and record.reign:
+        record = self.on_disk
+        if found is not None:
+            record = self.on_disk = self._handed_over = found
+        if (record.role, record.broker_id) != (config.broker_role, config.broker_id) and record.reign:
             log.info(
                 "the role is not the configuration's: it was changed while the group ran",
                 role=record.role, broker_id=record.broker_id, epoch=record.epoch,
@@ -135,6 +146,7 @@ class HaMember:
         self._publish()
 
     def stop(self) -> None:
+        self._stopping.set()
         if self._worker is not None:
             self._worker.stop()
 
@@ -232,9 +244,6 @@ class HaMember:
     def enrol(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
         """A slave is on the roll, durably. Raises ValueError when there is no room for one more."""
         outcome = self.core.enrol(broker_id, address)
-        if outcome.record.terms is self.roll.terms:
-            done()
-            return
         self.roll.terms = outcome.record.terms
         self.carry_out(outcome, done)
 
@@ -274,20 +283,59 @@ class HaMember:
         replication.recount()
 
     def _save(self, record: RoleRecord | None, epochs: Epochs | None, done: Callable[[], None]) -> None:
+        """Have it on disk, and everything that was handed over before; then `done`.
+
+        Nobody hears of a promise before that. A disk without room is waited for, and this broker stays as careful as
+        it would be if the promise were on disk: whoever asked is not answered.
+        """
         assert self._worker is not None
         disk, directory = self._broker.disk, self._directory
         config = self._broker.config
-        if not self._has_file and record == RoleRecord(config.broker_role, config.broker_id):
-            record = None  # nothing but what the configuration says
-        self._has_file |= record is not None
+        if record == self._handed_over or (
+            not self._has_file and record == RoleRecord(config.broker_role, config.broker_id)
+        ):
+            record = None  # it is there, or nothing but what the configuration says
+        if record is not None:
+            self._has_file, self._handed_over = True, record
 
-        def write() -> None:
-            if epochs is not None:
-                disk.replace_file(directory / "epochs.json", msgspec.json.encode(_EpochFile(epochs.pairs())))
-            if record is not None:
-                disk.replace_file(directory / "role.json", msgspec.json.encode(record))
+        def write() -> bool:
+            if epochs is not None and not self._written(
+                lambda: disk.replace_file(
+                    directory / "epochs.json", msgspec.json.encode(_EpochFile(epochs.pairs()))
+                )
+            ):
+                return False
+            return record is None or self._written(
+                lambda: disk.replace_file(directory / "role.json", msgspec.json.encode(record))
+            )
 
-        self._worker.submit(write, lambda _result: done())
+        def saved(is_there: bool) -> None:
+            if is_there:
+                self.on_disk = record or self.on_disk
+                done()
+
+        self._worker.submit(write, saved)
+
+    def _written(self, write: Callable[[], None]) -> bool:
+        """Write a file, when there is room for it; False if the broker ends before that. On the helper thread."""
+        told = False
+        while True:
+            try:
+                write()
+            except OSError as exc:
+                if exc.errno not in _NO_ROOM:
+                    raise
+                if not told:
+                    log.error(
+                        "no room for this broker's role", directory=str(self._directory), reason=str(exc)
+                    )
+                told = True
+                if self._stopping.wait(_ROOM_AGAIN_S):
+                    return False
+            else:
+                if told:
+                    log.info("there is room for this broker's role again", directory=str(self._directory))
+                return True
 
     # -- what others are told ------------------------------------------------------------------------
 

@@ -208,8 +208,8 @@ class SlaveSync:
                 epochs=member.epochs.pairs(),
                 ranges=list(ranges),
                 sums=list(sums),
-                terms_version=record.terms.version,
-                terms_of=record.reign,
+                terms_version=member.on_disk.terms.version,
+                terms_of=member.on_disk.reign,
             )
             body = await peer.ask(RequestCode.ROPEWALK_SLAVE_HELLO, hello, COMPARE_S)
             welcome = decode_untrusted(Welcome, body)
@@ -337,8 +337,8 @@ class SlaveSync:
                 seen=member.seen,
                 end=broker.store.whole_end,
                 flushed=broker.store.flushed_offset,
-                terms_version=record.terms.version,
-                terms_of=record.reign,
+                terms_version=member.on_disk.terms.version,
+                terms_of=member.on_disk.reign,
                 commits=[
                     (topic, group, queue_id, offset, time_ms)
                     for (topic, group, queue_id), time_ms in commits

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +32,7 @@ from ha.metadata import Seen, SyncAnswer, SyncAsk
 from ha.roles import Terms
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
+from store.disk import Disk
 from tests.broker.harness import Client, InProcess, config_of, send_ext, without_fsync
 from tests.broker.test_replication import FakeHaLink
 
@@ -248,6 +252,49 @@ def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.Monk
     with InProcess(config) as process:
         assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert process.broker.member.core.is_fenced
+
+
+class NoRoom(Disk):
+    """A disk on which, while `full`, no small file can be replaced."""
+
+    full = False
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace_file(path, data)
+
+
+def test_a_promise_waits_for_room_on_the_disk_and_is_not_told_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    monkeypatch.setattr("broker.ha_member._ROOM_AGAIN_S", 0.01)
+    disk, terms = NoRoom(), Terms("SYNC_MASTER", 2, 3, {"1": "10.0.0.2:10911"})
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config, disk) as process:
+        member, client = process.broker.member, process.connect()
+        done: list[str] = []
+        member.learn_terms(terms, lambda: done.append("learned"))
+        process.until(lambda: done == ["learned"])
+        assert member.on_disk.terms == terms
+        disk.full = True
+        member.learn_terms(terms, lambda: done.append("known"))
+        process.until(lambda: done == ["learned", "known"])  # nothing is written that stands there already
+        member.learn_terms(msgspec.structs.replace(terms, version=4), lambda: done.append("newer"))
+        opaque = client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 5)))
+        time.sleep(0.05)
+        process.turn()
+        assert not client.link.sent and done == ["learned", "known"], "nothing is told that is not on disk"
+        assert (member.on_disk.epoch, member.on_disk.terms.version) == (0, 3)
+        assert not member.core.listens_to(4), "and nobody is listened to who may be deposed already"
+        disk.full = False
+        assert standing(client.answer(opaque)).epoch == 5 and done == ["learned", "known", "newer"]
+        assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 5
+        disk.full = True
+        client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 6)))
+        process.turn()
+    assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 5, "it could be stopped"
 
 
 def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
