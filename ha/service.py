@@ -99,9 +99,23 @@ class HaService:
             log.info("refused on the HA port: this broker is no master", peer=_name(link))
             self._hang_up(connection)
         elif len(self.connections) > _CONNECTIONS_MAX:
-            log.warning("refused on the HA port: there are too many connections", peer=_name(link))
-            self._hang_up(connection)
+            self._make_room()
         return connection
+
+    def _make_room(self) -> None:
+        """Hang up on one of too many: strangers must not keep a slave out by being here.
+
+        Who has said hello stays, and who counts. Of the others those go first that are from where no slave is
+        registered, those that have not asked for anything before those that have, and the oldest of these.
+        """
+        kept = [*self.counted(), *(each for each in self.connections if each.link.peer in self._replicas)]
+        others = [each for each in self.connections[:-1] if each not in kept]
+        goes = min(
+            others or self.connections[-1:],
+            key=lambda each: (each.link.peer[0] in self._registered, each.state is not State.SILENT),
+        )
+        log.warning("hung up on the HA port: there are too many connections", peer=_name(goes.link))
+        self._hang_up(goes)
 
     def _hang_up(self, connection: HaConnection) -> None:
         connection.state = State.SHUTDOWN

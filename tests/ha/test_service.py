@@ -123,10 +123,34 @@ def test_a_hello_whose_connection_does_not_come_vouches_for_nobody_later() -> No
     assert world.service.counted() == []
 
 
-def test_more_connections_than_any_group_has_are_refused() -> None:
+def test_of_more_connections_than_any_group_has_the_oldest_that_is_nobodys_goes() -> None:
     world = World()
-    links = [world.connect()[1] for _ in range(300)]
-    assert [link.closed for link in links] == [False] * 256 + [True] * 44
+    world.service.register({"10.0.0.3": 1})
+    world.service.identify(("10.0.0.7", 1), Replica(1, "10.0.0.7:10911"))
+    named, _ = world.connect("10.0.0.7", 1)
+    stock = world.slave(500, "10.0.0.3")
+    silent, _ = world.connect("10.0.0.3")
+    asking = world.slave(0)
+    strangers = [world.connect() for _ in range(300)]
+    assert [link.closed for _, link in strangers] == [True] * 48 + [False] * 252
+    assert len(world.service.connections) == 256
+    assert all(each in world.service.connections for each in (named, stock, silent, asking))
+    assert world.service.counted() == [stock]
+    for _ in range(252):
+        world.slave(0)
+    world.connect()
+    assert asking.state is State.SHUTDOWN, "who was sent the log goes when nobody is left who was not"
+    named.receive(report(1000))
+    assert world.service.counted() == [stock, named]
+
+
+def test_where_every_connection_is_a_slaves_one_more_is_refused() -> None:
+    world = World()
+    for number in range(1, 257):
+        world.service.identify(("10.0.0.7", number), Replica(number, "10.0.0.7:10911"))
+        world.slave(0, "10.0.0.7", number)
+    stranger, link = world.connect()
+    assert link.closed and stranger.state is State.SHUTDOWN and len(world.service.counted()) == 256
 
 
 # -- where a slave begins -----------------------------------------------------------------------------------
