@@ -335,16 +335,19 @@ class Watcher:
         self._silent_since: dict[str, float] = {}
         self._told: dict[str, str] = {}
 
-    def trouble(self, group: Group, name_servers: str) -> str | None:
-        """Why this group is never failed over from here, or None."""
-        inside = [each for each in group.standings.values() if each.name_server]
-        for each in inside:
-            for address in name_servers.split(";"):
+    def refuse_inside(self, group: Group, name_servers: str) -> None:
+        """Raise `UsageError` for a name server that dies with a member of the group: nobody would find the others."""
+        for each in group.standings.values():
+            for address in name_servers.split(";") if each.name_server else ():
                 if address.strip() and ha_operator.same_place(address, each.name_server):
-                    return (
-                        f"the name server {address.strip()} lives inside the member {each.address} and dies with it: "
-                        "start `ropewalk namesrv` as a process of its own"
+                    raise UsageError(
+                        f"the name server {address.strip()} lives inside the member {each.address} of "
+                        f"{group.broker_name} and dies with it: start `ropewalk namesrv` as a process of its own, give "
+                        "it to the brokers (-n), and watch with that one"
                     )
+
+    def trouble(self, group: Group) -> str | None:
+        """Why this group is never failed over from here, or None."""
         if group.standings and not ha_operator.waits_for_slaves(group):
             return (
                 "its acknowledgements wait for no slave (ASYNC_MASTER): only a person fails such a group over"
@@ -408,6 +411,8 @@ def watch(
             for name in sorted(names | known.keys()):
                 try:
                     _look(name, known, admin, members, watcher, name_server, say)
+                except UsageError:
+                    raise
                 except (RopewalkError, OSError) as exc:
                     say(name, str(exc))
             time.sleep(WATCH_EVERY_S)
@@ -435,7 +440,8 @@ def _look(
             raise
         ha_operator.look_again(members, group)
     known[name] = group
-    if (trouble := watcher.trouble(group, name_server)) is not None:
+    watcher.refuse_inside(group, name_server)
+    if (trouble := watcher.trouble(group)) is not None:
         say(name, f"not watched: {trouble}")
         return
     master = ha_operator.master_of(group)
