@@ -235,6 +235,8 @@ def hand_over(
     """Carry one handover out. Raises `HandoverFailed`; the group is then as it was, or the text says what it is."""
     began = time.monotonic()
     master = master_of(group)
+    if target:
+        _refuse_no_slave(group, target)
     old = master.address if master is not None else _lost_master(group)
     if kind is Kind.SWITCH:
         if master is None:
@@ -337,6 +339,16 @@ def _closest(group: Group, master: StandingMessage) -> str:
             f"the master {master.address} has no slave that answers: there is nobody to switch to"
         )
     return max(slaves, key=lambda each: (each.standing().rank, -each.broker_id)).address
+
+
+def _refuse_no_slave(group: Group, target: str) -> None:
+    """Said before anybody is asked: the master would take no messages while a mistyped slave is waited for."""
+    slaves = sorted(address for address, each in group.standings.items() if each.role == SLAVE)
+    if target not in slaves:
+        why = f" ({group.silent[target]})" if target in group.silent else ""
+        raise HandoverFailed(
+            f"{target} is no slave of {group.broker_name} that answers{why}; there are: {', '.join(slaves) or 'none'}"
+        )
 
 
 def _lost_master(group: Group) -> str:

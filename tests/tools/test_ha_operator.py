@@ -94,6 +94,12 @@ def test_orders_that_make_no_sense_are_refused_before_anybody_is_asked() -> None
         well = group(member(A, SYNC_MASTER), member(B))
         with pytest.raises(HandoverFailed, match=r"10\.0\.0\.1:10911 answers.*switch"):
             hand_over(members, well, Kind.FAILOVER, "me")
+        for target in (A, C, "10.0.0.2"):
+            for kind in Kind:
+                with pytest.raises(
+                    HandoverFailed, match=f"{target} is no slave of a that answers; there are: {B}"
+                ):
+                    hand_over(members, well, kind, "me", target=target, force=True)
         with pytest.raises(HandoverFailed, match="failover"):
             hand_over(members, group(member(B)), Kind.SWITCH, "me")
         with pytest.raises(HandoverFailed, match="nobody to switch to"):
