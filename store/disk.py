@@ -400,15 +400,25 @@ class Disk:
             finally:
                 os.close(fd)
 
-    def sync_file_system(self, path: Path) -> None:
-        """Make everything on the file system of `path` durable: one call where thousands would be needed. Blocks."""
-        fd = self._open(path, os.O_RDONLY)
-        try:
-            if _libc.syncfs(fd) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code), str(path))
-        finally:
-            os.close(fd)
+    def sync_file_systems(self, *paths: Path) -> None:
+        """Make everything durable on the file systems of those of the paths that exist. Blocks.
+
+        One call for each file system, where thousands would be needed for files. A folder of a store may be a link to
+        another disk.
+        """
+        done: set[int] = set()
+        for path in paths:
+            try:
+                fd = self._open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                if (device := os.fstat(fd).st_dev) not in done and _libc.syncfs(fd) != 0:
+                    code = ctypes.get_errno()
+                    raise OSError(code, os.strerror(code), str(path))
+                done.add(device)
+            finally:
+                os.close(fd)
 
     # -- the process lock ----------------------------------------------------------------------------
 

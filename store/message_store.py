@@ -559,9 +559,8 @@ class MessageStore:
         self._ahead.worker.stop()
         self.run_completions()
         if sum(map(len, self.queues.values())) > SYNC_SINGLY_MAX:
-            for directory in (self.config.root, self.config.root / "consumequeue", self.config.log_directory):
-                if self._disk.exists(directory):
-                    self._disk.sync_file_system(directory)
+            root = self.config.root
+            self._disk.sync_file_systems(root, root / "consumequeue", self.config.log_directory)
         else:
             self._disk.sync_tree(self.config.root)
         self.log.close()

@@ -83,6 +83,7 @@ class Opening:
         if not self.log.segments:
             if bound is not None and bound.flushed > 0:
                 raise recovery.refuse(self.log, 0, bound.flushed)
+            self._refuse_queues_of_no_log()
             for queue in self._each_queue():
                 queue.keep(0)
                 queue.clear_files(0)
@@ -121,6 +122,18 @@ class Opening:
         if found:
             raise StoreDamaged(
                 f"{found[0]} holds queues of a kind that Ropewalk does not read: nothing was changed"
+            )
+
+    def _refuse_queues_of_no_log(self) -> None:
+        """Queue files alone know that there were messages, if whatever else would tell is gone too."""
+        entries = sum(queue.next_offset - queue.min_offset for queue in self._each_queue())
+        # A slave that was killed while it set its whole log aside has queue files left, and its log is kept there.
+        if entries and not self.disk.directories(self.root / "ropewalk" / "diverged"):
+            raise StoreDamaged(
+                f"there is no file in {self.log.directory}, but the queue files in {self.root / 'consumequeue'} name "
+                f"{entries} messages (from log offset 0 on). Nothing was changed. Is a disk not mounted? Put the "
+                f"files back, or have them taken from a replica or a backup with `ropewalk store repair {self.root} "
+                f"--to COPY --from OTHER`; or remove those queue files to start without these messages"
             )
 
     def _load_queues(self) -> bool:

@@ -161,7 +161,7 @@ class TrialDisk(Disk):
     def sync_file(self, path: Path) -> None:
         pass
 
-    def sync_file_system(self, path: Path) -> None:
+    def sync_file_systems(self, *paths: Path) -> None:
         pass
 
     # -- the process lock ----------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class WriteBack:
     def _sync_queues(self, stored_before_ms: int, index_ms: int) -> bool:
         """On the worker thread: what the checkpoint is about to claim is made true first."""
         if self._inherited or len(self._unsynced) > SYNC_SINGLY_MAX:
-            self._disk.sync_file_system(self._root)
+            self._disk.sync_file_systems(self._root, self._root / "consumequeue")
             self._inherited = False
         else:
             for path in sorted(self._unsynced):

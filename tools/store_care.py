@@ -253,7 +253,17 @@ def copy_store(layout: Layout, copy: Path, progress: Progress) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "lock")
+    """Every file below, also where a folder is a link to another disk; but the lock."""
+    found: list[Path] = []
+    seen: set[Path] = set()
+    for folder, folders, names in os.walk(directory, followlinks=True):
+        real = Path(folder).resolve()
+        if real in seen:  # a link to what contains it
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [path for name in names if name != "lock" and (path := Path(folder, name)).is_file()]
+    return sorted(found)
 
 
 def _copy_file(source: Path, target: Path) -> None:

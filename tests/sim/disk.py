@@ -334,7 +334,7 @@ class SimDisk(Disk):
         if path in self.files:
             self.files[path].sync()
 
-    def sync_file_system(self, path: Path) -> None:
+    def sync_file_systems(self, *paths: Path) -> None:
         self.sync_tree(Path("/"))
 
     def lock(self, path: Path) -> int:

@@ -317,5 +317,5 @@ def test_blankness_is_judged_by_every_byte(tmp_path: Path) -> None:
 
 
 def test_one_call_makes_a_whole_file_system_durable(tmp_path: Path) -> None:
-    Disk().sync_file_system(tmp_path)
+    Disk().sync_file_systems(tmp_path, tmp_path / "missing", Path("/proc"))
     Disk().sync_file(tmp_path / "gone meanwhile")

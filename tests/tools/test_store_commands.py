@@ -139,6 +139,21 @@ def test_repair_never_touches_the_source_unless_told(
     assert ropewalk("store", "verify", root).status == 0
 
 
+def test_a_copy_has_what_lies_behind_links_to_other_disks(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    for name in ("commitlog", "consumequeue"):
+        (root / name).rename(tmp_path / name)
+        (root / name).symlink_to(tmp_path / name)
+    (root / "config").mkdir()
+    (root / "config" / "round").symlink_to(root)
+    done = ropewalk("store", "repair", root, "--to", tmp_path / "copy", "--json")
+    assert done.status == 0, done.errors
+    assert done.document["records"] == 60 and not done.document["lost"]
+    assert not (tmp_path / "copy" / "commitlog").is_symlink()
+    assert ropewalk("store", "verify", tmp_path / "copy").status == 0
+
+
 def test_info_shows_sizes_queues_and_how_it_was_left(ropewalk: RunCommand, root: Path) -> None:
     document = ropewalk("store", "info", root, "--json").document
     assert (document["segmentSize"], document["queueFileSize"], document["index"]) == (
