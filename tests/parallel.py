@@ -6,12 +6,16 @@ pytest-xdist starts the workers and carries the reports; this decides who runs w
 - Folders that share something costly, a session of Spark or servers of Java, stay together altogether.
 - What needs the machine to itself comes first, on one worker, while the others wait.
 - Then the longest come first, so that no worker is left with a long file when the others have ended.
+- One worker stands behind the others: it has the least priority, and computes while they wait for a clock, a disk or
+  a JVM. It gets only tests that do nothing but compute, so that nothing of its own can be late; and as it takes no
+  time from the others, it makes none of them late. What it does not come to is left to them, at the end.
 
 Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +24,9 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
+
+BEHIND = "gw2"
+"""The worker that stands behind the others, where there are so many."""
 
 ALONE = "alone"
 """The scope of what is run while nothing else is."""
@@ -38,6 +45,16 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "compat": ("tests/compat/",),
 }
 """Scope -> what belongs to it; the first that fits counts."""
+
+APART: tuple[str, ...] = ("tests/sim/", "tests/store/test_damage.py")
+"""Long files whose tests share nothing but what is made anew in a moment: each test is a scope."""
+
+COMPUTING: tuple[str, ...] = (
+    "tests/ropewalk/format/",
+    "tests/sim/",
+    "tests/store/test_damage.py",
+)
+"""What the worker behind the others is for: nothing in these waits, and nothing looks at a clock."""
 
 LONG_S: dict[str, int] = {
     "compat": 290,
@@ -80,7 +97,18 @@ def scope_of(test: str) -> str:
     for scope, prefixes in TOGETHER.items():
         if test.startswith(prefixes):
             return scope
-    return test.split("::", 1)[0]
+    return test if test.startswith(APART) else test.split("::", 1)[0]
+
+
+def seconds_of(scope: str) -> int:
+    """About how long a scope takes; for one test of a file, how long the file does."""
+    return LONG_S.get(scope.split("::", 1)[0], 0)
+
+
+def stand_behind(worker: str) -> None:
+    """Give way to every other process, if this is the worker for it."""
+    if worker == BEHIND:
+        os.nice(19)
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without types
@@ -105,12 +133,35 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
                 return node
         return None
 
+    def _is_behind(self, node: WorkerController) -> bool:
+        """Whether this is the worker behind the others, and there are others."""
+        return node.gateway.id == BEHIND and any(
+            other is not node and not other.shutting_down for other in self.nodes
+        )
+
+    def _computing(self) -> bool:
+        """Whether something is left that only computes."""
+        return any(scope.startswith(COMPUTING) for scope in self.workqueue)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self._is_behind(node) and not self._computing():
+            if not node.shutting_down:
+                node.shutdown()
+            return
+        super()._reschedule(node)
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         if self._holder() not in (None, node):
             return
-        first = (
-            ALONE if ALONE in self.workqueue else max(self.workqueue, key=lambda scope: LONG_S.get(scope, 0))
-        )
+        behind = self._is_behind(node)
+        if behind and (ALONE in self.workqueue or not self._computing()):
+            return
+        if ALONE in self.workqueue:
+            first = ALONE
+        else:
+            # Each takes first what is its own; the others come to what only computes when nothing else is left.
+            fitting = [scope for scope in self.workqueue if scope.startswith(COMPUTING) == behind]
+            first = max(fitting or self.workqueue, key=seconds_of)
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 

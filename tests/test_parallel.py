@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,7 +12,17 @@ import pytest
 from xdist.workermanage import WorkerController
 
 from tests import parallel
-from tests.parallel import ALONE, ALONE_PREFIXES, LONG_S, TOGETHER, ByFile, scope_of
+from tests.parallel import (
+    ALONE,
+    ALONE_PREFIXES,
+    APART,
+    COMPUTING,
+    LONG_S,
+    TOGETHER,
+    ByFile,
+    scope_of,
+    stand_behind,
+)
 from tests.ports import LOW, SHARES, free_ports, my_range
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,14 +44,15 @@ class Worker:
 
 
 class Story:
-    """Two workers that have collected the same tests, and the scheduler between them."""
+    """Workers that have collected the same tests, and the scheduler between them."""
 
-    def __init__(self, *tests: str) -> None:
+    def __init__(self, *tests: str, workers: tuple[str, ...] = ("gw0", "gw1")) -> None:
         self.tests = list(tests)
         option = SimpleNamespace(loadscopereorder=False)
-        config = cast(pytest.Config, SimpleNamespace(getvalue=lambda name: ["popen"] * 2, option=option))
+        tx = ["popen"] * len(workers)
+        config = cast(pytest.Config, SimpleNamespace(getvalue=lambda name: tx, option=option))
         self.scheduler = ByFile(config)
-        self.workers = [Worker("gw0"), Worker("gw1")]
+        self.workers = [Worker(name) for name in workers]
         self.ran: list[tuple[str, str]] = []
         for worker in self.workers:
             self.scheduler.add_node(cast(WorkerController, worker))
@@ -60,8 +73,11 @@ class Story:
         return True
 
     def to_the_end(self) -> None:
-        while any([self.step(0), self.step(1)]):
+        while sum(self.step(number) for number in range(len(self.workers))):
             pass
+
+    def ran_by(self, name: str) -> list[str]:
+        return [test for worker, test in self.ran if worker == name]
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +85,8 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "ALONE_PREFIXES", ("tests/bench/",))
     monkeypatch.setattr(parallel, "TOGETHER", {"spark": ("tests/spark/",)})
     monkeypatch.setattr(parallel, "LONG_S", {"spark": 90, "tests/long.py": 30})
+    monkeypatch.setattr(parallel, "APART", ("tests/sim/",))
+    monkeypatch.setattr(parallel, "COMPUTING", ("tests/sim/", "tests/format/"))
 
 
 def test_every_test_is_run_once() -> None:
@@ -115,9 +133,70 @@ def test_the_other_takes_over_when_a_worker_dies_while_it_measures() -> None:
     assert story.told(1)[:2] == ["tests/bench/x.py::t[1]", "tests/bench/x.py::t[2]"]
 
 
+LIVES = [f"tests/sim/x.py::t[{number}]" for number in range(12)]
+ORDERS = list(itertools.permutations(("gw0", "gw1", "gw2")))
+"""In which the workers may come."""
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_the_worker_behind_the_others_only_computes_and_they_come_to_that_last(
+    order: tuple[str, ...],
+) -> None:
+    waiting = [f"tests/{name}.py::t" for name in "abcdef"]
+    story = Story(*LIVES, *waiting, "tests/format/a.py::t", workers=order)
+    story.to_the_end()
+    assert sorted(test for _, test in story.ran) == sorted(story.tests)
+    assert not set(story.ran_by("gw2")) & set(waiting)
+    assert len(story.ran_by("gw2")) > len(LIVES) // 3
+    for name in ("gw0", "gw1"):
+        ran = story.ran_by(name)
+        assert ran == sorted(ran, key=lambda test: test not in waiting) and ran[-1] not in waiting
+    assert all(worker.shutting_down for worker in story.workers)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_the_worker_behind_the_others_waits_too_while_one_measures(order: tuple[str, ...]) -> None:
+    story = Story("tests/a.py::t", "tests/bench/x.py::t[1]", "tests/bench/x.py::t[2]", *LIVES, workers=order)
+    (measuring,) = [number for number in range(3) if story.told(number)]
+    assert order[measuring] != "gw2"
+    for _ in range(2):
+        assert [bool(story.told(number)) for number in range(3)].count(True) == 1
+        assert story.step(measuring)
+    assert story.told(order.index("gw2"))
+    story.to_the_end()
+    assert sorted(test for _, test in story.ran) == sorted(story.tests)
+
+
+def test_where_nothing_only_computes_nobody_stands_behind() -> None:
+    story = Story("tests/a.py::t", "tests/b.py::t", "tests/c.py::t", workers=("gw2", "gw0", "gw1"))
+    assert story.workers[0].shutting_down and not story.told(0)
+    story.to_the_end()
+    assert len(story.ran) == 3
+
+
+@pytest.mark.parametrize("test", ["tests/bench/x.py::t", "tests/a.py::t", "tests/sim/x.py::t"])
+def test_a_worker_that_is_the_only_one_takes_everything(test: str) -> None:
+    story = Story(test, workers=("gw2", "gw1", "gw0"))
+    story.to_the_end()
+    assert story.ran == [("gw2", test)], "the others were sent home: one scope is for one worker"
+
+
+def test_only_the_worker_behind_the_others_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(os, "nice", given.append)
+    for name in ("gw0", "gw1", "gw2", "gw3"):
+        stand_behind(name)
+    assert given == [19]
+
+
 def test_every_line_of_the_tables_names_something() -> None:
     # The names as they were imported: what the stories have instead is in the module alone.
-    prefixes = [*ALONE_PREFIXES, *(prefix for group in TOGETHER.values() for prefix in group)]
+    prefixes = [
+        *ALONE_PREFIXES,
+        *APART,
+        *COMPUTING,
+        *(prefix for group in TOGETHER.values() for prefix in group),
+    ]
     for prefix in prefixes:
         path, _, test = prefix.partition("::")
         assert (ROOT / path).exists(), prefix
