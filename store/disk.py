@@ -188,7 +188,7 @@ class Disk:
                         len(self._descriptors)
                     )  # a map takes a second one: there may be room next time
                 raise DiskFull(f"cannot open {path}: {exc.strerror}; raise the limit (`ulimit -n`)") from exc
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
                 raise DiskFull(f"cannot allocate {size} bytes for {path}: {exc.strerror}") from exc
             raise
 
@@ -196,9 +196,13 @@ class Disk:
         """Map an existing file. A sparse one (RocketMQ's are) first gets all its blocks. Blocks."""
         fd = self._open(path, os.O_RDWR)
         try:
-            size = os.fstat(fd).st_size
-            if os.fstat(fd).st_blocks * 512 < size:
+            found = os.fstat(fd)
+            size = found.st_size
+            if found.st_blocks * 512 < size:
                 os.posix_fallocate(fd, 0, size)
+                os.utime(
+                    fd, ns=(found.st_atime_ns, found.st_mtime_ns)
+                )  # retention goes by when it was written
             return MappedFile(path, fd, size)
         except OSError as exc:
             os.close(fd)

@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import mmap
 import os
 import resource
 import subprocess
@@ -127,13 +128,27 @@ def test_a_disk_without_room_is_told_at_allocation_and_leaves_no_file(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_segment_that_cannot_be_mapped_is_no_room_for_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, size: int) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(DiskFull, match="Cannot allocate memory"):
+        Disk().allocate(tmp_path / "segment", MIB)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sparse_file_gets_its_missing_blocks_when_it_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.touch()
     os.truncate(path, MIB)
+    os.utime(path, (1_000, 1_000))
     assert path.stat().st_blocks == 0
     file = Disk().open_mapped(path)
     assert path.stat().st_blocks * 512 >= MIB
+    assert path.stat().st_mtime == 1_000  # retention goes by it, and nothing was written
     file.close()
 
 
