@@ -57,6 +57,8 @@ _STEP: Final = Struct(">iI20xq")
 _FRAME: Final = Struct(">iI")
 _STEPS: Final = 64
 """Records that are walked over one by one before it is asked whether all have one size."""
+_AT_ONCE: Final = 4096
+"""Records whose fields are gathered together: of more, what one step touched has left the cache before the next."""
 _MAGICS: Final = (_FRAME.pack(0, MAGIC_V1)[4:], _FRAME.pack(0, MAGIC_V2)[4:])
 
 
@@ -157,33 +159,43 @@ class Scan:
     """Where it ended: behind the last record or lost stretch. If it ended open, where the open stretch begins."""
     stop: Stop
     records: Records
+    count: int
+    """Of the records, also where they were not kept."""
     lost: list[Lost] = field(default_factory=list)
 
 
-def scan(window: Window, stop: int, *, start: int | None = None, check_crc: bool = True) -> Scan:
+def scan(
+    window: Window, stop: int, *, start: int | None = None, check_crc: bool = True, keep: bool = True
+) -> Scan:
     """Walk over the records that begin before log offset `stop`.
 
-    With `start` one begins there; without, the first whole record behind the window's own start is searched.
+    With `start` one begins there; without, the first whole record behind the window's own start is searched. Unless
+    they are to be kept, records are looked at all the same, and counted.
     """
     last = stop - window.start
     if start is None:
         found = find_record(window, 0, last)
         if found < 0:
             blank = not window.data[:last].strip(b"\0")
-            return Scan(-1, window.start, Stop.ZEROS if blank else Stop.NO_RECORD, Records.none())
+            return Scan(-1, window.start, Stop.ZEROS if blank else Stop.NO_RECORD, Records.none(), 0)
         position = found
     else:
         position = start - window.start
     first = window.start + position
     parts: list[Records] = []
+    count = 0
     lost: list[Lost] = []
     while True:
-        positions, position = _chain(window, position, last)
+        positions, position = _chain(window, position, last, _AT_ONCE)
         records, good = _gather(window, positions)
         if good < len(positions):
             # Its own lengths contradict each other: it is damaged, and its size may be what is wrong.
             position = int(positions[good])
-        parts.append(records)
+        count += good
+        if keep:
+            parts.append(records)
+        if good == _AT_ONCE:
+            continue
         reason = Stop.PIECE if position >= last else _sight(window, position)
         if reason is not Stop.NO_RECORD and not (reason is Stop.ZEROS and _more(window, position, last)):
             break
@@ -195,11 +207,11 @@ def scan(window: Window, stop: int, *, start: int | None = None, check_crc: bool
     everything = Records.join(parts)
     if check_crc:
         everything.crc_ok = _crc_ok(window, everything)
-    return Scan(first, window.start + position, reason, everything, lost)
+    return Scan(first, window.start + position, reason, everything, count, lost)
 
 
-def _chain(window: Window, position: int, last: int) -> tuple[Ints, int]:
-    """Step from record to record; only magic, size and place are looked at.
+def _chain(window: Window, position: int, last: int, most: int) -> tuple[Ints, int]:
+    """Step from record to record, over `most` of them; only magic, size and place are looked at.
 
     HOT: the steps go by size alone, and magics and places are looked at when all are made. What is no record leads
     somewhere, and is cut off together with what it led to.
@@ -209,7 +221,7 @@ def _chain(window: Window, position: int, last: int) -> tuple[Ints, int]:
     append, unpack = found.append, _SIZE.unpack_from
     data, end = window.data, window.segment_end - window.start
     room = len(data)
-    while position < last:
+    while position < last and len(found) < most:
         if position + RECORD_SIZE_MIN > room:
             if not window.need(position + RECORD_SIZE_MIN):
                 break
@@ -226,8 +238,8 @@ def _chain(window: Window, position: int, last: int) -> tuple[Ints, int]:
         position = following
         if len(found) >= asked:
             # Whole ones, that begin in this piece.
-            most = min((min(room, end) - position) // size, -((position - last) // size))
-            equal = same_sizes(data, found, position, most)
+            whole = min((min(room, end) - position) // size, -((position - last) // size))
+            equal = same_sizes(data, found, position, min(whole, most - len(found)))
             found += range(position, position + equal * size, size)
             position += equal * size
             asked = len(found) + _STEPS

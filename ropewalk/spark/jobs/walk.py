@@ -94,17 +94,17 @@ def _from(offset: int, piece: Piece) -> Piece:
 
 
 def _walk_piece(work: _Work) -> PieceResult:
-    found = scan_piece(work.store, work.piece.start, work.piece.stop, work.piece.starts[0])
+    found = scan_piece(work.store, work.piece.start, work.piece.stop, work.piece.starts[0], keep=False)
     if found is None:
         return PieceResult(work.piece, [None], [], [[]], [[]], [0])
     done, _window = found
     lost = tuple((each.offset, each.end) for each in done.lost)
-    walked = Walked(done.first, done.end, done.stop, len(done.records), lost)
+    walked = Walked(done.first, done.end, done.stop, done.count, lost)
     return PieceResult(work.piece, [walked], [], [[]], [[]], [0])
 
 
 def scan_piece(
-    store: StoreFiles, start: int, stop: int, first: int | None, *, check_crc: bool = False
+    store: StoreFiles, start: int, stop: int, first: int | None, *, check_crc: bool = False, keep: bool = True
 ) -> tuple[Scan, Window] | None:
     """The records that begin in [start, stop), which lies in one segment; None if its file is not there. Blocks."""
     segment = store.segment(start)
@@ -114,7 +114,7 @@ def scan_piece(
     if first is not None:
         start = store.page_start(segment, start)
     window = Window(start, end, min(stop + OVERREAD, end) - start, store.reader(segment))
-    return scan(window, stop, start=first, check_crc=check_crc), window
+    return scan(window, stop, start=first, check_crc=check_crc, keep=keep), window
 
 
 def scan_stretch(stretch: Stretch, *, check_crc: bool = False) -> tuple[Scan, Window]:

@@ -15,6 +15,7 @@ from ropewalk.format.record import (
     encode_host,
     encode_record,
 )
+from ropewalk.spark.jobs import scan as scan_module
 from ropewalk.spark.jobs.columns import DEFAULT_DELAYS, BadDelayLevels, parse_delays, tag_codes, topics_of
 from ropewalk.spark.jobs.scan import Scan, Stop, Window, find_record, scan
 
@@ -60,6 +61,13 @@ def offsets(found: Scan) -> list[int]:
     return [int(offset) for offset in found.records.offset]
 
 
+@pytest.fixture(params=(3, scan_module._AT_ONCE))
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few records at once, so that every one of them stands at the end of what is gathered together; and many."""
+    monkeypatch.setattr(scan_module, "_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("seed", range(4))
 def test_fields_topics_and_tag_codes_are_those_of_the_plain_decoder(seed: int) -> None:
     chance = random.Random(seed)
@@ -83,6 +91,7 @@ def test_fields_topics_and_tag_codes_are_those_of_the_plain_decoder(seed: int) -
             assert -(1 << 31) <= code < 1 << 31 and (code == 0) == (record.tags is None)
 
 
+@pytest.mark.usefixtures("at_once")
 def test_any_damaged_byte_leaves_the_records_around_it(seed: int = 3) -> None:
     data, records = make(random.Random(seed), 12)
     data += encode_blank(8)
@@ -95,6 +104,11 @@ def test_any_damaged_byte_leaves_the_records_around_it(seed: int = 3) -> None:
         assert [o for o in offsets(found) if o != starts[5]] == starts[:5] + starts[6:], position
         for lost in found.lost:
             assert (lost.offset, lost.end) == (starts[5], starts[6]), position
+        counted = scan(window_of(bytes(damaged)), BASE + len(data), start=BASE, check_crc=False, keep=False)
+        assert (counted.count, len(counted.records)) == (len(found.records), 0)
+        assert (counted.first, counted.end, counted.stop, counted.lost) == (
+            found.first, found.end, found.stop, found.lost,
+        )  # fmt: skip
 
 
 def test_whole_record_checksums_cover_header_and_properties() -> None:
