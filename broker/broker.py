@@ -465,7 +465,12 @@ class Broker:
 
     @property
     def expecting(self) -> bool:
-        """Whether somebody waits for slaves alone. Who looks for a flush takes the interpreter from its thread."""
+        """Whether somebody waits for slaves alone, or a master's producers wait for this slave.
+
+        Not where a flush is waited for: who looks for it takes the interpreter from its thread.
+        """
+        if self.replication.reports_at_once:
+            return self.member.record.terms.required_acks > 0
         return len(self.acks) > 0 and not self.store.config.sync_flush
 
     def wakened(self) -> None:

@@ -97,6 +97,11 @@ class Replication:
         self._now_ms = now_ms
         self._dirty = False
 
+    @property
+    def reports_at_once(self) -> bool:
+        """Whether this slave tells its master of bytes as soon as it has appended them."""
+        return self.client is not None and self.client.link is not None and not self._ack_after_flush
+
     # -- roles ---------------------------------------------------------------------------------------
 
     def open(self) -> None:

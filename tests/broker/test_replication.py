@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from broker.replication import promise_of
 from broker.serve import Connection
 from ha.connection import HaConnection
+from ha.roles import Terms
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_header, encode_report
@@ -525,3 +527,27 @@ def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tm
         process.tick(100)
         answer = process.connect().pull("young", queueId=3)
         assert answer.code == 0 and b"m" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("promise", "settings", "expecting"),
+    [
+        (Terms("SYNC_MASTER", 2), {}, True),
+        (Terms("SYNC_MASTER", 1), {}, False),
+        (Terms("ASYNC_MASTER", 2), {}, False),
+        (Terms("SYNC_MASTER", 2), {"ackAfterFlush": "true"}, False),
+    ],
+)
+def test_a_slave_looks_out_for_its_masters_bytes_where_producers_wait_for_its_report(
+    tmp_path: Path, promise: Terms, settings: dict[str, str], expecting: bool
+) -> None:
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1", **settings)
+    with InProcess(config) as process:
+        broker = process.broker
+        client = broker.replication.client
+        assert client is not None
+        broker.member.learn_terms(msgspec.structs.replace(promise, version=1), lambda: None)
+        process.until(lambda: broker.member.record.terms.version == 1)
+        assert not broker.expecting, "nobody is there"
+        client.opened(FakeHaLink(("h", 1)))
+        assert broker.expecting is expecting
