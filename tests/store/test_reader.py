@@ -440,6 +440,27 @@ def test_a_stale_or_damaged_entry_serves_no_foreign_message_and_stops_nobody(
             file.write(bytes(20))
 
 
+@pytest.mark.parametrize("limits", [COLD, FAR])
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_record_that_is_not_its_entrys_takes_none_of_its_neighbours_along(
+    world: World, at: int, limits: ReadLimits
+) -> None:
+    with world.opened() as store, reading(store, limits) as reader:
+        put(store, [b"x"] * 5)
+        records = decode_records(b"".join(get(store, reader, 0).records))
+        with (world.root / "commitlog" / segment_name(0)).open("r+b") as file:
+            file.seek(records[at].offset + 12)
+            file.write(struct.pack(">i", 7))  # the record says now that it is of another queue
+        result = get(store, reader, 0)
+        assert numbers(result) == [n for n in range(5) if n != at]
+        assert (result.count, result.next_offset) == (4, 5)
+        assert result.size == sum(map(len, result.records))
+        assert any("entry" in finding for finding in reader.findings)
+        with (world.root / "commitlog" / segment_name(0)).open("r+b") as file:
+            file.seek(records[at].offset + 12)
+            file.write(struct.pack(">i", 0))
+
+
 @pytest.mark.parametrize("limits", [WARM, COLD], ids=["warm", "cold"])
 @pytest.mark.parametrize("size", [47, 0, None], ids=["cut inside an entry", "emptied", "gone"])
 def test_a_queue_file_that_goes_bad_while_it_is_open_is_named_and_ends_no_process(
