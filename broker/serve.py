@@ -36,9 +36,8 @@ _LINGER_S = 0.001
 _HOLD_MAX_S = 0.005
 _SPIN_S = 0.00006
 _SOON_S = 0.00015  # what came within this would have come within `_SPIN_S`, had nobody had to wake up for it
-_SPIN_LONG_S = (
-    0.0005  # the same where another machine waits or is waited for: half as many again at 1 x 1 of SYNC_MASTER
-)
+_SPIN_LONG_S = 0.0005
+"""The same where another machine waits or is waited for: half as many again at 1 x 1 of SYNC_MASTER."""
 _SPIN_MISSES_MAX = 4
 _DOZE_MAX = 1024
 _BACKLOG = 1024
