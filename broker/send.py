@@ -420,10 +420,19 @@ class SendProcessor:
             if any(word in text for word in _SPECIAL_WORDS):
                 _refuse_special_in_batch(parse_properties(text))
             wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
+            properties = item.properties
+            if properties[-1:] == b"\0":
+                # A start knows a torn record by the zeros at its end, so none is stored that ends in one.
+                properties += b"\x02"
+                if len(properties) > PROPERTIES_SIZE_MAX:
+                    raise _Refused(
+                        ResponseCode.MESSAGE_ILLEGAL,
+                        "the properties of a message of the batch end in a zero byte",
+                    )
             size += record_size(
                 len(queue.topic_bytes),
                 len(item.body),
-                len(item.properties),
+                len(properties),
                 len(born_host),
                 len(self._id_prefix) // 2,
             )
@@ -431,7 +440,7 @@ class SendProcessor:
                 (
                     queue,
                     item.body,
-                    item.properties,
+                    properties,
                     item.flag,
                     sys_flag,
                     header.born_timestamp,

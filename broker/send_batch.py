@@ -72,6 +72,8 @@ class AlikeBatches:
         text = b"\0".join(properties)
         if any(word in text for word in _ASKS):
             return None
+        if properties_size and (b"\0\0" in text or text[-1] == 0):
+            return None  # one may end in a zero, as no record does
         tag_code = 0
         if _TAGS in text:
             codes = {self._tags_code_of(one.decode("utf-8", "replace")) for one in properties}

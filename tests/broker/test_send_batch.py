@@ -65,6 +65,20 @@ def test_a_batch_without_an_id_of_its_own_answers_with_its_first_messages(client
     assert client.call(BATCH, send_ext("T", properties=""), batch_of(b"a", b"b")).ext["transactionId"] == "K0"
 
 
+@pytest.mark.parametrize("count", [1, 32])
+def test_no_record_ends_in_a_zero_for_that_is_how_a_start_knows_a_torn_one(
+    running: InProcess, count: int
+) -> None:
+    client = running.connect()
+    body = encode_batch(BatchItem(0, b"body", b"k\x01v\0") for _ in range(count))
+    assert client.call(BATCH, send_ext("T"), body).code == 0
+    records = running.stored("T")
+    assert [r.raw_properties for r in records] == [b"k\x01v\0\x02"] * count
+    assert records[0].properties == {"k": "v\0"}
+    longest = encode_batch([BatchItem(0, b"body", b"k\x01".ljust(32_767, b"\0"))])
+    assert client.call(BATCH, send_ext("T"), longest).code == ResponseCode.MESSAGE_ILLEGAL
+
+
 def good(count: int = 3) -> bytes:
     return batch_of(*[b"body %d" % n for n in range(count)])
 
