@@ -11,6 +11,7 @@ import os
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -101,7 +102,7 @@ def write_rows(target: Target, batches: Iterable[Any]) -> list[LakeFile]:
                 if file is None:
                     file = files[key] = _open(target, directory, key, part.schema)
                 file.add(part, low, high)
-        return [_close(target.lake, file) for file in files.values()]
+        return _close(target.lake, files.values())
     except OSError as exc:
         raise CannotWriteLake(f"cannot write below {directory}: {exc.strerror or exc}") from exc
     finally:
@@ -208,12 +209,26 @@ def _without_views(schema: Any) -> Any:
     )
 
 
-def _close(lake: str, file: _Open) -> LakeFile:
-    file.flush()
-    file.writer.close()
-    size = synced_size(file.staged)
-    staged = str(file.staged.relative_to(lake))
-    return LakeFile(file.path, file.rows, size, file.topic, file.low, file.high, staged)
+def _close(lake: str, files: Iterable[_Open]) -> list[LakeFile]:
+    """Write what is still to be written, and have it all on disk: the disk takes one file, the next is encoded."""
+    with ThreadPoolExecutor(1, "ropewalk-sync") as disk:
+        sizes = []
+        for file in files:
+            file.flush()
+            file.writer.close()
+            sizes.append((file, disk.submit(synced_size, file.staged)))
+        return [
+            LakeFile(
+                file.path,
+                file.rows,
+                size.result(),
+                file.topic,
+                file.low,
+                file.high,
+                str(file.staged.relative_to(lake)),
+            )
+            for file, size in sizes
+        ]
 
 
 def synced_size(path: Path) -> int:

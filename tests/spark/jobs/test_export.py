@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -193,6 +194,47 @@ def test_an_export_that_dies_at_any_step_of_a_commit_goes_on(
             except Crash:
                 continue
     run(store, lake, max_per_batch=150)
+    assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
+
+
+def test_files_are_whole_on_disk_before_they_get_their_names(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[int, int] = {}
+    named: list[str] = []
+    replace_file = os.replace
+
+    def fsync(fd: int) -> None:
+        found = os.fstat(fd)
+        synced[found.st_ino] = found.st_size
+
+    def checked(source: Any, target: Any) -> None:
+        found = os.stat(source)
+        assert synced.get(found.st_ino) == found.st_size > 0
+        named.append(str(target))
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", checked)
+    done = run(store, tmp_path / "lake")
+    assert len(named) == len(done.files) > 10
+
+
+def test_a_full_disk_is_told_and_nothing_counts(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+
+    def full(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".parquet"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(TaskFailed, match=r"cannot write below .*No space left"):
+            run(store, lake)
+    assert read_lake(str(lake)).rows == 0 and rows_of(lake) == []
+    run(store, lake)
     assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
 
 
