@@ -159,9 +159,11 @@ def until_acknowledged(address: str, topic: str = "warm-up") -> None:
 
 def difference(one: Path, other: Path) -> str:
     """How two logs differ; "" if they have the same files with the same bytes in them."""
-    left, right = sorted(one.iterdir()), sorted(other.iterdir())
-    # A spare segment that nobody has begun is no difference.
-    data = [{path.name: path.read_bytes() for path in paths} for paths in (left, right)]
+    try:
+        # A spare segment that nobody has begun is no difference.
+        data = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (one, other)]
+    except FileNotFoundError as gone:  # who starts has not made its folder yet, or gives a file its name
+        return f"{gone.filename} is not there"
     for name in sorted(data[0].keys() | data[1].keys()):
         first, second = (found.get(name, b"").rstrip(b"\0") for found in data)
         if first != second:
