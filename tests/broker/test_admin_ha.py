@@ -31,6 +31,7 @@ from ha.hello import (
 from ha.metadata import Seen, SyncAnswer, SyncAsk
 from ha.roles import Terms
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
 from store.disk import Disk
 from tests.broker.harness import Client, InProcess, config_of, send_ext, without_fsync
@@ -325,6 +326,59 @@ def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
         assert [record.body for record in process.stored("T")] == [b"one", b"two"]
         epochs = json.loads((tmp_path / "ropewalk" / "epochs.json").read_text())["epochs"]
         assert epochs == [[4, process.stored("T")[1].offset]]
+
+
+def test_a_record_that_is_not_all_there_is_no_part_of_what_a_slave_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its bytes it would be promoted before a slave that has as many records, and its reign begin inside one."""
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path / "master")) as master:
+        assert [master.connect().send("T", body).code for body in (b"one", b"two")] == [0, 0]
+        log = master.broker.store.log
+        data, whole = bytes(log.segments[0].map[: log.end_offset]), master.stored("T")[1].offset
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        client, stream = process.connect(), process.broker.replication.client
+        assert stream is not None
+        stream.opened(FakeHaLink(("10.0.0.1", 10912)))
+        stream.begin()
+
+        def come() -> bool:
+            if not stream.follower.end:
+                stream.receive(encode_header(0, len(data) - 9) + data[:-9])
+            process.tick()
+            return stream.follower.end == len(data) - 9
+
+        process.until(come)
+        assert standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([]))).end == whole
+        accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+        assert accepted.end == whole
+        led = standing(ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4)))
+        assert led.end == whole and led.log_epoch == 0
+        assert client.send("T", b"three").code == 0
+        assert [record.body for record in process.stored("T")] == [b"one", b"three"]
+        epochs = json.loads((tmp_path / "slave" / "ropewalk" / "epochs.json").read_text())["epochs"]
+        assert epochs == [[4, whole]]
+
+
+def test_a_master_with_slaves_looks_for_a_newer_one_before_it_takes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    with InProcess(config) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config) as process:
+        client, member = process.connect(), process.broker.member
+        refused = client.send("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "another broker became master" in (refused.remark or "")
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "there was none"
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 1))
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "a promise is another matter"
 
 
 def test_a_deposed_master_registers_as_a_slave_before_it_takes_anything_of_the_new_one(

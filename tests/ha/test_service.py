@@ -81,6 +81,10 @@ def test_who_said_hello_counts_once_with_its_newest_connection() -> None:
     assert world.service.counted() == [second]
     first.closed()
     assert world.service.counted() == [second], "its later close touches nothing"
+    world.service.identify(("10.0.0.7", 3), Replica(2, "10.0.0.7:10931"))
+    world.slave(500, "10.0.0.7", 3).closed()
+    world.slave(500, "10.0.0.7", 3)
+    assert world.service.counted() == [second], "whoever has its port next is somebody else"
 
 
 def test_the_registration_of_one_who_said_hello_vouches_for_no_one_else_of_that_address() -> None:

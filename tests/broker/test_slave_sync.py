@@ -1,0 +1,156 @@
+"""What a slave says to its master and believes of it: the questions and answers themselves, without a network."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+import trio
+
+from broker.serve import Connection, Shell
+from broker.slave_sync import NotSame, Peer, SlaveSync
+from ha.hello import Hello, Welcome, encode
+from ha.metadata import Seen, SyncAnswer, SyncAsk
+from ha.roles import SLAVE, SYNC_MASTER, Terms
+from store.disk import Disk
+from tests.broker.harness import InProcess, config_of, without_fsync
+
+MASTER = "10.0.0.1:10911"
+TERMS = Terms(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
+
+
+class Master:
+    """The other end of a connection on the remoting port: it keeps what it is asked, and says what it was told to."""
+
+    def __init__(self, answer: msgspec.Struct, then: Callable[[], None] = lambda: None) -> None:
+        self.asked: list[msgspec.Struct] = []
+        self._answer = answer
+        self._then = then
+
+    async def ask(self, code: int, message: msgspec.Struct, timeout_s: float = 0.0) -> bytes:
+        self.asked.append(message)
+        self._then()
+        return encode(self._answer)
+
+
+class Wire:
+    """A shell without sockets, and a connection on the HA port."""
+
+    local = ("127.0.0.1", 40_001)
+
+    def flush(self) -> None:
+        pass
+
+
+class NoRoom(Disk):
+    full = False
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace_file(path, data)
+
+
+@pytest.fixture
+def disk() -> NoRoom:
+    return NoRoom()
+
+
+@pytest.fixture
+def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: NoRoom) -> Iterator[InProcess]:
+    without_fsync(monkeypatch)
+    monkeypatch.setattr("broker.ha_member._ROOM_AGAIN_S", 0.01)
+    config = config_of(tmp_path, brokerRole=SLAVE, brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config, disk) as running:
+        yield running
+
+
+def follow(slave: InProcess, epoch: int) -> None:
+    """Have it on disk that this is a slave of the master of this epoch."""
+    done: list[bool] = []
+    member = slave.broker.member
+    member.carry_out(member.core.follow(epoch, 1, MASTER, TERMS), lambda: done.append(True))
+    slave.until(lambda: bool(done))
+
+
+def run(slave: InProcess, work: Callable[[SlaveSync], Awaitable[None]]) -> None:
+    """Do something of a slave's tasks, while its turns go on."""
+
+    async def both() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def turns() -> None:
+                while True:
+                    slave.turn()
+                    await trio.sleep(0.001)
+
+            nursery.start_soon(turns)
+            await work(SlaveSync(slave.broker, cast(Shell, Wire())))
+            nursery.cancel_scope.cancel()
+
+    trio.run(both)
+
+
+def hello(slave: InProcess, master: Master) -> None:
+    run(slave, lambda sync: sync._hello(cast(Peer, master), MASTER, cast(Connection, Wire())))
+
+
+def test_a_slave_says_who_it_is_and_has_the_terms_on_disk_before_it_goes_on(slave: InProcess) -> None:
+    master = Master(Welcome(0, 0, 0, [], [], TERMS))
+    hello(slave, master)
+    (said,) = master.asked
+    assert isinstance(said, Hello)
+    assert (said.broker_id, said.socket, said.terms_version) == (1, "127.0.0.1:40001", 0)
+    assert slave.broker.member.on_disk.terms == TERMS
+
+
+def test_a_master_below_the_epoch_that_was_accepted_is_not_followed(slave: InProcess) -> None:
+    follow(slave, 5)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        hello(slave, Master(Welcome(4, 0, 0, [], [], msgspec.structs.replace(TERMS, version=9))))
+    assert caught.group_contains(NotSame, match="reigns in epoch 4, and 5 is accepted here")
+    assert slave.broker.member.record.terms == TERMS
+
+
+def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: InProcess) -> None:
+    async def begin(sync: SlaveSync) -> None:
+        sync._begin_with_stock(MASTER)
+
+    run(slave, begin)
+    follow(slave, 5)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(slave, begin)
+    assert caught.group_contains(NotSame, match="epoch 5 was accepted here")
+
+
+def test_what_an_older_master_says_of_topics_and_terms_is_not_taken(slave: InProcess) -> None:
+    follow(slave, 5)
+    newer = msgspec.structs.replace(TERMS, version=9, slaves={})
+    old = Master(SyncAnswer(4, Seen("run"), 700, 700, 1, newer))
+    run(slave, lambda sync: sync._sync(cast(Peer, old), MASTER))
+    member = slave.broker.member
+    assert len(old.asked) == 1 and member.heard is None and member.record.terms == TERMS
+
+
+def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, disk: NoRoom) -> None:
+    """It would count a slave that this one has forgotten after a crash: too few answers would do then."""
+    follow(slave, 5)
+    disk.full = True
+    newer = msgspec.structs.replace(TERMS, version=9)
+
+    def enough() -> None:
+        member = slave.broker.member
+        if len(master.asked) == 3:
+            disk.full = False
+        if member.on_disk.terms == newer and master.asked[-1].terms_version == 9:  # type: ignore[attr-defined]
+            member.core.follow(6, 1, "10.0.0.9:10911")  # which ends the conversation
+
+    master = Master(SyncAnswer(5, Seen("run"), 0, 0, 1, newer), enough)
+    run(slave, lambda sync: sync._sync(cast(Peer, master), MASTER))
+    told = [each.terms_version for each in master.asked if isinstance(each, SyncAsk)]
+    assert told[:3] == [3, 3, 3] and told[-1] == 9
