@@ -22,6 +22,7 @@ from ha.promotion import Kind
 from ha.roles import SLAVE
 from ropewalk.client.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.blocking_admin import Admin
+from ropewalk.client.core import Unreachable
 from ropewalk.errors import RopewalkError
 from tools import ha_operator
 from tools.admin_base import (
@@ -294,7 +295,10 @@ def demote(
 
 
 def _group_of(admin: Admin, members: Members, address: str) -> Group:
-    standing = members.look(address)
+    try:
+        standing = members.look(address)
+    except Unreachable as exc:
+        raise HandoverFailed(f"{exc}. Only a member that answers can be given another role") from exc
     return ha_operator.find_group(admin, members, standing.broker_name)
 
 

@@ -130,7 +130,7 @@ def run(
             rate=rate,
             body_size=body_size,
             settings=parse_pairs(settings or (), "--set"),
-            command=shlex.split(command) if command else None,
+            command=_words(command) if command else None,
             keep=keep,
             seed=seed,
         )
@@ -139,6 +139,13 @@ def run(
         if report is not None:
             _check_writable(report)
         raise typer.Exit(_run_all(chosen, options, report, live, as_json=as_json))
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as exc:
+        raise UsageError(f"--ropewalk {command!r} is no command: {exc}") from exc
 
 
 def _choose(names: Sequence[str]) -> list[Drill]:

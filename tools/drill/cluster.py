@@ -94,22 +94,25 @@ class Process:
         return None if self._child is None else self._child.poll()
 
     def launch(self) -> None:
-        """Start it, and do not wait."""
+        """Start it, and do not wait. Raises `CannotRun` for a command that is none."""
         assert not self.running, f"{self.name} is running already"
         self.starts += 1
         with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
             # From the main thread, and so from the one that lives as long as the drill: the kernel's promise to end
             # the child is tied to the thread that made it.
-            self._child = subprocess.Popen(
-                self.command,
-                cwd=self.folder,
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                process_group=0,  # a Ctrl-C of the terminal is the drill's alone
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of a library that is loaded already
-            )
+            try:
+                self._child = subprocess.Popen(
+                    self.command,
+                    cwd=self.folder,
+                    env=dict(self.environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    process_group=0,  # a Ctrl-C of the terminal is the drill's alone
+                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of a library that is loaded already
+                )
+            except OSError as exc:
+                raise CannotRun(f"cannot run {self.command[0]}: {exc.strerror or exc}") from exc
 
     async def start(self) -> None:
         """Start it and wait until it says that it is ready. Raises `Ended` with its own words if it does not."""

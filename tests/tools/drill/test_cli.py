@@ -12,6 +12,11 @@ from tools.drill.drills import DRILLS
         (["no-such-drill"], "there is no drill 'no-such-drill'; there are: kill-restart, kill-master"),
         (["kill-restart", "--report", "/no/such/folder/x.html"], "cannot write /no/such/folder/x.html"),
         (["kill-restart", "--set", "flushDiskType"], "is not name=value"),
+        (
+            ["switch", "--ropewalk", "/no/such/ropewalk"],
+            "no verdict: cannot run /no/such/ropewalk: No such file",
+        ),
+        (["switch", "--ropewalk", "ropewalk 'x"], "is no command: No closing quotation"),
         (["switch", "--broker", "a"], "give its name server with --name-server"),
         (["kill-master", "-n", "127.0.0.1:1", "--yes"], "there are only switch, failover; not kill-master"),
         (["all", "-n", "127.0.0.1:1", "--yes"], "on a live group there are only"),
