@@ -109,8 +109,8 @@ def take_digests(tasks: Tasks, path: str) -> Digests:
 
 
 def _look(tasks: Tasks, path: str) -> tuple[StoreFiles, tuple[Block, ...], int]:
-    (store,) = tasks.run(open_store, [path], "listing")
-    (safe,) = tasks.run(readable_end, [path], "listing")
+    store = tasks.run_near(open_store, path, "listing")
+    safe = tasks.run_near(readable_end, path, "listing")
     found = walk(tasks, store)
     end = min(found.end, safe)
     return store, tuple((base, min(stop, end)) for base, stop in found.filled if base < end), end

@@ -111,7 +111,7 @@ class StoreSource:
         }  # fmt: skip
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        ((store, end),) = tasks.run(_open_for_export, [self.path], "listing")
+        store, end = tasks.run_near(_open_for_export, self.path, "listing")
         start = store.min_offset if position is None else int(position["log"])
         if start < store.min_offset:
             raise DataLoss(

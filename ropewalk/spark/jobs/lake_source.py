@@ -47,7 +47,7 @@ class LakeSource:
         }  # fmt: skip
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        (state,) = tasks.run(read_lake, [self.path], "reading the manifest")
+        state = tasks.run_near(read_lake, self.path, "reading the manifest")
         if not state.batches:
             raise LakeMismatch(f"{self.path} is no lake, or holds no batch yet")
         start = stop = 0 if position is None else int(position["files"])

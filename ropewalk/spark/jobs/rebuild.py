@@ -74,13 +74,13 @@ def rebuild(tasks: Tasks, options: RebuildOptions) -> Rebuilt:
     if unknown:
         raise CannotRebuild(f"cannot rebuild {unknown[0]!r}: it is consumequeue, index, or both")
     delays_ms = parse_delays(options.delays)
-    (store,) = tasks.run(open_store, [options.store], "listing")
+    store = tasks.run_near(open_store, options.store, "listing")
     out = Path(options.out)
     if Path(options.store).resolve() in (out.resolve(), *out.resolve().parents):
         raise CannotRebuild(
             f"{out} lies in {options.store}, and a rebuild never writes into the store that it reads"
         )
-    tasks.run(check_new, [options.out], "making room")
+    tasks.run_near(check_new, options.out, "making room")
     done = Rebuilt(walk(tasks, store, piece_size=options.piece_size))
     if "consumequeue" in options.what:
         file_size = options.queue_file_size or store.queue_file_size

@@ -132,7 +132,7 @@ def verify_queues(
     tasks: Tasks, store: StoreFiles, out: str, topics: Sequence[str], built: Sequence[QueueBuilt]
 ) -> tuple[int, list[tuple[str, str]]]:
     """Compare what was built with the store's own: files compared, and what differs in which way."""
-    (listed,) = tasks.run(queue_directories, [store], "listing queues")
+    listed = tasks.run_near(queue_directories, store, "listing queues")
     first = {(each.topic, each.queue_id): each.first for each in built}
     everything = sorted(
         {*first, *((topic, queue) for topic, queue in listed if not topics or topic in topics)}

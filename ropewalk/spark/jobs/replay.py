@@ -140,11 +140,11 @@ def replay(
     identity = source.identity() | options.identity()
     journal = Journal()
     if options.journal is not None:
-        (journal,) = tasks.run(_open_journal, [(options.journal, identity)], "opening the journal")
+        journal = tasks.run_near(_open_journal, (options.journal, identity), "opening the journal")
     done = Replayed(resumed=journal.begun is not None, rows_before=journal.rows)
     # The topic may be of the very broker whose store is read, which then grows as it is read.
     stop = (
-        tasks.run(readable_end, [source.path], "looking at the store")[0]
+        tasks.run_near(readable_end, source.path, "looking at the store")
         if isinstance(source, StoreSource)
         else None
     )
@@ -297,7 +297,7 @@ class Bucket:
 
 def _note(tasks: Tasks, options: ReplayOptions, identity: dict[str, Any], journal: Journal) -> None:
     if options.journal is not None:
-        tasks.run(_write_journal, [(options.journal, identity, journal)], "noting how far it came")
+        tasks.run_near(_write_journal, (options.journal, identity, journal), "noting how far it came")
 
 
 def _open_journal(work: tuple[str, dict[str, Any]]) -> Journal:
