@@ -28,7 +28,7 @@ import pyarrow as pa
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, decode_record
 from ropewalk.spark.columns import Plan, build_batch
-from ropewalk.spark.headers import Buffer, Headers, Ints, read_headers, same_sizes
+from ropewalk.spark.headers import Buffer, Headers, Ints, as_array, read_headers, same_sizes
 from ropewalk.spark.inner_batch import has_inner_batches, unwrap
 from ropewalk.spark.schema import Selection
 
@@ -242,6 +242,7 @@ class SegmentDecoder:
     def _walk_records(self) -> tuple[Ints, int, Ended | None]:
         """Positions of the next records by their sizes alone; where that leads; None if it can go on from there."""
         found: list[int] = []
+        before: list[Ints] = []
         append = found.append
         unpack = _SIZE.unpack_from
         buffer, position = self.buffer, self.position
@@ -264,32 +265,33 @@ class SegmentDecoder:
             else:
                 left -= steps
                 equal = same_sizes(buffer, found, position, min(left, -((position - bound) // size)))
-                found += range(position, position + equal * size, size)
+                before += (as_array(found), np.arange(position, position + equal * size, size))
+                found.clear()
                 position += equal * size
                 left -= equal
                 continue
             break
-        starts = np.array(found, np.int64)
-        if not found:
+        starts = np.concatenate((*before, as_array(found)))
+        if not len(starts):
             return starts, position, self._at_the_end(position)
         magics = np.ndarray((length - 7,), ">u4", buffer, 4, (1,))[starts]
         others = np.flatnonzero((magics != MAGIC_V1) & (magics != MAGIC_V2))
         if len(others):
             first = int(others[0])
             reason = Ended.BLANK if magics[first] == MAGIC_BLANK else Ended.DAMAGE
-            return starts[:first], found[first], reason
+            return starts[:first], int(starts[first]), reason
         if size < RECORD_SIZE_MIN:
-            return starts[:-1], found[-1], Ended.DAMAGE
+            return starts[:-1], int(starts[-1]), Ended.DAMAGE
         if position > length:
             short = position <= self.file_size
-            return starts[:-1], found[-1], Ended.SHORT if short else Ended.DAMAGE
+            return starts[:-1], int(starts[-1]), Ended.SHORT if short else Ended.DAMAGE
         return starts, position, self._at_the_end(position) if position >= end else None
 
     def _walk_entries(self) -> tuple[Ints, int, Ended | None]:
         """The same over DLedger entries: positions of the records in them, and the end of the last entry."""
         found: list[int] = []
         position, why = self._step_over_entries(found)
-        return np.array(found, np.int64), position, why
+        return as_array(found), position, why
 
     def _step_over_entries(self, found: list[int]) -> tuple[int, Ended | None]:
         buffer, position = self.buffer, self.position

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.record import MAGIC_V1, MAGIC_V2
 
-__all__ = ["Buffer", "Headers", "Ints", "read_headers", "same_sizes"]
+__all__ = ["Buffer", "Headers", "Ints", "as_array", "read_headers", "same_sizes"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -190,6 +190,11 @@ def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> He
         valid,
         has_wide_hosts,
     )
+
+
+def as_array(numbers: list[int]) -> Ints:
+    """The same as an array, in half the time of `numpy.array`, which looks at each for its type."""
+    return np.fromiter(numbers, np.int64, len(numbers))
 
 
 def same_sizes(buffer: Buffer, found: list[int], position: int, most: int) -> int:

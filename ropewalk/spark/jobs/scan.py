@@ -34,7 +34,7 @@ from ropewalk.format.record import (
     crc_property,
     decode_record,
 )
-from ropewalk.spark.headers import same_sizes
+from ropewalk.spark.headers import as_array, same_sizes
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -217,11 +217,11 @@ def _chain(window: Window, position: int, last: int, most: int) -> tuple[Ints, i
     somewhere, and is cut off together with what it led to.
     """
     found: list[int] = []
-    asked = _STEPS
+    before: list[Ints] = []
     append, unpack = found.append, _SIZE.unpack_from
     data, end = window.data, window.segment_end - window.start
     room = len(data)
-    while position < last and len(found) < most:
+    while position < last and most > len(found):
         if position + RECORD_SIZE_MIN > room:
             if not window.need(position + RECORD_SIZE_MIN):
                 break
@@ -236,15 +236,16 @@ def _chain(window: Window, position: int, last: int, most: int) -> tuple[Ints, i
             data, room = window.data, len(window.data)
         append(position)
         position = following
-        if len(found) >= asked:
+        if len(found) >= _STEPS:
             # Whole ones, that begin in this piece.
             whole = min((min(room, end) - position) // size, -((position - last) // size))
             equal = same_sizes(data, found, position, min(whole, most - len(found)))
-            found += range(position, position + equal * size, size)
+            before += (as_array(found), np.arange(position, position + equal * size, size))
+            most -= len(found) + equal
+            found.clear()
             position += equal * size
-            asked = len(found) + _STEPS
-    at = np.array(found, np.int64)
-    if not found:
+    at = np.concatenate((*before, as_array(found)))
+    if not len(at):
         return at, position
     magics = np.ndarray((len(data) - 7,), ">u4", data, 4, (1,))[at]
     places = np.ndarray((len(data) - 35,), ">i8", data, 28, (1,))[at]
@@ -252,7 +253,7 @@ def _chain(window: Window, position: int, last: int, most: int) -> tuple[Ints, i
     if right.all():
         return at, position
     first = int(np.argmin(right))
-    return at[:first], found[first]
+    return at[:first], int(at[first])
 
 
 def _sight(window: Window, position: int) -> Stop:
