@@ -15,6 +15,8 @@ from broker.clients import BROADCASTING, ClientRegistry
 from broker.groups import GroupTable, SubscriptionGroupConfig
 from broker.offsets import OffsetTable
 from broker.pull_hold import HeldPull, PullHold
+from broker.pull_shape import PullShapes
+from broker.rpc_times import SUCCESS
 from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.subscription import SubscriptionData, SubscriptionParseError
@@ -120,9 +122,7 @@ class PullProcessor:
         self._offsets.note_pull(group, topic, queue_id, header.queue_offset)
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
-        max_bytes = (
-            _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
-        )
+        max_bytes = _bytes_max(header)
         if wish.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
@@ -148,6 +148,46 @@ class PullProcessor:
             )
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
+
+    def take(self, session: Session, payload: bytes) -> bool:
+        """Answer a pull whose header this client has sent before but for its numbers. HOT.
+
+        False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
+        A test has both answer the same requests, and compares what they send.
+        """
+        shapes = session.pulls
+        if shapes is None:
+            shapes = session.pulls = PullShapes()
+        found = shapes.find(payload)
+        if found is None:
+            return False
+        shape, (queue_id, offset, commit_offset, opaque) = found
+        if self.is_slave or self._rules.slave_reads or self._offsets.resets or session.link.congested:
+            return False
+        header = shape.header
+        group, topic = header.consumer_group, header.topic
+        try:
+            config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
+            wish = shape.wish or self._known_wish(group, topic, header, config.consume_broadcast_enable)
+        except _Refused:
+            return False
+        if wish.expression_type != "TAG" or not wish.wants_all:
+            return False
+        queue = self._store.queue(topic, queue_id)
+        result = self._reader.get_warm(queue, offset, header.max_msg_nums, _bytes_max(header))
+        if result is None:
+            return False
+        if shape.commits:
+            try:
+                self._offsets.commit(group, topic, queue_id, commit_offset)
+            except ValueError:
+                return False
+        self._offsets.note_pull(group, topic, queue_id, offset)
+        self._statistics.got(topic, group, self._store.now, result.count, result.size)
+        times = self._statistics.rpc
+        times.add(RequestCode.PULL_MESSAGE, 0, times.look() - session.read_at, 1, False, SUCCESS)
+        _send_found(session, result, 0, opaque)
+        return True
 
     def _admit(
         self, group: str, topic: str, queue_id: int, code: int, closed: str | None
@@ -196,34 +236,7 @@ class PullProcessor:
             except SubscriptionParseError as exc:
                 raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
-            info = self._clients.consumer_group(group)
-            if info is None:
-                raise _Refused(
-                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                    f"the consumer group {group} is not online on this broker",
-                )
-            if info.message_model == BROADCASTING and not broadcast_allowed:
-                raise _Refused(
-                    ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4
-                )
-            if self._groups.read_forbidden(group, topic):
-                raise _Refused(
-                    ResponseCode.NO_PERMISSION,
-                    f"the consumer group {group} is forbidden for topic {topic}",
-                    5,
-                )
-            known = info.subscriptions.get(topic)
-            if known is None:
-                raise _Refused(
-                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                    f"the consumer group {group} does not subscribe to {topic}",
-                )
-            if known.version < (header.sub_version or 0):
-                raise _Refused(
-                    ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                    f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
-                )
-            wish = known
+            wish = self._known_wish(group, topic, header, broadcast_allowed)
         if wish.expression_type != "TAG":
             raise _Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -231,6 +244,37 @@ class PullProcessor:
                 "(enablePropertyFilter is false)",
             )
         return wish
+
+    def _known_wish(
+        self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
+    ) -> SubscriptionData:
+        """What the group's heartbeats say. Raises `_Refused`."""
+        info = self._clients.consumer_group(group)
+        if info is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer group {group} is not online on this broker",
+            )
+        if info.message_model == BROADCASTING and not broadcast_allowed:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4)
+        if self._groups.read_forbidden(group, topic):
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group {group} is forbidden for topic {topic}",
+                5,
+            )
+        known = info.subscriptions.get(topic)
+        if known is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer group {group} does not subscribe to {topic}",
+            )
+        if known.version < (header.sub_version or 0):
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
+            )
+        return known
 
     # -- reading and waiting -------------------------------------------------------------------------
 
@@ -328,21 +372,8 @@ class PullProcessor:
         code, suggested = self._place(group, offset, result)
         if not session.owes_now(request, code, has_waited):
             return
-        send = session.link.send
         if found and request.serialize_type == JSON:
-            header = _FOUND % (
-                result.max_offset,
-                result.min_offset,
-                result.next_offset,
-                suggested,
-                request.opaque,
-            )
-            head = _PREFIX.pack(4 + len(header) + result.size, len(header)) + header
-            if result.size < VIEW_MIN or len(result.records) > 1:
-                send(b"".join((head, *result.records)))
-            else:
-                send(head)
-                send(result.records[0])
+            _send_found(session, result, suggested, request.opaque)
             return
         answer = Command(
             code=code,
@@ -358,7 +389,7 @@ class PullProcessor:
             remark=result.status.value,
             serialize_type=request.serialize_type,
         )
-        send(encode_frame(answer))
+        session.link.send(encode_frame(answer))
 
     def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
         """The response code, and the id of the broker that the consumer should ask next.
@@ -399,6 +430,23 @@ class PullProcessor:
         session.answer(
             request, code, remark, {"forbiddenType": str(forbidden_type)} if forbidden_type else None
         )
+
+
+def _bytes_max(header: PullMessageHeader) -> int:
+    """The most bytes of records that the answer to a pull may have."""
+    return _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
+
+
+def _send_found(session: Session, result: GetResult, suggested: int, opaque: int) -> None:
+    """The answer in JSON with what was found. HOT."""
+    header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, suggested, opaque)
+    head = _PREFIX.pack(4 + len(header) + result.size, len(header)) + header
+    send = session.link.send
+    if result.size < VIEW_MIN or len(result.records) > 1:
+        send(b"".join((head, *result.records)))
+    else:
+        send(head)
+        send(result.records[0])
 
 
 class _Refused(Exception):

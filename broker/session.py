@@ -39,6 +39,7 @@ from ropewalk.format.remoting import (
 
 if TYPE_CHECKING:
     from broker.pull_hold import HeldPull
+    from broker.pull_shape import PullShapes
     from broker.send_shape import Shapes
 
 log = structlog.get_logger("broker.session")
@@ -48,6 +49,7 @@ _H = TypeVar("_H", bound=Struct)
 RUN_MAX = 256
 """Requests that a run takes at most, before what it answered leaves."""
 _RUN_MIN = 16
+_PULL = b'{"code":11,'
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
 _FEW = 16
@@ -163,12 +165,16 @@ class Handlers:
         self.hot: dict[int, _Hot] = {}
         self.run: Callable[[Session, list[bytes], int, int], int] | None = None
         """Takes the run of requests of one kind from one index up to another, and returns the index behind it."""
+        self.pulls: Callable[[Session, bytes], bool] | None = None
+        """Takes a plain pull that is like an earlier one of its client, or leaves it (False) to `hot`."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
 
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
         rest = Handlers(self.times)
         rest.run = self.run
+        if RequestCode.PULL_MESSAGE not in codes:
+            rest.pulls = self.pulls
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
         rest.cold = {code: handler for code, handler in self.cold.items() if code not in codes}
         return rest
@@ -214,6 +220,7 @@ class Session:
         "is_open",
         "kinds",
         "link",
+        "pulls",
         "put_off",
         "read_at",
         "ready",
@@ -250,6 +257,8 @@ class Session:
         """Whether sends of this session are appended only when the turn ends (`broker.send_run`)."""
         self.shapes: Shapes | None = None
         """What `broker.send` has learned of this client's headers."""
+        self.pulls: PullShapes | None = None
+        """And `broker.pull`."""
         self._handlers = handlers
         self._times = handlers.times
         self._on_closed = on_closed
@@ -329,9 +338,17 @@ class Session:
 
         One read can hold hundreds of pulls, each with an answer a thousand times its size.
         """
-        run, link = self._handlers.run, self.link
+        run, pulls, link = self._handlers.run, self._handlers.pulls, self.link
         index, count = 0, len(payloads)
         while index < count:
+            if (
+                pulls is not None
+                and payloads[index].startswith(_PULL, 4)
+                and not self.put_off
+                and pulls(self, payloads[index])
+            ):
+                index += 1
+                continue
             if run is not None:
                 left = count - index
                 if left >= 2 * _RUN_MIN and link.alone:
