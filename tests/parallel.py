@@ -53,6 +53,8 @@ COMPUTING: tuple[str, ...] = (
     "tests/ropewalk/format/",
     "tests/sim/",
     "tests/store/test_damage.py",
+    "tests/store/test_sightings.py",
+    "tests/test_layers.py",
 )
 """What the worker behind the others is for: nothing in these waits, and nothing looks at a clock."""
 

@@ -33,7 +33,7 @@ BUGS = (
 def test_the_simulation_finds_the_bug(name: str) -> None:
     command = [sys.executable, "-m", "tests.sim", "--seeds", str(SEEDS), "--bug", name]
     done = subprocess.run(
-        command, env=checkout_environment(), capture_output=True, text=True, timeout=300, check=False
+        command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )
     print(f"patch {name}: {done.stdout.strip()}")  # patch, seed and seconds, for the log of a run with -s
     assert done.returncode == 1, done.stdout + done.stderr
