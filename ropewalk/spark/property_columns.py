@@ -13,7 +13,7 @@ time, and where it is so no name needs to be looked up: twice as fast as the gen
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = ["Pairs", "as_text", "cut_pairs", "is_one_of", "ranges_of", "views_of"
 
 Octets = npt.NDArray[np.uint8]
 _INLINE_MAX: Final = 12
+_ROWS_STEP: Final = 256
 
 
 class Pairs:
@@ -84,15 +85,12 @@ class Pairs:
         return pa.array(bounds.astype(np.int32))
 
     def name_column(self) -> pa.Array:
-        names = as_text(pa.array(self.names, pa.binary()))
         if self._rows is not None:
-            return names.take(pa.array(self._codes))
-        parts = [name.encode() for name in names.to_pylist()]
-        ends = np.cumsum([len(part) for part in parts])
-        bounds = np.zeros(self.row_count * len(parts) + 1, np.int32)
-        bounds[1:] = (np.arange(self.row_count)[:, None] * ends[-1] + ends).ravel()
-        data = pa.py_buffer(b"".join(parts) * self.row_count)
-        return pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), data])
+            return as_text(pa.array(self.names, pa.binary())).take(pa.array(self._codes))
+        # Some more than these rows need, which is the same for nearly every piece of a log.
+        rows = -(-self.row_count // _ROWS_STEP) * _ROWS_STEP
+        bounds, data = _repeated(tuple(self.names), rows)
+        return pa.Array.from_buffers(pa.string(), self.row_count * len(self.names), [None, bounds, data])
 
     def as_map(self) -> pa.Array:
         """One map of strings for each text."""
@@ -107,6 +105,16 @@ class Pairs:
         return pa.ListArray.from_arrays(
             self.offsets(), entries, type=pa.list_(pa.field("element", pa.struct(fields)))
         )
+
+
+@lru_cache(maxsize=4)
+def _repeated(names: tuple[bytes, ...], rows: int) -> tuple[pa.Buffer, pa.Buffer]:
+    """The names as strings, all of them for every row: where each begins, and the text."""
+    parts = [name.encode() for name in as_text(pa.array(names, pa.binary())).to_pylist()]
+    ends = np.cumsum([len(part) for part in parts])
+    bounds = np.zeros(rows * len(parts) + 1, np.int32)
+    bounds[1:] = (np.arange(rows)[:, None] * ends[-1] + ends).ravel()
+    return pa.py_buffer(bounds), pa.py_buffer(b"".join(parts) * rows)
 
 
 def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints, order: Ints | None = None) -> pa.Array:

@@ -211,6 +211,27 @@ def test_property_texts_are_cut_as_the_plain_parser_cuts_them(texts: list[bytes]
     assert found == [parse_properties(text) for text in texts]
 
 
+def test_texts_of_the_same_names_are_cut_alike_however_many_there_are() -> None:
+    selection = chosen_columns(columns=("properties", "headers"))
+    for names in (b"ab", b"ba", "ö".encode()):
+        for count in (1, 300, 256, 2, 257):
+            texts = [
+                b"".join(b"%c\x01%d\x02" % (name, number) for name in names) if names.isascii()
+                else b"%s\x01%d\x02" % (names, number)
+                for number in range(count)
+            ]  # fmt: skip
+            data = log_of([{"properties": text} for text in texts])
+            decoded = decode(data, selection=selection)
+            for batch in decoded.batches:
+                batch.validate(full=True)
+            rows = rows_of(decoded)
+            expected = [parse_properties(text) for text in texts]
+            assert [dict(row["properties"]) for row in rows] == expected
+            assert [
+                {each["key"]: each["value"].decode() for each in row["headers"]} for row in rows
+            ] == expected
+
+
 def test_a_map_never_holds_a_name_twice() -> None:
     data = log_of([{"properties": b"a\x01one\x02b\x01x\x02a\x01two\x02"}])
     (row,) = rows_of(decode(data, selection=chosen_columns(columns=("properties",))))
