@@ -135,6 +135,12 @@ class HaMember:
             replication.follow()
         else:
             replication.lead(record.role, 1 + self.roll.required_acks)
+            if self.roll.required_acks > record.terms.required_acks:
+                log.warning(
+                    "slaves are waited for as before, until each of them has heard that fewer have to answer",
+                    slaves=record.terms.slaves,
+                    remedy="`ropewalk admin ha forget` strikes one off that will not come back",
+                )
             if self.core.is_fenced:
                 replication.fence = self._fenced()
             elif record.terms.slaves:
@@ -254,6 +260,7 @@ class HaMember:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
         self.roll.terms = outcome.record.terms
         self.roll.taken.pop(str(broker_id), None)
+        self._broker.replication.need(self.roll.required_acks)
         self.carry_out(outcome, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:

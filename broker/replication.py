@@ -125,16 +125,20 @@ class Replication:
         return self.role == SLAVE
 
     def lead(self, role: str, in_sync_replicas: int | None = None) -> None:
-        """Be a master from now on. A slave keeps what it has, up to its last whole record."""
+        """Be a master from now on. A slave keeps what it has, up to its last whole record.
+
+        `in_sync_replicas` is how many copies are waited for, whatever the role: a group that was a SYNC_MASTER's waits
+        until its slaves have heard that it is none any more.
+        """
         assert role in (ASYNC_MASTER, SYNC_MASTER)
         if self.client is not None:
             self.client.shutdown()
             self.client = None
             self.store.lead()
         self.role = role
-        if in_sync_replicas is not None:
-            self._in_sync_replicas = in_sync_replicas
-        needed = self._in_sync_replicas - 1 if role == SYNC_MASTER else 0
+        if in_sync_replicas is None:
+            in_sync_replicas = self._in_sync_replicas if role == SYNC_MASTER else 1
+        needed = in_sync_replicas - 1
         self.waits = needed > 0
         self.transfer = GroupTransfer(needed, self._slave_timeout, self.store.log.end_offset)
         self.service.begin()
@@ -227,10 +231,10 @@ class Replication:
             )
         elif self.fence is not None:
             self.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
-        elif self.role == SYNC_MASTER and (self.waits or self._min_in_sync > 1):
+        elif self.waits or (self.role == SYNC_MASTER and self._min_in_sync > 1):
             copies = 1 + sum(map(self.counts, self.service.in_sync()))
             self.available = copies > self.transfer.needed
-            if copies < self._min_in_sync:
+            if self.role == SYNC_MASTER and copies < self._min_in_sync:
                 self.refused = (
                     ResponseCode.SYSTEM_ERROR,
                     f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{copies} replicas are in sync, minInSyncReplicas is "
@@ -286,7 +290,7 @@ class Replication:
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        if self.role != ASYNC_MASTER or self.fence is not None or self.refused is not None:
+        if self.waits or self.role != ASYNC_MASTER or self.fence is not None or self.refused is not None:
             self._judge()
 
     def end_turn(self) -> None:
@@ -358,6 +362,7 @@ class Replication:
             shell.flush()
             return
         connection.patient = True
+        connection.borrower = stream.receive
         stream.link = connection
         client.opened(connection)
         try:

@@ -97,7 +97,10 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
         """A slave that will not come back is not counted on any more."""
         slaves = {name: address for name, address in self.slaves.items() if name != str(broker_id)}
         joined = {name: since for name, since in self.joined.items() if name in slaves}
-        return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves, joined=joined)
+        before = self.before if slaves else 0  # there is nobody left who could hear of anything
+        return msgspec.structs.replace(
+            self, version=self.version + 1, slaves=slaves, joined=joined, before=before
+        )
 
     def with_promise(self, role: str, in_sync_replicas: int) -> Terms:
         if (self.role, self.in_sync_replicas) == (role, in_sync_replicas):
@@ -107,7 +110,7 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
             role=role,
             in_sync_replicas=in_sync_replicas,
             version=self.version + 1,
-            before=max(self.before, self.required_acks),
+            before=max(self.before, self.required_acks) if self.slaves else 0,
         )
 
     def settled(self, known: int) -> Terms:

@@ -547,6 +547,22 @@ def test_a_master_that_forgot_takes_its_tables_back_and_deletes_nothing(process:
     assert not sync(client, told.seen, topics_version=same).wants_tables
 
 
+def test_a_slave_may_show_what_its_master_shows_and_no_more(process: InProcess) -> None:
+    producer, admin = process.connect(), process.connect()
+    connection = process.broker.replication.new_session(cast(Connection, FakeHaLink(("10.0.0.2", 1))))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    sync(admin, terms_version=process.broker.member.record.terms.version)
+    connection.receive((0).to_bytes(8, "big"))
+    producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    end = process.broker.store.log.end_offset
+    early = sync(admin)
+    assert (early.readable, early.end) == (0, end), "nobody has acknowledged it yet"
+    process.broker.begin_turn()
+    connection.receive(end.to_bytes(8, "big"))
+    process.broker.end_turn()
+    assert producer.answer().code == ResponseCode.SUCCESS and sync(admin).readable == end
+
+
 def test_a_large_table_travels_once_a_second_and_the_newest_then(process: InProcess) -> None:
     client = process.connect()
     ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
@@ -573,6 +589,43 @@ def test_a_promise_that_the_configuration_changed_is_on_disk_before_slaves_hear_
         process.settle()
     terms = json.loads((tmp_path / "ropewalk" / "role.json").read_text())["terms"]
     assert (terms["inSyncReplicas"], terms["version"]) == (2, 3)
+
+
+def test_who_was_a_sync_master_waits_until_its_slave_has_heard_that_it_is_none_or_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave would be promoted without force: by what it knows every acknowledged message is on it."""
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    config = config_of(tmp_path, brokerRole="ASYNC_MASTER")
+    with InProcess(config) as process:
+        process.broker.member.looked_around()
+        assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    with InProcess(config) as process:
+        client, member = process.connect(), process.broker.member
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "a new start settles nothing"
+        sync(client, terms_version=member.record.terms.version)
+        assert client.send("T").code == ResponseCode.SUCCESS
+    with InProcess(config) as process:
+        process.broker.member.looked_around()
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
+def test_with_its_only_slave_forgotten_a_master_that_needs_no_copy_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=1)) as process:
+        client = process.connect()
+        process.broker.member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        forgotten = ask(client, RequestCode.ROPEWALK_FORGET_SLAVE, epoch_ask(process, 0, broker_id=1))
+        assert standing(forgotten).terms.slaves == {}
+        assert client.send("T").code == ResponseCode.SUCCESS
 
 
 def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:

@@ -292,6 +292,12 @@ def test_a_forgotten_slave_is_waited_for_no_more() -> None:
     assert slave().forget(1).refusal is not None
 
 
+def test_where_no_slave_is_left_nobody_has_to_hear_that_fewer_are_enough() -> None:
+    terms = Terms(SYNC_MASTER, 2, 4, {"1": "b:1"}).with_promise(SYNC_MASTER, 1)
+    assert Roll(terms).required_acks == 1 and Roll(terms.without_slave(1)).required_acks == 0
+    assert Roll(Terms(SYNC_MASTER, 2, 4).with_promise(SYNC_MASTER, 1)).required_acks == 0
+
+
 def test_a_group_has_room_for_so_many_slaves() -> None:
     terms = Terms()
     for broker_id in range(1, 65):
