@@ -427,6 +427,19 @@ def test_records_are_counted_by_walking_their_sizes() -> None:
             count_records(damaged, 0, len(damaged))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [((40, 40, 40), 3), ((40, 20, 60), 3), ((20, 60, 40), 3), ((30, 90), 2), ((60, 60, 60, 60, 40, 40), 6)],
+)
+def test_records_of_several_sizes_are_counted_one_by_one(sizes: tuple[int, ...], count: int) -> None:
+    """Also where as many of the first one's size would fill the body as well."""
+    data = b"head" + b"".join(struct.pack(">i", size) + bytes(size - 4) for size in sizes)
+    assert count_records(data, 4, len(data)) == count
+    wrong = data[: -sizes[-1]] + struct.pack(">i", sizes[-1] - 4) + bytes(sizes[-1] - 4)
+    with pytest.raises(LoadFailed, match="pulled body"):
+        count_records(wrong, 4, len(wrong))
+
+
 def pulled(request: Command, *, code: int = 0, records: bytes = RECORD * 4, behind: int = 4) -> bytes:
     following = int(request.ext["queueOffset"]) + behind
     ext = {"nextBeginOffset": str(following), "minOffset": "0", "maxOffset": "8"}
