@@ -166,9 +166,10 @@ def test_a_file_of_another_size_stops_the_load(tmp_path: Path, size: int) -> Non
     log.close()
 
 
-def test_a_missing_segment_between_others_stops_the_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("following", [2 * SIZE, SIZE + 1, SIZE - 1], ids=["missing", "apart", "overlapping"])
+def test_a_missing_segment_between_others_stops_the_load(tmp_path: Path, following: int) -> None:
     make_file(tmp_path / "commitlog", segment_name(0))
-    make_file(tmp_path / "commitlog", segment_name(2 * SIZE))
+    make_file(tmp_path / "commitlog", segment_name(following))
     log = CommitLog(tmp_path / "commitlog", SIZE, Disk())
     with pytest.raises(StoreDamaged, match=f"the segment at offset {SIZE} is missing"):
         log.load()

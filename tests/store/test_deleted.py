@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ropewalk.format.record import encode_host
+from store.deleted import DeletedTopics
 from store.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 
@@ -42,6 +43,17 @@ def delete(store: MessageStore, topic: str) -> None:
     assert topic not in store.queues
     until(store, lambda: bool(answers))
     assert answers == [True]
+
+
+def test_a_deletion_is_remembered_until_the_log_has_outlived_it(tmp_path: Path) -> None:
+    topics = DeletedTopics(tmp_path / "deleted", Disk())
+    topics.note("a", 1_000, 0)
+    topics.note("b", 2_000, 999)
+    assert topics.knows("a") and topics.is_dead("a", 999) and not topics.is_dead("a", 1_000)
+    topics.save(topics.note("c", 3_000, 1_000))
+    again = DeletedTopics(tmp_path / "deleted", Disk())
+    again.load()
+    assert [again.knows(name) for name in "abc"] == [False, True, True]
 
 
 def test_a_deleted_topics_files_are_removed_and_others_stay(tmp_path: Path) -> None:

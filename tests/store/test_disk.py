@@ -312,6 +312,39 @@ def test_replacing_a_file_leaves_the_old_one_until_the_new_one_is_whole(tmp_path
     assert path.read_bytes() == b"new"
 
 
+def test_what_is_called_durable_is_synced_and_so_is_its_name_and_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    rename = os.replace
+
+    def sync(fd: int) -> None:
+        steps.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+
+    def renamed(source: Path, target: Path) -> None:
+        rename(source, target)
+        steps.append(f"named {target.name}")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "replace", renamed)
+    disk = Disk()
+    disk.allocate(tmp_path / "log" / "0", MIB).close()
+    assert steps == ["log/0", "log"]
+    steps.clear()
+    disk.append_file(tmp_path / "tails" / "1", b"dead bytes")
+    assert steps == ["tails/1", "tails"]
+    steps.clear()
+    disk.replace_file(tmp_path / "vote", b"1")
+    assert steps == ["vote.tmp", "named vote", "."]
+    steps.clear()
+    disk.move(tmp_path / "log" / "0", tmp_path / "kept" / "0")
+    assert steps == ["named 0", "kept", "log"]
+    steps.clear()
+    disk.sync_tree(tmp_path)
+    assert {"vote", "kept/0", "kept", "log", "tails/1", "tails", "."} <= set(steps)
+
+
 def test_a_tail_is_appended_whole_or_not_at_all_reported(tmp_path: Path) -> None:
     disk = Disk()
     disk.append_file(tmp_path / "tails" / "tail", b"one")

@@ -17,6 +17,7 @@ from store.disk import Disk, PagedFile
 from store.index import (
     IndexBuilder,
     IndexPlace,
+    _why_not,
     indexed_through,
     search,
 )
@@ -198,7 +199,12 @@ def test_names_go_on_when_the_clock_steps_back(world: World) -> None:
     assert world.names == sorted(set(world.names))
 
 
-def test_the_checkpoint_names_the_end_of_the_last_full_file(world: World) -> None:
+def test_the_checkpoint_names_the_end_of_the_last_full_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = PagedFile.sync
+    monkeypatch.setattr(PagedFile, "sync", lambda file: (synced.append(file.path.name), sync(file))[1])
     world.geometry = Geometry(slots=10, items=3)
     with world.opened() as store:
         send(store, {"KEYS": "a"})
@@ -207,6 +213,7 @@ def test_the_checkpoint_names_the_end_of_the_last_full_file(world: World) -> Non
         world.clock.ms += 5_000
         send(store, {"KEYS": "c"})
         built(store)
+        assert synced == world.names[:1]  # which the checkpoint vouches for
     checkpoint = Checkpoint.decode((world.root / "checkpoint").read_bytes())
     assert checkpoint.index_msg_timestamp == stamp
     assert checkpoint.physic_msg_timestamp == stamp + 5_000
@@ -275,6 +282,14 @@ def test_after_a_crash_files_that_the_checkpoint_does_not_vouch_for_are_built_ag
         assert world.names[0] == first
         assert (world.place.directory / first).read_bytes() == kept
         assert second not in world.names and third not in world.names
+
+
+def test_after_a_crash_a_file_with_room_for_one_more_was_being_filled() -> None:
+    geometry = Geometry(slots=10, items=6)
+    for next_item, stays in ((5, False), (6, True)):
+        header = IndexHeader(1_000, 2_000, 0, 500, 4, next_item)
+        assert (_why_not(header, geometry, 1_000, trusted_ms=2_000) is None) is stays
+        assert _why_not(header, geometry, 1_000, trusted_ms=None) is None
 
 
 def test_after_a_crash_without_a_checkpoint_the_whole_index_is_built_again(world: World) -> None:

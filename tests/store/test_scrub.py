@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.sidecar import Sidecar, block_sum
+from store.checksums import BlockDamaged
 from store.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.store.test_verify import SEGMENT_SIZE, STORES, config, fill, flip, segments
@@ -71,6 +72,22 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     settle(store)
     turn(store, clock, 10)
     assert 0 < store._checksums.covered_end <= store.flushed_offset
+    store.close()
+
+
+def test_a_read_over_two_blocks_needs_both_of_them_checked(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    flip(segments(tmp_path / "store")[0], BLOCK + 100, 1)
+    store = MessageStore(scrubbing(tmp_path / "store", 0), Disk(), Clock(), lambda: None)
+    store.open()
+    checks = store.log.segments[0].checks
+    assert checks is not None and not checks.is_checked(0, 1)
+    checks.check_blocks(0, BLOCK)
+    assert checks.is_checked(0, BLOCK)
+    for position, size in ((0, BLOCK + 1), (BLOCK - 1, 2), (0, 3 * BLOCK)):
+        assert not checks.is_checked(position, size)
+        with pytest.raises(BlockDamaged, match=f"byte {BLOCK} to {2 * BLOCK}"):
+            checks.check_blocks(position, size)
     store.close()
 
 
