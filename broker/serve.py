@@ -22,6 +22,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Protocol
 
 import structlog
@@ -394,22 +395,31 @@ class Shell:
             connection.close()
 
     def write(self, connection: Connection) -> None:
-        out = connection.out
+        out, owed = connection.out, connection.out_size
         if not out:
             return
         try:
-            if len(out) == 1 or connection.out_size <= min(_JOIN_MAX, _SMALL_PIECE * len(out)):
-                if len(out) > 1:
-                    data: bytes | memoryview = b"".join(out)
-                    out.clear()
-                    out.append(data)
+            if len(out) > 1 and owed <= min(_JOIN_MAX, _SMALL_PIECE * len(out)):
+                data: bytes | memoryview = b"".join(out)
+                out.clear()
+                out.append(data)
+            if len(out) == 1:
                 sent = connection._sock.send(out[0])
             else:
-                sent = connection._sock.sendmsg([out[n] for n in range(min(len(out), 256))])
+                sent = connection._sock.sendmsg(islice(out, 256))
         except BlockingIOError:
             sent = 0
         except OSError:
             connection.close()
+            return
+        if sent == owed:  # HOT: as it nearly always is
+            connection.progress = self.now
+            connection.out_size = 0
+            out.clear()
+            if connection.session.has_backlog:
+                self._resumed.append(connection)
+            if connection.mask != _IN or connection.paused:
+                self.set_mask(connection)
             return
         if sent:
             connection.progress = self.now
