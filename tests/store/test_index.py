@@ -204,7 +204,12 @@ def test_the_checkpoint_names_the_end_of_the_last_full_file(
 ) -> None:
     synced: list[str] = []
     sync = PagedFile.sync
-    monkeypatch.setattr(PagedFile, "sync", lambda file: (synced.append(file.path.name), sync(file))[1])
+
+    def noted(file: PagedFile) -> None:
+        synced.append(file.path.name)
+        sync(file)
+
+    monkeypatch.setattr(PagedFile, "sync", noted)
     world.geometry = Geometry(slots=10, items=3)
     with world.opened() as store:
         send(store, {"KEYS": "a"})
