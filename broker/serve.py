@@ -110,6 +110,7 @@ class Connection:
         "_shell",
         "_sock",
         "active",
+        "borrower",
         "closing",
         "dirty",
         "fd",
@@ -134,6 +135,8 @@ class Connection:
         self.closing = False
         self.patient = False
         """Whether a peer that takes nothing is somebody else's business; replication has a rule of its own."""
+        self.borrower: Callable[[memoryview], None] | None = None
+        """Who takes what arrives in the session's place, out of the shell's own buffer, and copies what it keeps."""
         self.paused = False
         self.mask = _IN
         self.active = self.progress = time.monotonic()
@@ -375,15 +378,18 @@ class Shell:
         if size == 0:
             connection.close()
             return
-        self._give(connection, bytes(self._view[:size]))
+        data = self._view[:size]
+        self._give(connection, bytes(data) if connection.borrower is None else data)
 
-    def _give(self, connection: Connection, data: bytes | None) -> None:
+    def _give(self, connection: Connection, data: bytes | memoryview | None) -> None:
         """Let the session have what arrived, or (None) go on with what it had put off."""
         try:
             if data is None:
                 connection.session.resume()
-            else:
+            elif isinstance(data, bytes):
                 connection.session.receive(data)
+            elif connection.borrower is not None:
+                connection.borrower(data)
         except RemoteProtocolError as exc:
             log.warning("hung up", peer=f"{connection.peer[0]}:{connection.peer[1]}", reason=str(exc))
             connection.close()
@@ -506,7 +512,7 @@ class Shell:
         connection.out.clear()
         self._epoll.unregister(connection.fd)
         connection._sock.close()
-        session, connection.session = connection.session, _GONE
+        session, connection.session, connection.borrower = connection.session, _GONE, None
         session.closed()  # and no ring of references keeps it: see `process` for why the collector rarely runs
 
     def sweep(self) -> None:

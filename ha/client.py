@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import structlog
@@ -56,10 +56,12 @@ class SlaveLink(Protocol):
         """Read again."""
 
 
-def joined(frames: Iterable[tuple[int, memoryview]], segment_size: int) -> Iterator[tuple[int, memoryview]]:
-    """Frames as they came, those that follow each other in one segment as one: one write costs half of eight.
+def joined(
+    frames: Iterable[tuple[int, memoryview]], segment_size: int
+) -> Iterator[tuple[int, list[memoryview]]]:
+    """Frames as they came, those that follow each other in one segment together.
 
-    Heartbeats stay alone, and what came before a frame that is out of bounds is handed on first.
+    Heartbeats, which have no pieces, stay alone, and what came before a frame that is out of bounds is handed on first.
     """
     run: list[memoryview] = []
     start = end = 0
@@ -67,10 +69,10 @@ def joined(frames: Iterable[tuple[int, memoryview]], segment_size: int) -> Itera
         for offset, piece in frames:
             within = offset % segment_size
             if run and (offset != end or not piece or not within or within + len(piece) > segment_size):
-                yield start, _one(run)
+                yield start, run
                 run = []
             if not piece:
-                yield offset, piece
+                yield offset, []
                 continue
             if not run:
                 start = offset
@@ -78,14 +80,10 @@ def joined(frames: Iterable[tuple[int, memoryview]], segment_size: int) -> Itera
             end = offset + len(piece)
     except RemoteProtocolError:
         if run:
-            yield start, _one(run)
+            yield start, run
         raise
     if run:
-        yield start, _one(run)
-
-
-def _one(run: list[memoryview]) -> memoryview:
-    return run[0] if len(run) == 1 else memoryview(b"".join(run))
+        yield start, run
 
 
 class HaClient:
@@ -121,7 +119,7 @@ class HaClient:
         self._clock = now_ms
         self._ack_after_flush = ack_after_flush
         self._frames = Frames()
-        self._pending: deque[tuple[int, memoryview]] = deque()
+        self._pending: deque[tuple[int, bytes]] = deque()
         self._begins = False
         """Whether the first report is due, and waits for a flush."""
         self._retry_ms = 0
@@ -211,7 +209,7 @@ class HaClient:
 
     # -- in ------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         """Take in what the master sent. Raises `RemoteProtocolError` for what cannot be."""
         if self.link is None:
             return
@@ -222,31 +220,32 @@ class HaClient:
             raise RemoteProtocolError("the master spoke before it was asked")
         try:
             try:
-                for offset, piece in joined(self._frames.feed(data), self.follower.segment_size):
-                    self.master_end = max(self.master_end, offset + len(piece))
+                for offset, pieces in joined(self._frames.feed(data), self.follower.segment_size):
+                    self.master_end = max(self.master_end, offset + sum(map(len, pieces)))
                     if self._pending:
-                        self._pending.append((offset, piece))
+                        self._pending.append((offset, b"".join(pieces)))
                     else:
-                        self._take(offset, piece)
+                        self._take(offset, pieces)
             finally:
                 self.follower.look_through()
         except RemoteProtocolError as exc:
             self._refuse(exc)
             raise
 
-    def _take(self, offset: int, piece: memoryview) -> None:
+    def _take(self, offset: int, pieces: Sequence[bytes | memoryview]) -> bool:
+        """Append what came; False if there is no room for it."""
         follower = self.follower
-        if not piece:  # the master's heartbeat
-            if follower.end and follower.end != offset:
-                raise StreamRejected(
-                    f"the master goes on at log offset {offset}, but this log ends at {follower.end}"
-                )
-            return
-        self._retry_ms = 0
-        taken = follower.place(offset, piece)
-        if taken < len(piece):
-            self._pending.append((offset + taken, piece[taken:]))
-            self._pause()
+        if pieces:
+            self._retry_ms = 0
+            if not follower.place(offset, pieces):
+                self._pending.appendleft((offset, b"".join(pieces)))
+                self._pause()
+                return False
+        elif follower.end and follower.end != offset:  # the master's heartbeat
+            raise StreamRejected(
+                f"the master goes on at log offset {offset}, but this log ends at {follower.end}"
+            )
+        return True
 
     def _refuse(self, exc: RemoteProtocolError) -> None:
         """The stream cannot go on as it is."""
@@ -276,13 +275,8 @@ class HaClient:
         try:
             try:
                 while pending:
-                    offset, piece = pending.popleft()
-                    if not piece:
-                        self._take(offset, piece)
-                        continue
-                    taken = self.follower.place(offset, piece)
-                    if taken < len(piece):
-                        pending.appendleft((offset + taken, piece[taken:]))
+                    offset, data = pending.popleft()
+                    if not self._take(offset, (data,) if data else ()):
                         return
             finally:
                 self.follower.look_through()
@@ -361,7 +355,7 @@ class Stream:
         self.link: SlaveLink | None = None
         self._client = client
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         if self.link is not None and self._client.link is self.link:
             self._client.receive(data)
 

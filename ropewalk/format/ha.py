@@ -64,19 +64,19 @@ class Frames:
         """Whether nothing has begun that is not complete."""
         return not self._left and not self._rest
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
         """(log offset, bytes that stand there) in order; a heartbeat has no bytes.
 
         Raises `RemoteProtocolError` for a header that cannot be: it is judged before its body arrives.
         """
         if self._rest:
-            data = self._rest + data
+            data = self._rest + bytes(data)
             self._rest = b""
         view, position, end = memoryview(data), 0, len(data)
         while position < end:
             if not self._left:
                 if end - position < HEADER_SIZE:
-                    self._rest = data[position:]
+                    self._rest = bytes(view[position:])
                     return
                 offset, size = _HEADER.unpack_from(data, position)
                 if offset < 0 or not 0 <= size <= BODY_SIZE_MAX:

@@ -71,8 +71,10 @@ def all_bodies(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
 @pytest.mark.parametrize("sync_flush", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_bytes_cut_anywhere_make_the_same_log_and_the_same_queues(
-    master: World, tmp_path: Path, seed: int, sync_flush: bool
+    master: World, tmp_path: Path, seed: int, sync_flush: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of a record that is long in coming, the part that is here is looked at in the log.
+    monkeypatch.setattr("store.following._REST_MAX", (64 << 10, 0, 100, 1000)[seed])
     chance = random.Random(seed)
     data = bytes_of(master)
     world = slave_of(tmp_path, sync_flush=sync_flush)
@@ -224,6 +226,22 @@ def test_a_frame_across_two_segments_is_another_segment_size(master: World, tmp_
         give(store, follower, 0, data[: SEGMENT_SIZE - 10])
         with pytest.raises(StreamRejected, match="mappedFileSizeCommitLog"):
             follower.take(SEGMENT_SIZE - 10, data[SEGMENT_SIZE - 10 : SEGMENT_SIZE + 10])
+        follower.drop_partial()
+
+
+def test_a_segment_without_room_for_its_filler_is_refused(tmp_path: Path) -> None:
+    master = World(tmp_path / "master", segment_size=2 * SEGMENT_SIZE)
+    with master.opened() as store:
+        put(store, [b"x"])
+        first = store.log.end_offset
+        put(store, [bytes(SEGMENT_SIZE - 4 - first - (first - 1))])
+        assert store.log.end_offset == SEGMENT_SIZE - 4
+    data = bytes_of(master)
+    with slave_of(tmp_path).opened() as store:
+        follower = store.follow()
+        with pytest.raises(StreamRejected, match="no room is left for a filler, but 4 bytes"):
+            give(store, follower, 0, data + bytes(4))
+        assert follower.boundary == SEGMENT_SIZE - 4
         follower.drop_partial()
 
 
