@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
-from store.plain import Plain, Stretch, note_plain, take_plain
+from store.plain import Plain, note_plain, take_plain
 from store.recovery import Sighted, look
 from store.segment import Segment
 
@@ -156,7 +156,8 @@ class Follower:
         """Take in the whole records behind the boundary, which `come` begins at; the position behind them."""
         base, end, size_max = segment.base_offset, segment.write_position, segment.size
         position = self.boundary - base
-        view: Stretch = segment if come is None else _Arrived(self.boundary, come)
+        # `take_plain` asks a segment for nothing but these two.
+        view = segment if come is None else cast("Segment", _Arrived(self.boundary, come))
         begin = view.base_offset - base
         store = self._store
         delay_of = store.config.delay_levels.delay_of

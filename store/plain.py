@@ -14,9 +14,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, repeat
-from mmap import mmap
 from operator import add, and_, eq, itemgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from zlib_ng.zlib_ng import crc32
 
@@ -25,6 +24,7 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.queue_entry import ENTRY
 from ropewalk.format.record import MAGIC_V1, RECORD_SIZE_MIN
 from store.consume_queue import ConsumeQueue
+from store.segment import Segment
 
 if TYPE_CHECKING:
     from store.recovery import Sighted
@@ -50,16 +50,6 @@ Chosen: TypeAlias = Sequence[int]
 """Which records of a run: 1 for each that is, 0 for each that is not."""
 
 
-class Stretch(Protocol):
-    """Bytes of the log, and where in it the first of them stands: a segment, or what has just come of one."""
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def map(self) -> bytes | mmap: ...
-
-
 def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
     """Have the next records of this record's queue taken in without a look at each."""
     topic = record.topic.encode()
@@ -68,7 +58,7 @@ def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
 
 
 def take_plain(
-    segment: Stretch, position: int, limit: int, plain: Plain, grown: Grown | None = None
+    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None = None
 ) -> tuple[int, int, int]:
     """Take in the run of plain records in [position, limit); its end, how many they are, the latest store time in ms.
 
@@ -100,7 +90,7 @@ def take_plain(
     return position, records, latest
 
 
-def _places(segment: Stretch, position: int, limit: int) -> list[int]:
+def _places(segment: Segment, position: int, limit: int) -> list[int]:
     """Where records begin by what their sizes say, and behind them where the next one would. HOT."""
     data, unpack = segment.map, _I32.unpack_from
     places = [position]
@@ -125,7 +115,7 @@ def _form(body_size: int, spelling: int, properties: int) -> struct.Struct:
 
 
 def _take_alike(
-    segment: Stretch, position: int, limit: int, plain: Plain, grown: Grown | None
+    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None
 ) -> tuple[int, int, int]:
     """Take in the records that follow as far as all of their sizes are those of the first. HOT.
 
@@ -183,7 +173,7 @@ def _take_alike(
     return end, count, max(stored)
 
 
-def _take_columns(segment: Stretch, places: list[int], plain: Plain, grown: Grown | None) -> int | None:
+def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grown | None) -> int | None:
     """Take in all records at `places`, the last of which is the end. HOT.
 
     Returns the latest store time, or None: then nothing was done.
@@ -291,7 +281,7 @@ def _queues_of(
 
 
 def _take_each(
-    segment: Stretch, position: int, limit: int, plain: Plain, grown: Grown | None
+    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None
 ) -> tuple[int, int, int]:
     """As `take_plain`, one record after the other. HOT."""
     data, base, unpack = segment.map, segment.base_offset, _HEAD.unpack_from
