@@ -162,7 +162,7 @@ class PullProcessor:
         if found is None:
             return False
         shape, (queue_id, offset, commit_offset, opaque) = found
-        if self.is_slave or self._rules.slave_reads or self._offsets.resets or session.link.congested:
+        if self._rules.slave_reads or self._offsets.resets or session.link.congested:
             return False
         header = shape.header
         group, topic = header.consumer_group, header.topic

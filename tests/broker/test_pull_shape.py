@@ -41,6 +41,8 @@ class Both:
         )
         self.plain.broker.handlers.pulls = None
         self.taken = 0
+        self.version = 0
+        """Of the latest subscription."""
         take = self.fast.broker.handlers.pulls
         assert take is not None
 
@@ -108,14 +110,15 @@ def a_change(chance: random.Random, both: Both) -> None:
     kind = chance.randrange(11)
     model = chance.choice(("CLUSTERING", "BROADCASTING"))
     wishes = {topic: chance.choice(("*", "*", "A")) for topic in ("T", "U") if chance.random() < 0.9}
-    version, offset = chance.randrange(4), chance.randrange(20)
+    offset = chance.randrange(20)
     perm = chance.choice((Permission.READ | Permission.WRITE, Permission.WRITE))
     queues, able, other = chance.randrange(1, 5), chance.random() < 0.7, chance.random() < 0.7
-    rules = PullRules(broker_readable=chance.random() < 0.8, slave_reads=chance.random() < 0.3)
+    rules = PullRules(broker_readable=chance.random() < 0.8, slave_reads=chance.random() < 0.7)
     if kind == 0:
         return both.connect()
     if kind == 1:
-        body = heartbeat_body(topics=wishes, version=version, model=model)
+        both.version += chance.randrange(2)
+        body = heartbeat_body(topics=wishes, version=both.version, model=model)
         both.feed(request(RequestCode.HEART_BEAT, body=body))
         return None
     if kind == 2:
@@ -133,7 +136,7 @@ def a_change(chance: random.Random, both: Both) -> None:
         if kind == 4:
             broker.topics.update(TopicConfig("T", queues, 4, perm), START_MS)
         elif kind == 5 and config is not None:
-            changed = replace(config, consume_enable=able, consume_broadcast_enable=other)
+            changed = replace(config, consume_enable=able, consume_broadcast_enable=other, broker_id=offset)
             broker.groups.update(changed, START_MS)
         elif kind == 6:
             broker.offsets.reset("cg", "T", 0, offset)
@@ -150,7 +153,9 @@ def a_change(chance: random.Random, both: Both) -> None:
 
 def all_is_well(both: Both) -> None:
     """Whatever `a_change` took away is back, but for what pulls and heartbeats have to bring."""
-    both.feed(request(RequestCode.HEART_BEAT, body=heartbeat_body(topics={"T": "*", "U": "*"}, version=9)))
+    both.version += 1
+    body = heartbeat_body(topics={"T": "*", "U": "*"}, version=both.version)
+    both.feed(request(RequestCode.HEART_BEAT, body=body))
     for running in both.each:
         broker = running.broker
         broker.topics.update(TopicConfig("T", 4, 4), START_MS)
@@ -234,6 +239,7 @@ def test_what_is_no_number_is_left_to_the_readable_way(both: Both) -> None:
     [
         (b'"queueOffset":"11"', b'"queueOffset":"11","queueOffset" :"3"'),
         (b'"queueOffset":"11"', b'"queueOffset":"11","x":"\\"queueOffset\\":\\"3\\""'),
+        (b'"queueOffset":"11"', b'"queueOffset":"11","queueOffset" :"11"'),
         (b'"queueOffset":"11"', b'"queueOffset" :"3"'),
         (b'"queueOffset":"11"', b'"queueOffset":"11","queueOffset":"12"'),
         (b'"opaque":1234', b'"opaque":1234,"opaque" : 5'),
