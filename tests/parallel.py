@@ -71,7 +71,7 @@ LONG_S: dict[str, int] = {
     "tests/bugs/test_planted.py": 37,
     "tests/store/test_damage.py": 36,
     "tests/ropewalk/client/test_storm.py": 34,
-    "tests/sim/test_planted_in_sim.py": 32,
+    "tests/sim/test_planted_in_sim.py": 12,
     "tests/broker/test_process.py": 25,
     "tests/ha/test_pair.py": 21,
     "tests/broker/test_mending.py": 18,

@@ -10,28 +10,32 @@ import pytest
 from tests.processes import checkout_environment
 
 SEEDS = 1000
-BUGS = (
-    "acknowledged-bytes-cut",
-    "bound-ahead-of-flush",
-    "checkpoint-before-data",
-    "checkpoint-not-lowered",
-    "crc-skipped-on-recovery",
-    "dead-bytes-left",
-    "entry-before-its-record",
-    "flush-error-ignored",
-    "flush-skipped",
-    "inherited-files-not-synced",
-    "newest-seal-counts-as-durable",
-    "queue-start-believed",
-    "readable-before-flush",
-    "recovery-claims-flushed",
-    "segment-removal-not-synced",
-)
+"""Where a change of the store gives all seeds other lives, this makes a test longer and not red."""
+BUGS = {
+    "acknowledged-bytes-cut": 0,
+    "bound-ahead-of-flush": 20,
+    "checkpoint-before-data": 0,
+    "checkpoint-not-lowered": 0,
+    "crc-skipped-on-recovery": 0,
+    "dead-bytes-left": 0,
+    "entry-before-its-record": 0,
+    "flush-error-ignored": 0,
+    "flush-skipped": 0,
+    "inherited-files-not-synced": 205,
+    "newest-seal-counts-as-durable": 0,
+    "queue-start-believed": 0,
+    "readable-before-flush": 0,
+    "recovery-claims-flushed": 0,
+    "segment-removal-not-synced": 425,
+}
+"""Each with a seed shortly before one that finds it; the long run searches from 0."""
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_simulation_finds_the_bug(name: str) -> None:
-    command = [sys.executable, "-m", "tests.sim", "--seeds", str(SEEDS), "--bug", name]
+def test_the_simulation_finds_the_bug(name: str, long_run: bool) -> None:
+    first = 0 if long_run else BUGS[name]
+    command = [sys.executable, "-m", "tests.sim", "--bug", name]
+    command += ["--first", str(first), "--seeds", str(SEEDS)]
     done = subprocess.run(
         command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )
