@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
+from operator import call
 from struct import Struct
 from typing import Final
 
@@ -60,26 +61,18 @@ class SendAnswers:
         """The frames for a run; all queue ids have one width, so have all keys, and all opaques. HOT."""
         count = len(offsets)
         numbers = _encode(queue_offsets)[1:-1].split(b",")
-        if list(map(len, numbers)).count(len(numbers[0])) != count:
-            return map(self.one, offsets, queue_ids, queue_offsets, keys, opaques)
         digits = Struct(f">{count}q").pack(*offsets).hex().upper().encode()
-        pack, head = self._form((len(queue_ids[0]), len(numbers[0]), len(keys[0]), len(opaques[0])))
-        _, to_queue, to_number, to_key, to_opaque, end = map(repeat, self._fixed)
         ids = chain.from_iterable(_HEX_DIGITS.iter_unpack(digits))
-        return map(
-            pack,
-            repeat(head),
-            ids,
-            to_queue,
-            queue_ids,
-            to_number,
-            numbers,
-            to_key,
-            keys,
-            to_opaque,
-            opaques,
-            end,
-        )
+        _, to_queue, to_number, to_key, to_opaque, end = map(repeat, self._fixed)
+        columns = ids, to_queue, queue_ids, to_number, numbers, to_key, keys, to_opaque, opaques, end
+        others = len(queue_ids[0]), len(keys[0]), len(opaques[0])
+        widths = list(map(len, numbers))
+        if widths.count(widths[0]) == count:
+            pack, head = self._form((others[0], widths[0], *others[1:]))
+            return map(pack, repeat(head), *columns)
+        forms = {width: self._form((others[0], width, *others[1:])) for width in set(widths)}
+        packs, heads = zip(*map(forms.__getitem__, widths), strict=True)
+        return map(call, packs, heads, *columns)
 
     def _form(self, widths: tuple[int, int, int, int]) -> _Form:
         form = self._forms.get(widths)

@@ -24,7 +24,7 @@ COLUMNS_MIN: Final = 16
 def judged_columns(
     sends: SendProcessor, shape: Shape, payloads: list[bytes], start: int, end: int
 ) -> tuple[tuple[bytes, ...], ...] | None:
-    """The columns of the requests that begin the run `payloads[start:end]` and are alike: nine pieces and the bodies.
+    """The columns of the requests that begin the run `payloads[start:end]` and are alike: their pieces and the bodies.
 
     None if they are few, or if one of them asks for another look; where each goes is still to be judged. HOT.
     """
@@ -39,7 +39,7 @@ def judged_columns(
     if count < COLUMNS_MIN or not 0 <= size - shape.body_at <= sends.plain_size_max:
         return None
     columns = tuple(zip(*map(shape.whole(size), run), strict=True))
-    for column, fixed in zip(columns[0:9:2], shape.fixed, strict=True):
+    for column, fixed in zip(columns[:-1:2], shape.fixed, strict=True):
         if column.count(fixed) != count:
             return None
     _queue, at_born, at_key, at_opaque = shape.places

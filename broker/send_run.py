@@ -139,8 +139,6 @@ class SendRuns:
                 last = target
                 topic_count += 1
             target.queues_of_shapes[b"%d" % queue_id] = queue
-            if wide is not None:
-                wide.note(payload, header.topic, queue, target.sys_flag)
             batch.append(
                 (
                     queue,

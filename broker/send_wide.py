@@ -2,15 +2,18 @@
 
 A plain shape (`send_shape`) is a header to one topic. A client that sends to thousands would need one for each, and
 each of its runs holds messages to many. If the names are of one length, its headers are alike all the same: a *wide*
-shape has everything from the topic to the queue id in its first place. What stands there is looked up among what
-stood there in requests of this shape that were judged one by one; whatever else does is judged so too.
+shape has the topic as a place too. A message to a topic that has passed its checks (`Target`) is then as plain as the
+one that the shape was learned from; one to any other is judged by itself.
 
-Only whole runs are taken, by columns as in `send_columns`.
+Only whole runs are taken, by columns as in `send_columns`. With tens of thousands of queues every object of a queue's
+own is in no cache: so there is none here but the queue, and what was sent is counted by topic later (`put_each`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import add, attrgetter, getitem
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from broker.send import SendProcessor
 
 _KINDS_MAX: Final = 16
+_topic = attrgetter("topic")
 _TOPIC_SIZE_MAX: Final = 127  # of a record that tells it in one byte
 CHANGES_MIN: Final = 4
 """So often a shape has to make room for one to another topic before the client gets a wide one."""
@@ -32,17 +36,8 @@ MISFITS_MAX: Final = 64
 """After so many runs of other headers of its length a wide shape is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a message goes, and what is different in its record and its answer for that."""
-
-    queue: ConsumeQueue
-    middle: bytes
-    """What is between body and key in its record: the topic, and what all have in common."""
-    queue_id: bytes
-
-
-Places = dict[bytes, Place]
+Places = dict[bytes, dict[bytes, ConsumeQueue]]
+"""Where messages go, by queue id and topic."""
 
 
 class Kinds:
@@ -63,12 +58,10 @@ class Kinds:
 
 @dataclass(slots=True)
 class WideShape:
-    """A header whose first place is all from the topic to the queue id."""
+    """A header with one more place in front of the others: the topic."""
 
     cut: Shape
     """It has no queues, and its pattern is right for other topics too but for the `middle`."""
-    between: bytes
-    """What stands between topic and queue id."""
     common: bytes
     """What follows the topic in the middle of every record."""
     topic_size: int
@@ -78,16 +71,22 @@ class WideShape:
     misfits: int = 0
     """How many runs began with a header that this one is not."""
 
-    def note(self, payload: bytes, topic: str, queue: ConsumeQueue, sys_flag: int) -> None:
-        """This request was judged by itself, and is plain: if it has this shape, others to its place are like it."""
-        cut = self.cut
-        if len(payload) < cut.body_at or sys_flag != self.sys_flag or len(topic) != self.topic_size:
-            return
-        pieces = cut.unpack(payload)
-        where, name, queue_id = pieces[1], topic.encode(), b"%d" % queue.queue_id
-        # Exactly so, and nothing else that a decoder would take for the same.
-        if where == name + self.between + queue_id and pieces[::2] == cut.fixed:
-            self.places[where] = Place(queue, bytes((len(name),)) + name + self.common, queue_id)
+    def find(self, sends: SendProcessor, queue_ids: tuple[bytes, ...], names: tuple[bytes, ...]) -> bool:
+        """Have all of these in `places`; False if one is of no topic, or queue, that plain messages go to."""
+        for queue_id, name in zip(queue_ids, names, strict=True):
+            if name in self.places.get(queue_id, ()):
+                continue
+            # No known topic has an escape in its name, so this is what a decoder would take it for.
+            target = sends.targets.get(name.decode(errors="replace"))
+            # As it is written in an answer, and not in another way to write the number.
+            if target is None or target.sys_flag != self.sys_flag or not queue_id.isdigit():
+                return False
+            number = int(queue_id)
+            if number >= target.queues_max or b"%d" % number != queue_id:
+                return False
+            queue = sends.store.queue(target.config.name, number)
+            self.places.setdefault(queue_id, {})[name] = queue
+        return True
 
 
 def widened(
@@ -104,19 +103,18 @@ def widened(
         return None
     behind = at + len(name)
     between, common = pieces[0][behind:], shape.pattern.middle[1 + len(name) :]
-    cutter = Struct(
-        f"{at}s{len(pieces[0]) - at + len(pieces[1])}s" + "".join(f"{len(piece)}s" for piece in pieces[2:])
-    )
+    cutter = Struct(f"{at}s{len(name)}s{len(between)}s" + "".join(f"{len(piece)}s" for piece in pieces[1:]))
     cut = replace(
         shape,
         unpack=cutter.unpack_from,
         fixed=cutter.unpack_from(payload)[::2],
+        places=(3, 5, 7, 9),
         layout=cutter.format,
         queues={},
         wholes={},
     )
     places = kinds.places(shape.judged, between, common, len(name), sys_flag)
-    return WideShape(cut, between, common, len(name), sys_flag, places)
+    return WideShape(cut, common, len(name), sys_flag, places)
 
 
 def _proves(payload: bytes, at: int, header: PlainHeader) -> bool:
@@ -150,32 +148,28 @@ def take_wide(
     columns = judged_columns(sends, cut, payloads, start, end)
     if columns is None:
         return 0
-    _, wheres, _, born_texts, _, keys, _, opaques, _, bodies = columns
+    _, names, _, queue_ids, _, born_texts, _, keys, _, opaques, _, bodies = columns
+    places = wide.places
     try:
-        places = list(map(wide.places.__getitem__, wheres))
+        queues = list(map(getitem, map(places.__getitem__, queue_ids), names))
     except KeyError:
-        return 0
+        if not wide.find(sends, queue_ids, names):
+            return 0
+        queues = [places[queue_id][name] for queue_id, name in zip(queue_ids, names, strict=True)]
     clock = sends.statistics.clock
     began = clock()
-    queues = [place.queue for place in places]
-    middles = [place.middle for place in places]
+    middles = map(add, map(add, repeat(bytes((wide.topic_size,))), names), repeat(wide.common))
     born_times = born_times_of(born_texts)
     stored = sends.store.put_columns(queues, bodies, born_times, keys, cut.pattern, cut.tag_code, middles)
     if stored is None:
         return 0
     offsets, numbers = stored
-    took_s, size = clock() - began, offsets[1] - offsets[0]
+    took_s, count = clock() - began, len(queues)
     sends.took(took_s)
-    topics: dict[str, int] = {}
-    for queue in queues:
-        topics[queue.topic] = topics.get(queue.topic, 0) + 1
-    count, now = sends.statistics.put, sends.store.now
-    for topic, messages in topics.items():
-        count(topic, now, messages, messages * size, took_s)
+    sends.statistics.put_each(list(map(_topic, queues)), sends.store.now, offsets[1] - offsets[0], took_s)
     if cut.oneway:
-        session.unanswered(len(queues))
+        session.unanswered(count)
     else:
-        queue_ids = [place.queue_id for place in places]
-        answers = map(sends.answers.one, offsets, queue_ids, numbers, keys, opaques)
+        answers = sends.answers.run(offsets, queue_ids, numbers, keys, opaques)
         (session.waiting if cut.waits else session.ready).extend(answers)
-    return len(queues)
+    return count

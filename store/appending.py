@@ -252,14 +252,10 @@ class Appender:
         begin = segment.base_offset + segment.write_position
         end = begin + size * count
         offsets = range(begin, end, size)
-        numbers: list[int] = []
-        for queue, entry in zip(
-            queues, map(_pack_entry, offsets, repeat(size), repeat(tag_code)), strict=True
-        ):
-            number = queue.next_offset
-            numbers.append(number)
-            queue.next_offset = number + 1
-            queue.tail += entry
+        entries = map(_pack_entry, offsets, repeat(size), repeat(tag_code))
+        ends = range(begin + size, end + 1, size)
+        index = self._index_run if middles is None else self._index_each
+        numbers = index(queues, entries, ends)
         segment.write(
             list(
                 map(
@@ -282,11 +278,23 @@ class Appender:
                 )
             )
         )
+        return offsets, numbers
+
+    def _index_run(
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], ends: Sequence[int]
+    ) -> list[int]:
+        """As `_index`, of a run of records that end there; the queue offsets of all. HOT."""
+        numbers: list[int] = []
+        for queue, entry in zip(queues, entries, strict=True):
+            number = queue.next_offset
+            numbers.append(number)
+            queue.next_offset = number + 1
+            queue.tail += entry
         deferred = self.deferred
         if deferred:
-            self.unreadable.extend(zip(range(begin + size, end + 1, size), queues, strict=True))
-        for queue, offset in dict(zip(queues, offsets, strict=True)).items():
-            queue.max_physical = offset + size
+            self.unreadable.extend(zip(ends, queues, strict=True))
+        for queue, end in dict(zip(queues, ends, strict=True)).items():
+            queue.max_physical = end
             if not deferred:
                 queue.readable = queue.next_offset
                 if queue.held is not None:
@@ -294,7 +302,30 @@ class Appender:
             if not queue.dirty:
                 queue.dirty = True
                 self._dirty.append(queue)
-        return offsets, numbers
+        return numbers
+
+    def _index_each(
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], ends: Sequence[int]
+    ) -> list[int]:
+        """`_index_run` where nearly every record has another queue, which is looked at once. HOT."""
+        numbers: list[int] = []
+        deferred = self.deferred
+        for queue, entry, end in zip(queues, entries, ends, strict=True):
+            number = queue.next_offset
+            numbers.append(number)
+            queue.next_offset = following = number + 1
+            queue.tail += entry
+            queue.max_physical = end
+            if not deferred:
+                queue.readable = following
+                if queue.held is not None:
+                    self.woken.append(queue)
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
+        if deferred:
+            self.unreadable.extend(zip(ends, queues, strict=True))
+        return numbers
 
     def forget(self, gone: Collection[ConsumeQueue]) -> None:
         """These queues were deleted: nobody will see the entries of theirs that wait."""

@@ -94,7 +94,7 @@ def record_of(running: InProcess, msg_id: str) -> Record:
 def records_of(running: InProcess) -> list[Record]:
     return [
         record
-        for topic in ("T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
+        for topic in ("T", "U", "M", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
         for queue_id in range(8)
         for record in running.stored(topic, queue_id, last=40)
     ]
@@ -151,9 +151,11 @@ def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def taken_queues(running: InProcess, topic: str = "T") -> list[object]:
-    """What the store says of each queue of a topic: its bounds, and that its entries lead to its records."""
+    """What the store says of each queue of a topic with messages: its bounds, and where its last entry leads."""
     found: list[object] = []
-    for queue in running.broker.store.queues[topic].values():
+    for queue in running.broker.store.queues.get(topic, {}).values():
+        if not queue.next_offset:
+            continue
         offset, size, tags = queue.read(queue.next_offset - 1)
         assert queue.max_physical == offset + size
         found.append((queue.queue_id, queue.next_offset, queue.readable, size, tags))

@@ -3,10 +3,11 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker import send_columns, send_run
+from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from tests.broker.harness import START_MS, UNIQ, request, send_ext, text_of
 from tests.broker.send_pairs import Pair, outcome, taken_queues, with_header
@@ -74,6 +75,7 @@ _WIDE = {
     b"two topics, one spelled": (b'"j":"', b'"\\u0062":"U","j":"'),
     b"no such queue": (b'"e":"', b'"e":"7'),
     b"spelled queue": (b'"e":"', b'"e":" '),
+    b"padded queue": (b'"e":"', b'"e":"0'),
     b"other default": (b'"c":"TBW102"', b'"c":"TBW103"'),
     b"bits": (b'"f":"0"', b'"f":"8"'),
     b"born": (b'"g":"1', b'"g":"-'),
@@ -83,19 +85,25 @@ _WIDE = {
 }
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(
     count=st.integers(2, 8),
-    topics=st.lists(st.sampled_from("TU"), min_size=8, max_size=8),
+    where=st.lists(
+        st.tuples(st.sampled_from("TTTUUM"), st.sampled_from([0, 1, 1, 2, 3, 5, 7])), min_size=8, max_size=8
+    ),
+    change=st.sampled_from([None, None, "fewer", "deleted", "rules"]),
     odd=st.one_of(st.none(), st.sampled_from(sorted(_WIDE)), st.sampled_from([b"retry", b"long body", b"longer"])),
     everywhere=st.booleans(),
     place=st.floats(0, 1, exclude_max=True),
     flag=st.sampled_from([0, 0, 2]),
 )  # fmt: skip
+@example(count=4, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True, place=0.0, flag=0)
+@example(count=4, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False, place=0.0, flag=0)
 def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     pair: Pair,
     count: int,
-    topics: list[str],
+    where: list[tuple[str, int]],
+    change: str | None,
     odd: bytes | None,
     everywhere: bool,
     place: float,
@@ -107,7 +115,11 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
         patch.setattr(send_run, "CHANGES_MIN", 1)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
-            for topic, queue_id in product("TU", range(4)):
+            topics = running.broker.topics
+            for topic, kind in (("T", "SINGLE_TAG"), ("U", "SINGLE_TAG"), ("M", "MULTI_TAG")):
+                topics.update(TopicConfig(topic, 6, 6, filter_type=kind), START_MS)
+            client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxMessageSize=400")
+            for topic, queue_id in product("TUM", range(3)):
                 client.send(topic, b"warm", queueId=queue_id)
             frames = []
             warm = 24
@@ -115,8 +127,8 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
                 key = UNIQ[:-4] + f"{n:04d}"
                 here = odd if (everywhere and odd != b"opaque") or n == warm + int(place * count) else None
                 ext = send_ext(
-                    "TU"[n % 2] if n < warm else "%RETRY%g" if here == b"retry" else topics[n - warm],
-                    queueId=n // 2 % 4,
+                    "TU"[n % 2] if n < warm else "%RETRY%g" if here == b"retry" else where[n - warm][0],
+                    queueId=n // 2 % 3 if n < warm else where[n - warm][1],
                     properties=text_of({"UNIQ_KEY": key, "TAGS": "A"}),
                 )
                 body = b"x" * ({b"long body": 401, b"longer": 5}.get(here or b"", 2) if n >= warm else 2)
@@ -131,7 +143,13 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
             if running is pair.fast and odd is None:
                 assert client.session.shapes is not None
                 assert client.session.shapes.wide, "so many topics make a shape wide"
+            if change == "fewer":
+                topics.update(TopicConfig("T", 2, 2), START_MS)
+            elif change == "deleted":
+                client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "U"})
+            elif change == "rules":
+                client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxMessageSize=3")
             mark = running.broker.store.log.end_offset
             led_to = outcome(running, client, b"".join(frames[warm:]), mark)
-            outcomes.append((*led_to, [taken_queues(running, topic) for topic in "TU"]))
+            outcomes.append((*led_to, [taken_queues(running, topic) for topic in "TUM"]))
     assert outcomes[0] == outcomes[1]

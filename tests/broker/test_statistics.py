@@ -1,8 +1,10 @@
 """Statistics: windows over the last minute, hour and day, without work for those who are not asked."""
 
+from random import Random
+
 import pytest
 
-from broker.statistics import DAY, HOUR, MINUTE, Meter, Rates, Statistics
+from broker.statistics import DAY, HOUR, MINUTE, Meter, Rates, Statistics, TopicMeter
 
 T0 = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000  # a full hour
 
@@ -77,6 +79,46 @@ def test_a_deleted_topic_or_group_takes_its_past_along() -> None:
     stats.put("T", T0, 1, 1)
     view = stats.view("TOPIC_PUT_NUMS", "T", T0)
     assert view is not None and view["statsMinute"].sum == 1
+
+
+def test_messages_to_many_topics_are_counted_as_one_by_one() -> None:
+    """Whenever somebody looks, and with whatever else is counted in between."""
+    together, singly = Statistics("C", T0), Statistics("C", T0)
+    chance, now = Random(5), T0
+    for step in range(300):
+        now += chance.choice((0, 5, 900, 7000))
+        topics, size = chance.choices(("a", "b", "c", "d"), k=5), chance.choice((100, 2000, 5000 + step))
+        together.put_each(topics, now, size, 0.02)
+        for topic in topics:
+            singly.put(topic, now, 1, size, 0.02)
+        if step % 7 == 0:
+            for stats in (together, singly):
+                stats.put("a", now, 2, 300)
+        if step % 50 == 0:
+            for stats in (together, singly):
+                stats.forget_topic("b")
+        if step % 5 == 0:
+            for stats in (together, singly):
+                stats.tick(now)
+        if step % 11 == 0:
+            for key in "abcd":
+                name = chance.choice(("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"))
+                shown, wanted = (stats.view(name, key, now) or {} for stats in (together, singly))
+                assert {k: (v.sum, v.avgpt) for k, v in shown.items()} == {
+                    k: (v.sum, v.avgpt) for k, v in wanted.items()
+                }
+    for (topic, one), (same, other) in zip(
+        sorted(together.meters("TOPIC_PUT_NUMS")), sorted(singly.meters("TOPIC_PUT_NUMS")), strict=True
+    ):
+        assert isinstance(one, TopicMeter) and isinstance(other, TopicMeter)
+        assert (topic, one.totals(), one.classes, one.classes_total) == (
+            same,
+            other.totals(),
+            other.classes,
+            other.classes_total,
+        )
+    assert together.puts.messages == singly.puts.messages
+    assert together.puts.bytes == singly.puts.bytes
 
 
 def test_names_beyond_the_bound_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
