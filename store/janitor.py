@@ -9,8 +9,10 @@ every system call of the loop's, and gives it back five milliseconds later: at 4
 bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
 when nobody else wants the processor, unless a query or a stop waits for it. Even so two cores share their memory and
 their disk (sends ran at 0.75 of their rate). So while the log grows by more than 5 MB/s the index is left behind. Past
-1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs, and it catches up in the first quiet moment,
-or when a query waits for it. `WorkerIndex` does the same work on a helper thread, for simulations, which own theirs.
+1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by
+5 MB/s: on two cores a lone producer that waits for a slave had half its rate beside two indexes in a hurry. It catches
+up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a helper thread, for
+simulations, which own theirs.
 
 The process is killed by the kernel when the broker dies, and ends when its standard input does. It holds a lock while
 it lives: a broker that is started at once waits for it with its first index file and with nothing else.
@@ -48,9 +50,9 @@ from store.workers import Completions, Worker
 
 _MESSAGE = struct.Struct(">cqq")
 _FOLLOW_INTERVAL_MS = 200
-_BUSY_BYTES = 1 << 20
+_QUIET_BYTES, _BUSY_BYTES = 64 << 10, 1 << 20
 _FEW_BYTES = 1 << 20
-_STEP, _STEP_BUSY = 32 << 20, 3 << 20
+_STEP, _STEP_SLOW, _STEP_BUSY = 32 << 20, 1 << 20, 3 << 20
 _BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
 _WAIT_MS = 5000
 _RESTART_MS = 5000
@@ -97,9 +99,14 @@ class KeyIndex(ABC):
         due = not 0 < self._next_ask_ms - now <= _FOLLOW_INTERVAL_MS  # also after the clock was set back
         if due and (through > self.position or min_offset > self._asked[1]):
             self._next_ask_ms = now + _FOLLOW_INTERVAL_MS
-            busy, self._seen = through - self._seen > _BUSY_BYTES, through
+            grown, self._seen = through - self._seen, through
             behind = through - self.position
-            step = _STEP if not busy else _STEP_BUSY if behind > _BEHIND else 0
+            if grown <= _QUIET_BYTES:
+                step = _STEP
+            elif grown <= _BUSY_BYTES:
+                step = grown + _STEP_SLOW
+            else:
+                step = _STEP_BUSY if behind > _BEHIND else 0
             if behind > _BEHIND_MAX:
                 step = behind
             if step:

@@ -483,6 +483,16 @@ def test_a_log_that_grows_fast_is_indexed_when_it_rests_or_when_a_query_waits(wo
     index._took(9 << 30, 0, [])
     follow((9 << 30) + (40 << 20))
     assert len(asked) == 4
+    end = (9 << 30) + (40 << 20)
+    for grown, more in (
+        (200 << 10, (1 << 20) + (200 << 10)),
+        (1 << 20, 2 << 20),
+        (64 << 10, 32 << 20),
+        (0, 32 << 20),
+    ):
+        end += grown
+        follow(end)
+        assert asked.pop() == (9 << 30) + more, "slowly while it grows slowly, and in a hurry when it rests"
     follow((9 << 30) + (40 << 20))
     assert asked[4:] == [(9 << 30) + (32 << 20)], "a log that rests is followed in larger steps"
 
