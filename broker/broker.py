@@ -208,6 +208,7 @@ class Broker:
         }
         self._runs = SendRuns(sends)
         self.handlers.run = self._runs.take
+        self.handlers.hurry = self.replication.hurry
         self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)
         Queries(self).register(self.handlers)

@@ -313,6 +313,11 @@ class Replication:
         if self.service.connections:
             self.service.advance()
 
+    def hurry(self) -> None:
+        """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
+        if self.waits:
+            self.service.hurry()
+
     def tick(self) -> None:
         """The work of time, several times a second, inside a turn."""
         self.service.tick()

@@ -168,11 +168,13 @@ class Handlers:
         self.pulls: Callable[[Session, bytes], bool] | None = None
         """Takes a plain pull that is like an earlier one of its client, or leaves it (False) to `hot`."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
+        self.hurry: Callable[[], None] | None = None
+        """Has what was stored in this turn leave for the slaves that answers wait for, before the turn ends."""
 
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
         rest = Handlers(self.times)
-        rest.run = self.run
+        rest.run, rest.hurry = self.run, self.hurry
         if RequestCode.PULL_MESSAGE not in codes:
             rest.pulls = self.pulls
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
@@ -359,10 +361,14 @@ class Session:
                     return
                 if index == end:
                     # A client with its window full works on these answers while we work on the rest of its requests.
-                    # When nobody else has work for us, halves keep both at work: 1.5 times the rate at 1 x 64.
+                    # When nobody else has work for us, halves keep both at work: 1.5 times the rate at 1 x 64. The
+                    # same goes for slaves that these answers wait for: 1.2 times.
                     if self.ready:
                         self._owe_ready()
                         link.push()
+                    if self.waiting and self.wait_for is not None and self._handlers.hurry is not None:
+                        self.wait_for(self)
+                        self._handlers.hurry()
                     continue
             if link.congested:
                 self._backlog = payloads[index:]

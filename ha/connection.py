@@ -47,6 +47,9 @@ class Link(Protocol):
 
     def send(self, data: bytes | memoryview) -> None: ...
 
+    def push(self) -> None:
+        """Try to have what is owed leave now; never waits."""
+
     def own(self) -> None:
         """Copy what is owed out of the maps of the log."""
 

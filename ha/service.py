@@ -252,6 +252,12 @@ class HaService:
         for connection in self.connections:
             connection.advance()
 
+    def hurry(self) -> None:
+        """Have what the log has got leave now, and not only when the turn ends."""
+        for connection in self.connections:
+            connection.advance()
+            connection.link.push()
+
     def tick(self) -> None:
         """The work of time, several times a second."""
         if self._replicas:

@@ -17,7 +17,16 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_header, encode_report
 from store.disk import MappedFile
-from tests.broker.harness import Client, FlushGate, InProcess, config_of, pull_ext, send_ext, without_fsync
+from tests.broker.harness import (
+    Client,
+    FlushGate,
+    InProcess,
+    config_of,
+    pull_ext,
+    request,
+    send_ext,
+    without_fsync,
+)
 
 V2 = RequestCode.SEND_MESSAGE_V2
 SLAVE_TIMEOUT_MS = 3_000
@@ -30,6 +39,8 @@ class FakeHaLink:
         self.peer = peer
         self.patient = self.closed = False
         self.sent = bytearray()
+        self.left: list[int] = []
+        """How much had been sent each time it was to leave at once."""
 
     @property
     def out_size(self) -> int:
@@ -37,6 +48,9 @@ class FakeHaLink:
 
     def send(self, data: bytes | memoryview) -> None:
         self.sent += data
+
+    def push(self) -> None:
+        self.left.append(len(self.sent))
 
     def own(self) -> None:
         pass
@@ -110,6 +124,33 @@ def codes(client: Client) -> list[int]:
 
 def seen(process: InProcess, topic: str = "T") -> list[bytes]:
     return [record.body for record in process.stored(topic)]
+
+
+def test_the_first_half_of_a_full_window_leaves_for_the_slave_before_the_second_is_worked_on(
+    process: InProcess,
+) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"the topic")
+    slave.report()
+    assert codes(client) == [ResponseCode.SUCCESS]
+    size, begin = 64, len(slave.log)
+    client.feed(b"".join(request(V2, send_ext("T"), b"%02d" % n, opaque=100 + n) for n in range(size)))
+    left, whole = slave.link.left, len(slave.link.sent)
+    assert [round(8 * size / whole) for size in left] == [4, 6], "half of it, and half of the rest"
+    slave.take()
+    ends, at = [], begin
+    while at < len(slave.log):
+        at += int.from_bytes(slave.log[at : at + 4], "big")
+        ends.append(at)
+    assert len(ends) == size
+    slave.report(ends[size // 2 - 1])
+    first = client.answers()
+    assert [(answer.opaque, answer.code) for answer in first] == [(100 + n, 0) for n in range(size // 2)]
+    assert seen(process) == [b"the topic"], "a turn's messages are shown together"
+    slave.report()
+    assert [answer.opaque for answer in client.answers()] == [100 + n for n in range(size // 2, size)]
+    assert len(seen(process)) == 1 + size
 
 
 # -- what the producer is told -----------------------------------------------------------------------------

@@ -34,6 +34,9 @@ class FakeLink:
         self.out.append(data)
         self.out_size += len(data)
 
+    def push(self) -> None:
+        pass
+
     def own(self) -> None:
         self.owned += 1
 
