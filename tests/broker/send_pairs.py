@@ -137,10 +137,26 @@ def outcome(
         hung_up = False
     except RemoteProtocolError:
         hung_up = True
+    assert not shown_before_flush(running)
     running.settle()
     answers = sorted(json.dumps(comparable(running, c, True)) for c in client.answers())
     new = [facts(r, True) for r in stored_since(running, mark)]
     return hung_up, answers, new, counted(running, sizes=sizes) - before
+
+
+def shown_before_flush(running: InProcess) -> list[tuple[str, int]]:
+    """Under SYNC_FLUSH the queues that show a message which is not flushed yet, as far as the loop has heard."""
+    store = running.broker.store
+    if not store.config.sync_flush:
+        return []
+    found = []
+    for topic, queues in store.queues.items():
+        for queue in queues.values():
+            if queue.readable > queue.min_offset:
+                offset, size, _tags = queue.read(queue.readable - 1)
+                if offset + size > store.flushed_offset:
+                    found.append((topic, queue.queue_id))
+    return found
 
 
 def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:

@@ -129,7 +129,8 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
                 ext = send_ext(
                     "TU"[n % 2] if n < warm else "%RETRY%g" if here == b"retry" else where[n - warm][0],
                     queueId=n // 2 % 3 if n < warm else where[n - warm][1],
-                    properties=text_of({"UNIQ_KEY": key, "TAGS": "A"}),
+                    # A header of another length than those that warmed up, whose shape is then not this one's.
+                    properties=text_of({"UNIQ_KEY": key, "TAGS": "AB"}),
                 )
                 body = b"x" * ({b"long body": 401, b"longer": 5}.get(here or b"", 2) if n >= warm else 2)
                 frame = request(V2, ext, body, opaque=1000 + n, flag=flag)
@@ -142,7 +143,8 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
             client.answers()
             if running is pair.fast and odd is None:
                 assert client.session.shapes is not None
-                assert client.session.shapes.wide, "so many topics make a shape wide"
+                wide = client.session.shapes.wide[frames[warm - 1][4:8]]
+                assert not wide.misfits, "so many topics make a shape wide, and it is this one"
             if change == "fewer":
                 topics.update(TopicConfig("T", 2, 2), START_MS)
             elif change == "deleted":
