@@ -6,9 +6,10 @@ pytest-xdist starts the workers and carries the reports; this decides who runs w
 - Folders that share something costly, a session of Spark or servers of Java, stay together altogether.
 - What needs the machine to itself comes first, on one worker, while the others wait.
 - Then the longest come first, so that no worker is left with a long file when the others have ended.
-- One worker stands behind the others: it has the least priority, and computes while they wait for a clock, a disk or
-  a JVM. It gets only tests that do nothing but compute, so that nothing of its own can be late; and as it takes no
-  time from the others, it makes none of them late. What it does not come to is left to them, at the end.
+- A third worker, where there is one (`-n 3`), stands behind the others: it has the least priority, and computes while
+  they wait for a clock, a disk or a JVM. It gets only tests that do nothing but compute, so that nothing of its own can
+  be late; what it does not come to is left to the others, at the end. It takes little time from them, but it shares
+  their disk.
 
 Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
 """
