@@ -243,7 +243,7 @@ class Disk:
             with self._lock:
                 entry[1] -= 1
                 if entry[1] == 0 and self._descriptors.get(path) is not entry:
-                    os.close(entry[0])  # the file was removed while it was read
+                    os.close(entry[0])  # the pool has let go of it meanwhile
 
     def _close_idle(self, count: int) -> None:
         """Close up to `count` descriptors that nobody uses, those longest unused first. The lock is held."""
@@ -259,10 +259,10 @@ class Disk:
                 os.close(entry[0])
 
     def close(self) -> None:
+        """Close every pooled descriptor, as soon as nobody uses it."""
         with self._lock:
-            for fd, _users in self._descriptors.values():
-                os.close(fd)
-            self._descriptors.clear()
+            for path in list(self._descriptors):
+                self.forget(path)
 
     # -- names and whole small files -----------------------------------------------------------------
 

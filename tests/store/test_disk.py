@@ -273,6 +273,18 @@ def test_a_descriptor_in_use_is_not_closed_however_small_the_pool_is(tmp_path: P
     disk.close()
 
 
+def test_a_descriptor_in_use_outlives_a_pool_that_is_closed(tmp_path: Path) -> None:
+    disk = Disk()
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("used", "idle"):
+        disk.create_paged(tmp_path / name, 4).write_at(0, name.encode())
+    with disk.descriptor(tmp_path / "used") as fd:
+        disk.close()
+        assert os.pread(fd, 4, 0) == b"used"
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_removing_a_file_lets_go_of_its_descriptor(tmp_path: Path) -> None:
     disk = Disk()
     before = len(os.listdir("/proc/self/fd"))
