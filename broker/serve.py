@@ -15,6 +15,7 @@ the connection is not read any more, and one that takes nothing for `stall_s` se
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -42,6 +43,9 @@ _SPIN_LONG_S = 0.0005
 _SPIN_MISSES_MAX = 4
 _DOZE_MAX = 1024
 _BACKLOG = 1024
+_yield = ctypes.CDLL(
+    None
+).sched_yield  # Python 3.11's own keeps the interpreter, and with it every other thread
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 
@@ -291,7 +295,7 @@ class Shell:
         if self._doze == 0:
             while clock() - began < spin_s:
                 if expecting:
-                    os.sched_yield()  # whoever we wait for, or our client, may want this very processor
+                    _yield()  # whoever we wait for, or our client, may want this very processor
                 events = poll(0)
                 if events:
                     self._misses = 0

@@ -43,6 +43,8 @@ PHASE_S = {
     Phase.RELEASE: 2.0,
 }
 LOOK_PAUSE_S = 0.002
+WRITE_S = 2.0
+"""How long a member may take to write to its disk what it promises: no longer than a phase, or a release would wait."""
 
 
 class HandoverFailed(RopewalkError):
@@ -72,19 +74,23 @@ class Members:
         for link, _challenge in self._links.values():
             link.close()
 
-    def ask(self, address: str, code: int, message: msgspec.Struct) -> bytes:
-        """The body of the answer. Raises `Refusal` or another RopewalkError."""
+    def ask(self, address: str, code: int, message: msgspec.Struct, timeout: float | None = None) -> bytes:
+        """The body of the answer, waited for that many seconds. Raises `Refusal` or another RopewalkError.
+
+        Without `timeout` it is what a look may take. What a member has to write to its disk before it answers can
+        take longer: an fsync beside a busy neighbour was seen to take half a second.
+        """
         with self._lock:
             turn = self._turns.setdefault(address, threading.Lock())
         with turn:
-            return self._ask(address, code, message)
+            return self._ask(address, code, message, self.timeout if timeout is None else timeout)
 
-    def _ask(self, address: str, code: int, message: msgspec.Struct) -> bytes:
+    def _ask(self, address: str, code: int, message: msgspec.Struct, timeout: float) -> bytes:
         link, challenge = self._link(address)
         body = encode(message)
         ext = {"proof": proof_of(self._secret, challenge, code, body)} if self._secret else {}
         try:
-            answer = link.call(Command(code, ext, body), self.timeout)
+            answer = link.call(Command(code, ext, body), timeout)
         except OutcomeUnknown:
             self.forget(address)  # a late answer would be taken for the next one's
             raise
@@ -322,8 +328,10 @@ def _answer(members: Members, group: Group, send: Send) -> Answer:
         group.cluster, group.broker_name, send.epoch, send.by, send.broker_id, send.master, send.terms
     )
     message = RangesAsk([]) if send.ask is Ask.LOOK else ask
+    # Whoever said nothing at all just now is not waited for any longer than then.
+    patience = None if send.ask is Ask.LOOK or send.address in group.silent else WRITE_S
     try:
-        body = members.ask(send.address, CODES[send.ask], message)
+        body = members.ask(send.address, CODES[send.ask], message, patience)
         return Answer(decode_untrusted(StandingMessage, body).standing())
     except Refusal as exc:
         return Answer(refusal=str(exc))
@@ -363,7 +371,7 @@ def forget_slave(members: Members, group: Group, broker_id: int) -> StandingMess
     if master is None:
         raise HandoverFailed(f"no master of {group.broker_name} answers, and only a master has a roll")
     ask = EpochAsk(group.cluster, group.broker_name, master.epoch, "", broker_id)
-    body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask)
+    body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask, WRITE_S)
     return decode_untrusted(StandingMessage, body)
 
 

@@ -4,6 +4,7 @@ Threads of the store are the real ones, so that what crosses from them to the lo
 `until` take in what they finished. Time stands still until the test moves it.
 """
 
+import errno
 import json
 import os
 import random
@@ -302,6 +303,17 @@ class FullDisk(Disk):
         if self.full:
             raise DiskFull(f"cannot allocate {size} bytes for {path}: No space left on device")
         return super().allocate(path, size)
+
+
+class NoRoom(Disk):
+    """A disk on which, while `full`, no small file can be replaced."""
+
+    full = False
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace_file(path, data)
 
 
 # -- requests -----------------------------------------------------------------------------------------

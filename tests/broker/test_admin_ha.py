@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +31,7 @@ from ha.roles import Terms
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
-from store.disk import Disk
-from tests.broker.harness import Client, InProcess, config_of, send_ext, without_fsync
+from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
 from tests.broker.test_replication import FakeHaLink
 
 SEGMENT = 1 << 20
@@ -253,17 +250,6 @@ def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.Monk
     with InProcess(config) as process:
         assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert process.broker.member.core.is_fenced
-
-
-class NoRoom(Disk):
-    """A disk on which, while `full`, no small file can be replaced."""
-
-    full = False
-
-    def replace_file(self, path: Path, data: bytes) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().replace_file(path, data)
 
 
 def test_a_promise_waits_for_room_on_the_disk_and_is_not_told_before_that(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -17,8 +15,7 @@ from broker.slave_sync import NotSame, Peer, SlaveSync
 from ha.hello import Hello, Welcome, encode
 from ha.metadata import Seen, SyncAnswer, SyncAsk
 from ha.roles import SLAVE, SYNC_MASTER, Terms
-from store.disk import Disk
-from tests.broker.harness import InProcess, config_of, without_fsync
+from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
 
 MASTER = "10.0.0.1:10911"
 TERMS = Terms(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
@@ -45,15 +42,6 @@ class Wire:
 
     def flush(self) -> None:
         pass
-
-
-class NoRoom(Disk):
-    full = False
-
-    def replace_file(self, path: Path, data: bytes) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        super().replace_file(path, data)
 
 
 @pytest.fixture

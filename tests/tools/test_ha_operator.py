@@ -1,10 +1,14 @@
 """Whoever gives the orders: when a master counts as gone, who is never failed over, whom a switch goes to."""
 
+import msgspec
 import pytest
 
-from ha.hello import StandingMessage
+from ha.hello import EpochAsk, StandingMessage, decode_untrusted, encode
 from ha.promotion import Kind
 from ha.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, Terms
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown
+from ropewalk.format.remoting import Command
 from tools.admin_ha import COLUMNS, Watcher, status_rows
 from tools.ha_operator import Group, HandoverFailed, Members, _closest, hand_over
 from tools.output import UsageError
@@ -111,6 +115,43 @@ def test_a_switch_goes_to_the_slave_that_has_most() -> None:
     assert _closest(group(master, member(B, end=90), member(C, end=95)), master) == C
     assert _closest(group(master, member(B, end=90, log_epoch=2), member(C, end=95)), master) == B
     assert _closest(group(master, member(B), member(C)), master) == B, "the lowest id among equals"
+
+
+class SlowDisk:
+    """A connection to a member that looks at once, and needs `write_s` for whatever it has to keep."""
+
+    closed = False
+
+    def __init__(self, standing: StandingMessage, write_s: float) -> None:
+        self.standing = standing
+        self._write_s = write_s
+
+    def call(self, command: Command, timeout: float) -> Command:
+        if command.code != RequestCode.ROPEWALK_LOOK:
+            if timeout < self._write_s:
+                raise OutcomeUnknown(f"no answer within {timeout} s")
+            ask = decode_untrusted(EpochAsk, command.body)
+            self.standing = msgspec.structs.replace(self.standing, epoch=ask.epoch)
+        return command.reply(ResponseCode.SUCCESS, body=encode(self.standing))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terms = Terms(SYNC_MASTER, 1, 1, {"1": B})
+    standings = member(A, SYNC_MASTER, terms=terms), member(B, terms=terms)
+    links = {each.address: SlowDisk(each, 1.5) for each in standings}
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+    with Members() as members:
+        report = hand_over(members, group(*standings), Kind.SWITCH, "me")
+        assert report.new_master == B
+        for link in links.values():
+            link._write_s = 60.0
+        with pytest.raises(HandoverFailed, match="did not answer"):
+            hand_over(members, group(*standings), Kind.SWITCH, "me")
 
 
 def test_the_status_tells_how_far_each_slave_is_behind() -> None:
