@@ -1,9 +1,6 @@
 """A store directory with a key index, and what tests of it do with it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
@@ -17,7 +14,8 @@ from store.index import (
 )
 from store.janitor import KeyIndex
 from store.message_store import MessageStore, StoreConfig
-from tests.store.worlds import HOST, Clock, wait_for
+from tests.store import worlds
+from tests.store.worlds import HOST, wait_for
 
 FOREVER = 1 << 62
 SMALL = Geometry(slots=50, items=40)
@@ -25,11 +23,9 @@ SEGMENT_SIZE = 8192
 
 
 @dataclass
-class World:
+class World(worlds.World):
     """A store directory with an index, built by a thread or (`process`) by the helper process."""
 
-    root: Path
-    clock: Clock
     geometry: Geometry = SMALL
     process: bool = False
 
@@ -49,26 +45,9 @@ class World:
         assert header is not None
         return header
 
-    def store(self, disk: Disk | None = None) -> MessageStore:
-        config = StoreConfig(
-            root=self.root,
-            log_directory=self.root / "commitlog",
-            store_host=HOST,
-            segment_size=SEGMENT_SIZE,
-            queue_file_size=200,
-            index=self.geometry,
-            index_in_process=self.process,
-        )
-        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
-
-    @contextmanager
-    def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
-        store = self.store(disk)
-        store.open()
-        try:
-            yield store
-        finally:
-            store.close()
+    @property
+    def config(self) -> StoreConfig:
+        return replace(super().config, index=self.geometry, index_in_process=self.process)
 
 
 def index_of(store: MessageStore) -> KeyIndex:

@@ -29,7 +29,7 @@ from tests.store.worlds import HOST, Clock
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "store", Clock())
+    return World(tmp_path / "store")
 
 
 # --- found --------------------------------------------------------------------------------------------

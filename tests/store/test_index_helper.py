@@ -13,12 +13,12 @@ from store.janitor import ProcessIndex, WorkerIndex
 from store.message_store import MessageStore
 from store.workers import Completions, Worker
 from tests.store.index_world import FOREVER, World, built, find, index_of, send
-from tests.store.worlds import Clock, put, wait_for
+from tests.store.worlds import put, wait_for
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "store", Clock())
+    return World(tmp_path / "store")
 
 
 def helper(store: MessageStore) -> subprocess.Popen[bytes]:

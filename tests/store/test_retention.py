@@ -7,7 +7,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,8 @@ from store.message_store import MessageStore, StoreConfig
 from store.reader import GetResult, GetStatus, Reader, ReadLimits
 from store.retention import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
 from store.write_back import WriteBack
-from tests.store.worlds import HOST, Clock, bodies, put, settle, wait_for, write_back
+from tests.store import worlds
+from tests.store.worlds import HOST, bodies, put, settle, wait_for, write_back
 
 SEGMENT_SIZE = 8192
 NOON = 12
@@ -136,36 +136,19 @@ class Scales(Disk):
 
 
 @dataclass
-class World:
-    root: Path
-    disk: Disk
-    clock: Clock = field(default_factory=Clock)
+class World(worlds.World):
+    disk: Disk = field(default_factory=Scales)
     rules: RetentionRules = field(
         default_factory=lambda: replace(RULES, first_ms=0, log_pause_ms=0, queue_pause_ms=0, interval_ms=1000)
     )
     index: Geometry | None = None
 
-    def store(self) -> MessageStore:
-        config = StoreConfig(
-            root=self.root,
-            log_directory=self.root / "commitlog",
-            store_host=HOST,
-            segment_size=SEGMENT_SIZE,
-            queue_file_size=200,
-            retention=self.rules,
-            index=self.index,
-            index_in_process=False,
-        )
-        return MessageStore(config, self.disk, self.clock, lambda: None)
+    @property
+    def config(self) -> StoreConfig:
+        return replace(super().config, retention=self.rules, index=self.index, index_in_process=False)
 
-    @contextmanager
-    def opened(self) -> Iterator[MessageStore]:
-        store = self.store()
-        store.open()
-        try:
-            yield store
-        finally:
-            store.close()
+    def store(self, disk: Disk | None = None) -> MessageStore:
+        return super().store(disk or self.disk)
 
     @property
     def segments(self) -> list[int]:
@@ -188,7 +171,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "store", Scales())
+    return World(tmp_path / "store")
 
 
 def fill(store: MessageStore, segments: int, topic: str = "T") -> None:
@@ -293,7 +276,7 @@ def test_a_kill_after_queue_files_went_is_recovered_without_reading_the_log(
         write_back(store)
         shutil.copytree(world.root, tmp_path / "killed")
         expected = bodies(store)
-    killed = World(tmp_path / "killed", Scales())
+    killed = World(tmp_path / "killed")
     with killed.opened() as store:
         assert bodies(store) == expected
         assert store.recovered.records == 0
@@ -434,7 +417,7 @@ def test_a_segment_held_by_a_cold_read_is_not_pulled_away_under_it(world: World,
         # Its file is there, and so is the next one's, which nobody holds: a crash must not leave a gap between files.
         assert world.segments[:2] == [0, SEGMENT_SIZE]
         shutil.copytree(world.root, tmp_path / "killed")
-        with World(tmp_path / "killed", Scales()).opened() as killed:
+        with World(tmp_path / "killed").opened() as killed:
             assert killed.log.min_offset == 0
         later: list[GetResult | None] = []
         reader.get(store.queue("T", 0), 0, 3, 1 << 20, None, later.append)
@@ -571,7 +554,7 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_real_small_disk_fills_refuses_reads_on_and_resumes(small_file_system: Path) -> None:
-    world = World(small_file_system / "store", Disk())
+    world = World(small_file_system / "store", disk=Disk())
     world.rules = replace(world.rules, force=False)  # so that it fills up
     store = world.store()
     store.open()

@@ -46,9 +46,9 @@ class World:
     queue_file_size: int = QUEUE_FILE_SIZE
     clock: Clock = field(default_factory=Clock)
 
-    def store(self, disk: Disk | None = None) -> MessageStore:
-        """A store that is not open yet."""
-        config = StoreConfig(
+    @property
+    def config(self) -> StoreConfig:
+        return StoreConfig(
             root=self.root,
             log_directory=self.root / "commitlog",
             store_host=HOST,
@@ -56,7 +56,10 @@ class World:
             queue_file_size=self.queue_file_size,
             sync_flush=self.sync_flush,
         )
-        return MessageStore(config, disk or Disk(), self.clock, lambda: None)
+
+    def store(self, disk: Disk | None = None) -> MessageStore:
+        """A store that is not open yet."""
+        return MessageStore(self.config, disk or Disk(), self.clock, lambda: None)
 
     @contextmanager
     def opened(self, disk: Disk | None = None) -> Iterator[MessageStore]:
