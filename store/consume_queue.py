@@ -26,10 +26,9 @@ from store.commitlog import NAME_DIGITS, StoreDamaged, segment_name
 from store.disk import Disk, PagedFile
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-_TAIL_KEEP = (
-    1024  # entries kept in memory behind `written`, so that consumers at the tail never read the file
-)
-_TAIL_TRIM = 4096
+TAIL_KEEP = 1024
+"""Entries kept in memory behind `written`, so that consumers at the tail never read the file."""
+_TRIM = 4  # times as many more have to be there before any is let go
 _HEAD_SIZE = (
     200 * ENTRY_SIZE
 )  # of a file, read at once: most queues are short, and there can be tens of thousands
@@ -137,9 +136,9 @@ class ConsumeQueue:
 
     # -- write back ----------------------------------------------------------------------------------
 
-    def take_writes(self) -> list[tuple[Path, int, int, bytes]]:
+    def take_writes(self) -> list[tuple[str, int, int, bytes]]:
         """What a helper thread has to write now, as (path, file size, position, bytes) in order."""
-        writes: list[tuple[Path, int, int, bytes]] = []
+        writes: list[tuple[str, int, int, bytes]] = []
         at = self.written
         while at < self.readable:
             logical = at * ENTRY_SIZE
@@ -147,15 +146,17 @@ class ConsumeQueue:
             count = min(self.readable - at, (self.file_size - position) // ENTRY_SIZE)
             start = (at - self.tail_base) * ENTRY_SIZE
             data = bytes(self.tail[start : start + count * ENTRY_SIZE])
-            writes.append((self._path(logical - position), self.file_size, position, data))
+            # Not a Path, which costs as much as all the rest.
+            path = f"{self.directory}/{segment_name(logical - position)}"
+            writes.append((path, self.file_size, position, data))
             at += count
         return writes
 
-    def note_written(self, through: int) -> None:
-        """Entries below `through` are in their files; the tail may let go of the older ones."""
+    def note_written(self, through: int, keep: int = TAIL_KEEP) -> None:
+        """Entries below `through` are in their files; the tail may let go of those more than `keep` behind."""
         self.written = max(self.written, through)
-        keep_from = self.written - _TAIL_KEEP
-        if keep_from - self.tail_base > _TAIL_TRIM:
+        keep_from = self.written - keep
+        if keep_from - self.tail_base > _TRIM * keep:
             del self.tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
             self.tail_base = keep_from
 

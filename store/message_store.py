@@ -144,6 +144,7 @@ class MessageStore:
             disk,
             boot,
             config.queue_flush_interval_ms,
+            self._count_queues,
             lambda: self.index.full_timestamp if self.index is not None else 0,
             self._helpers,
             self.completions,
@@ -315,6 +316,9 @@ class MessageStore:
             self._disk.remove_tree(self.config.root / "consumequeue" / topic)
 
         self._write_back.worker.submit(lambda: unless_full(remove), done)
+
+    def _count_queues(self) -> int:
+        return sum(map(len, self.queues.values()))
 
     def _each_queue(self) -> Iterator[ConsumeQueue]:
         for queues in self.queues.values():
@@ -558,7 +562,7 @@ class MessageStore:
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
         self._ahead.worker.stop()
         self.run_completions()
-        if sum(map(len, self.queues.values())) > SYNC_SINGLY_MAX:
+        if self._count_queues() > SYNC_SINGLY_MAX:
             root = self.config.root
             self._disk.sync_file_systems(root, root / "consumequeue", self.config.log_directory)
         else:

@@ -110,6 +110,10 @@ class TrialDisk(Disk):
     def open_paged(self, path: Path) -> PagedFile:
         return TrialPaged(self, path)
 
+    def write_paged(self, path: str, size: int, position: int, data: bytes) -> bool:
+        self.create_paged(Path(path), size).write_at(position, data)
+        return True
+
     def names(self, directory: Path) -> list[str]:
         there = {name for name in super().names(directory) if directory / name not in self._removed}
         return sorted(there | {path.name for path in self.shadows if path.parent == directory})

@@ -18,6 +18,7 @@ and why a queue shrinks (`cleaner`, a deleted topic).
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from pathlib import Path
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from store.bound import Bound
 from store.commitlog import CommitLog
-from store.consume_queue import ConsumeQueue
+from store.consume_queue import TAIL_KEEP, ConsumeQueue
 from store.disk import Disk
 from store.workers import Completions, Helpers, Worker
 
@@ -34,6 +35,7 @@ _CHECKPOINT_INTERVAL_MS = 10_000
 SYNC_SINGLY_MAX = 256
 """Files; beyond, one call for the whole file system is cheaper."""
 _QUEUES_AT_ONCE = 512  # in one job: what the loop puts together in a few milliseconds
+_KEEP_ALL, _KEEP_MIN = 1 << 19, 16  # written entries, of all queues and of each, that stay in memory
 _PAUSE, _PAUSE_MAX_MS = 9, 10_000  # times as long as a pass over more queues than that took
 
 
@@ -49,11 +51,12 @@ class WriteBack:
         disk: Disk,
         boot: bytes,
         queues_interval_ms: int,
+        queue_count: Callable[[], int],
         index_ms: Callable[[], int],
         helpers: Helpers,
         completions: Completions,
     ) -> None:
-        """`index_ms` tells up to which store time the key index is complete."""
+        """`queue_count` tells how many queues there are; `index_ms`, up to which store time the index is complete."""
         self.dirty: list[ConsumeQueue] = []
         """Queues with entries to write; always this one list, and each has its `dirty` set."""
         self.writing = False
@@ -65,6 +68,9 @@ class WriteBack:
         self._disk = disk
         self._boot = boot
         self._queues_interval_ms = queues_interval_ms
+        self._queue_count = queue_count
+        self._keep = TAIL_KEEP
+        """How many written entries a queue may keep, as long as the pass takes."""
         self._index_ms = index_ms
         self._helpers = helpers
         self._completions = completions
@@ -75,8 +81,10 @@ class WriteBack:
         self._pass_began_ms: int | None = None
         """When the last pass over many queues began, until it is known how long it took."""
         self._entries_written = 0
-        self._unsynced: set[Path] = set()
-        """Queue files and directories written since the last checkpoint; the worker thread's own."""
+        self._unsynced: set[str] = set()
+        """Queue files and directories written since the last checkpoint, or a few too many for `SYNC_SINGLY_MAX`.
+
+        The worker thread's own."""
         self._inherited = True
         """Queue files of an earlier process may be in the page cache only; the worker thread's own."""
         self._noted = (0, 0)
@@ -134,11 +142,12 @@ class WriteBack:
         self.dirty.clear()
         self._through = max(self._through, readable_offset)
         if not self.writing:
+            self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
             self._write_some()
 
     def _write_some(self) -> None:
         """Give the worker the next queues of the pass, or end it."""
-        writes: list[tuple[Path, int, int, bytes]] = []
+        writes: list[tuple[str, int, int, bytes]] = []
         marks: list[tuple[ConsumeQueue, int]] = []
         while self._left and len(writes) < _QUEUES_AT_ONCE:
             queue = self._left.popleft()
@@ -153,14 +162,13 @@ class WriteBack:
             return
 
         def write() -> None:
+            write_paged = self._disk.write_paged
             for path, size, position, data in writes:
-                if position == 0 or not self._disk.exists(path):
-                    file = self._disk.create_paged(path, size)
-                    self._unsynced.update((path.parent, path.parent.parent, path.parent.parent.parent))
-                else:
-                    file = self._disk.open_paged(path)
-                self._unsynced.add(path)
-                file.write_at(position, data)
+                new = True  # as far as anybody knows, if there is an error
+                try:
+                    new = write_paged(path, size, position, data)
+                finally:
+                    self._note_unsynced(path, new=new)
 
         def done(written: bool) -> None:
             for queue, at in marks:
@@ -168,7 +176,7 @@ class WriteBack:
                     continue  # its topic was deleted meanwhile
                 if written:
                     self._entries_written += max(0, at - queue.written)
-                    queue.note_written(at)
+                    queue.note_written(at, self._keep)
                 else:
                     self.mark_dirty(queue)
             if written:
@@ -180,6 +188,15 @@ class WriteBack:
             self._left.clear()
 
         self.worker.submit(lambda: unless_full(write), done)
+
+    def _note_unsynced(self, path: str, *, new: bool) -> None:
+        """On the worker thread: this queue file, and if it is `new` the directories that name it, need a sync."""
+        if len(self._unsynced) > SYNC_SINGLY_MAX:
+            return
+        self._unsynced.add(path)
+        for _ in range(3 if new else 0):
+            path = os.path.dirname(path)
+            self._unsynced.add(path)
 
     def _write_checkpoint(self, stored_ms: int) -> None:
         """Write RocketMQ's checkpoint: a time before which all records and their queue entries are on disk.
@@ -201,8 +218,8 @@ class WriteBack:
             self._disk.sync_file_systems(self._root, self._root / "consumequeue")
             self._inherited = False
         else:
-            for path in sorted(self._unsynced):
-                self._disk.sync_file(path)
+            for name in sorted(self._unsynced):
+                self._disk.sync_file(Path(name))
         self._unsynced.clear()
         path = self._root / "checkpoint"
         point = decode_checkpoint(self._disk.read_file(path))

@@ -235,6 +235,13 @@ class SimDisk(Disk):
     def open_paged(self, path: Path) -> PagedFile:
         return SimPaged(self, path)
 
+    def write_paged(self, path: str, size: int, position: int, data: bytes) -> bool:
+        place = Path(path)
+        if new := position == 0 or place not in self.files:
+            self.create_paged(place, size)
+        SimPaged(self, place).write_at(position, data)
+        return new
+
     def forget(self, path: Path) -> None:
         pass
 

@@ -16,6 +16,8 @@ class TroubledDisk(Disk):
     def __init__(self) -> None:
         super().__init__()
         self.full = False
+        self.room = 0
+        """So many queue files can still be written to where it is full."""
         self.broken = False
         self.refused = 0
         self.may_sync = threading.Event()
@@ -60,3 +62,11 @@ class TroubledDisk(Disk):
 
         file.write_at = write_at  # type: ignore[method-assign]
         return file
+
+    def write_paged(self, path: str, size: int, position: int, data: bytes) -> bool:
+        if self.full:
+            if self.room == 0:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= 1
+        return super().write_paged(path, size, position, data)

@@ -24,7 +24,7 @@ def new_queue(directory: Path, disk: Disk | None = None) -> ConsumeQueue:
 def write_back(queue: ConsumeQueue, disk: Disk | None = None) -> None:
     disk = disk or Disk()
     for path, size, position, data in queue.take_writes():
-        disk.create_paged(path, size).write_at(position, data)
+        disk.write_paged(path, size, position, data)
     queue.note_written(queue.readable)
 
 
@@ -69,11 +69,11 @@ def test_writes_are_split_where_a_file_ends(tmp_path: Path) -> None:
     for number in range(25):
         queue.add(number, 100, number)
     queue.readable = 25
-    places = [(path.name, size, position, len(data)) for path, size, position, data in queue.take_writes()]
+    places = [(path, size, position, len(data)) for path, size, position, data in queue.take_writes()]
     assert places == [
-        (segment_name(0), FILE_SIZE, 0, FILE_SIZE),
-        (segment_name(FILE_SIZE), FILE_SIZE, 0, FILE_SIZE),
-        (segment_name(2 * FILE_SIZE), FILE_SIZE, 0, 5 * ENTRY_SIZE),
+        (str(tmp_path / segment_name(0)), FILE_SIZE, 0, FILE_SIZE),
+        (str(tmp_path / segment_name(FILE_SIZE)), FILE_SIZE, 0, FILE_SIZE),
+        (str(tmp_path / segment_name(2 * FILE_SIZE)), FILE_SIZE, 0, 5 * ENTRY_SIZE),
     ]
 
 
@@ -304,7 +304,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
         self.add(later, 1)
         self.publish(1.0)
         for path, size, position, data in writes:
-            self.disk.create_paged(path, size).write_at(position, data)
+            self.disk.write_paged(path, size, position, data)
         self.queue.note_written(at)
 
     @rule()

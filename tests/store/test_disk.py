@@ -195,6 +195,25 @@ def test_creating_a_paged_file_keeps_what_it_holds(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_piece_is_written_into_a_file_that_is_made_where_there_is_none(tmp_path: Path) -> None:
+    """Without a descriptor that stays: there are tens of thousands of such files."""
+    disk, path = Disk(), tmp_path / "consumequeue" / "T" / "0" / "00000000000000000000"
+    before = len(os.listdir("/proc/self/fd"))
+    assert disk.write_paged(str(path), 100, 0, b"ab")
+    assert not disk.write_paged(str(path), 100, 2, b"cd")
+    assert path.read_bytes() == b"abcd" + bytes(96)
+    path.unlink()
+    assert disk.write_paged(str(path), 100, 4, b"ef"), "its directory has to be synced again"
+    assert path.read_bytes() == bytes(4) + b"ef" + bytes(94)
+    path.write_bytes(b"x" * 7)  # of a start that was killed before it gave the file its size
+    assert disk.write_paged(str(path), 100, 0, b"gh")
+    assert path.read_bytes() == b"ghxxxxx" + bytes(93)
+    with files_limited_to(64), pytest.raises(OSError, match="No space left"):
+        disk.write_paged(str(path), 100, 60, b"i" * 8)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not disk._descriptors
+
+
 def test_reading_behind_the_end_gives_what_there_is(tmp_path: Path) -> None:
     disk = Disk()
     file = disk.create_paged(tmp_path / "file", 10)
@@ -240,6 +259,7 @@ def test_without_descriptors_idle_ones_make_room_and_a_segment_waits(tmp_path: P
         for file in files:
             file.write_at(0, b"y")
         disk.replace_file(tmp_path / "small", b"z")
+        assert not disk.write_paged(str(files[0].path), 20, 1, b"y")
         assert [file.read_at(0, 1) for file in files] == [b"y"] * 100
         taken = []
         try:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from store.bound import decode_bound
-from store.disk import PagedFile
+from store.disk import Disk
 from store.workers import FlushFailed
 from tests.store.disks import TroubledDisk
 from tests.store.worlds import (
@@ -89,17 +89,20 @@ def test_a_full_disk_is_asked_for_a_segment_once_a_second_and_not_by_every_put(w
         disk.full = False
 
 
-def test_queue_entries_that_find_no_room_are_written_later_and_none_is_lost(world: World) -> None:
+@pytest.mark.parametrize("room", [0, 1])
+def test_queue_entries_that_find_no_room_are_written_later_and_none_is_lost(world: World, room: int) -> None:
+    """The disk is full before a pass begins, or fills up in the middle of it."""
     disk = TroubledDisk()
     with world.opened(disk) as store:
         put(store, [b"x"] * 5, queue_id=0)
         put(store, [b"x"] * 5, queue_id=1)
         write_back(store)
-        disk.full = True
+        disk.full, disk.room = True, room
         put(store, [b"y"] * 7, queue_id=0)
         put(store, [b"y"] * 7, queue_id=2)
         write_back(store)
         assert disk.refused > 0
+        assert disk.room == 0
         assert store._write_back.queues_written < store.log.end_offset
         put(store, [b"z"] * 2, queue_id=1)
         killed = world.killed()
@@ -157,10 +160,10 @@ def test_a_worker_that_fails_for_another_reason_ends_the_process_too(
         put(store, [b"x"])
         settle(store)
 
-        def broken(_self: PagedFile, _position: int, _data: bytes) -> None:
+        def broken(_self: Disk, _path: str, _size: int, _position: int, _data: bytes) -> bool:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr(PagedFile, "write_at", broken)
+        monkeypatch.setattr(Disk, "write_paged", broken)
         store._write_back.write_queues(store.readable_offset)
         with pytest.raises(OSError, match="Input/output error"):
             wait_for(store, lambda: not store._write_back.writing)

@@ -34,6 +34,11 @@ class WatchedDisk(Disk):
     def open_paged(self, path: Path) -> PagedFile:
         return self._watched(super().open_paged(path))
 
+    def write_paged(self, path: str, size: int, position: int, data: bytes) -> bool:
+        if callable(self.before_write):
+            self.before_write()
+        return super().write_paged(path, size, position, data)
+
     def _watched(self, file: PagedFile) -> PagedFile:
         whole = file.write_at
 

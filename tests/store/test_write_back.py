@@ -13,6 +13,7 @@ from store.commitlog import segment_name
 from store.disk import Disk
 from tests.store.worlds import (
     World,
+    bodies,
     put,
     queues,
     settle,
@@ -74,6 +75,21 @@ def test_thousands_of_changed_queue_files_are_synced_by_one_call(
             settle(opened)
         # Of both, for the queue files may lie on another disk.
         assert set(calls) == {(world.root, world.root / "consumequeue")}
+
+
+def test_many_queues_keep_few_entries_each_in_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty thousand with the thousands that a few may keep would need gigabytes."""
+    monkeypatch.setattr(store.write_back, "_KEEP_ALL", 80)
+    with world.opened() as opened:
+        for round_ in range(8):
+            for queue_id in range(4):
+                put(opened, [b"%d.%d" % (round_, n) for n in range(40)], queue_id=queue_id)
+            opened.tick()
+            settle(opened)
+            world.clock.ms += 11_000
+        assert all(len(queue.tail) <= 20 * 5 * 16 + 20 * 40 for queue in queues(opened))
+        expected = [b"%d.%d" % (round_, n) for round_ in range(8) for n in range(40)]
+        assert all(bodies(opened, "T", queue_id) == expected for queue_id in range(4))
 
 
 def test_the_bound_claims_no_more_than_the_truth_at_any_moment(sync_world: World) -> None:
