@@ -22,6 +22,7 @@ work, for at most `close_timeout` seconds; a cancellation cancels them. Both rec
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import sys
@@ -87,7 +88,6 @@ class PushOptions(ReadingOptions):
 
     consume_from: ConsumeFrom = "last"
     """Where a queue begins that the group never committed: "first", "last" or a time in milliseconds."""
-    orderly: bool = False
     broadcasting: bool = False
     offsets_folder: str | Path | None = None
     """Where a broadcasting consumer keeps its progress; without it, it begins anew each time."""
@@ -478,20 +478,19 @@ class AsyncPushConsumer:
 
     async def _record(self, reader: QueueReader) -> None:
         """Record the progress of a queue, if there is any. Failing is weather: there will be another time."""
-        offset = reader.cache.committable
-        if offset == reader.committed:
-            return
-        try:
-            if self.options.broadcasting:
-                self._kept[reader.queue] = offset
-                if self._offsets_file is not None:
-                    async with self._saving:  # several queues may be given up at once, and have one file
-                        await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
-            else:
-                await self._links.drive(self._core.commit(reader.queue, offset))
-            reader.committed = offset
-        except RopewalkError:
-            pass
+        async with reader.recording:
+            offset = reader.cache.committable
+            if offset == reader.committed:
+                return
+            with contextlib.suppress(RopewalkError):
+                if self.options.broadcasting:
+                    self._kept[reader.queue] = offset
+                    if self._offsets_file is not None:
+                        async with self._saving:  # several queues may be given up at once, and have one file
+                            await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
+                else:
+                    await self._links.drive(self._core.commit(reader.queue, offset))
+                reader.committed = offset
 
     @property
     def _offsets_file(self) -> Path | None:

@@ -45,6 +45,8 @@ class ReadingOptions:
     cached_bytes_max: int = 100 * 1024 * 1024
     cached_span_max: int = 2000
     """Offsets between the first unfinished message and the last read one at which reading pauses."""
+    orderly: bool = False
+    """Whether the messages of a queue are handled one at a time, under a lock from the broker."""
 
 
 class QueueReader:
@@ -66,6 +68,8 @@ class QueueReader:
         self.cache = self._new_cache(begin)
         self.committed = -1
         """What was last recorded; -1 for nothing yet."""
+        self.recording = anyio.Lock()
+        """Held while progress is recorded: two requests at once may overtake each other in a broker of many threads."""
         self.locked_at = 0.0
         """When the broker last confirmed our lock; matters only to messages that are handled in order."""
         self.released = False
@@ -113,8 +117,9 @@ class QueueReader:
 
     async def _pull_once(self) -> None:
         cache = self.cache
-        # A broadcasting group has no progress at the broker.
-        committable = 0 if self._core.identity.broadcasting else cache.committable
+        # A broadcasting group has no progress at the broker. Where a lock is held, the next holder begins at what is
+        # recorded: a pull that a busy broker gets to late must not take that back after the last word.
+        committable = 0 if self._core.identity.broadcasting or self.options.orderly else cache.committable
         began = clock()
         result = await self._links.drive(
             self._core.pull(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
+from unittest.mock import Mock
 
 import anyio
+import pytest
 
 from ropewalk.client.machine import clock
 from ropewalk.client.queue_reader import LOCK_LASTS_S, QueueReader, ReadingOptions
 from ropewalk.client.received import ReceivedMessage, TopicQueue
 from ropewalk.client.routes import Queue
+from ropewalk.errors import RopewalkError
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 SOURCE = TopicQueue("T", Queue("a", 0))
@@ -118,3 +121,20 @@ def test_nothing_is_given_back_of_a_queue_that_is_no_longer_ours(run: Run) -> No
         assert it.overdue(2.0) == []
 
     run(story)
+
+
+@pytest.mark.parametrize(("orderly", "told"), [(True, 0), (False, 2)])
+def test_a_pull_says_what_is_finished_unless_the_next_holder_of_a_lock_relies_on_what_is_recorded(
+    run: Run, orderly: bool, told: int
+) -> None:
+    core = Mock()
+    core.identity.broadcasting = False
+    core.pull.side_effect = RopewalkError("enough")
+    it = QueueReader(core, Mock(), SOURCE, 2, ReadingOptions(orderly=orderly), lambda *_: None)
+
+    async def story() -> None:
+        with pytest.raises(RopewalkError, match="enough"):
+            await it._pull_once()
+
+    run(story)
+    assert core.pull.call_args.args[-1] == told
