@@ -130,9 +130,9 @@ def test_a_pull_says_what_is_finished_unless_the_next_holder_of_a_lock_relies_on
     core = Mock()
     core.identity.broadcasting = False
     core.pull.side_effect = RopewalkError("enough")
-    it = QueueReader(core, Mock(), SOURCE, 2, ReadingOptions(orderly=orderly), lambda *_: None)
 
     async def story() -> None:
+        it = QueueReader(core, Mock(), SOURCE, 2, ReadingOptions(orderly=orderly), lambda *_: None)
         with pytest.raises(RopewalkError, match="enough"):
             await it._pull_once()
 
