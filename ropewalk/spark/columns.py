@@ -15,14 +15,14 @@ from functools import cached_property
 from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import decode_host
-from ropewalk.spark.headers import Bools, Buffer, Headers, Ints
+from ropewalk.spark.headers import Bools, Buffer, Headers, Ints, checksums
 from ropewalk.spark.property_columns import Pairs, as_text, cut_pairs, is_one_of, ranges_of, views_of
 from ropewalk.spark.row_filter import RowFilter
 from ropewalk.spark.schema import SchemaMismatch, Selection
@@ -153,7 +153,7 @@ class _Piece:
     def keep(self, mask: Bools) -> None:
         if not mask.all():
             self.headers = self.in_log = self.headers.where(mask)
-            for name in ("data", "topic", "properties", "pairs"):
+            for name in ("data", "topic", "topic_codes", "properties", "pairs"):
                 self.__dict__.pop(name, None)
 
     def choose_rows(self) -> None:
@@ -172,13 +172,15 @@ class _Piece:
             self.keep(is_one_of(self.column("tags"), wanted.tags))
 
     def _wanted_topics(self, wanted: RowFilter) -> Bools:
-        encoded = self.topic.dictionary_encode()
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        codes, topics = self.topic_codes
+        wants = [wanted.wants_topic(topic) for topic in topics]
+        if all(wants) and wanted.queues is None and not wanted.offsets:
+            return np.ones(len(codes), np.bool_)
         queue_ids = self.headers.of("queue_id")
         queue_offsets = self.headers.of("queue_offset")
         mask = np.zeros(len(codes), np.bool_)
-        for code, topic in enumerate(encoded.dictionary.to_pylist()):
-            if not wanted.wants_topic(topic):
+        for code, topic in enumerate(topics):
+            if not wants[code]:
                 continue
             rows = codes == code
             if wanted.queues is not None:
@@ -191,7 +193,7 @@ class _Piece:
 
     def group(self) -> None:
         """Have rows of one topic and hour stand together. Nothing is copied for it but what is taken anyway."""
-        codes = self.topic.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        codes, _topics = self.topic_codes
         hours = self.headers.of("store_time") // _HOUR_MS
         if (codes == codes[0]).all() and (hours[1:] >= hours[:-1]).all():
             return
@@ -202,7 +204,7 @@ class _Piece:
             self.order = np.lexsort((hours, codes))
         self.headers = self.in_log.rows(self.order)
         self.topic = self.topic.take(pa.array(self.order))
-        for name in ("properties", "pairs"):
+        for name in ("topic_codes", "properties", "pairs"):
             self.__dict__.pop(name, None)
 
     # -- bodies --------------------------------------------------------------------------------------
@@ -230,11 +232,7 @@ class _Piece:
 
     def _failed_checksums(self) -> list[BadRow]:
         stored = self.headers.of("body_crc")
-        starts, ends = self.headers.body_start.tolist(), self.headers.body_end.tolist()
-        view = memoryview(self.buffer)
-        bodies = map(view.__getitem__, map(slice, starts, ends))
-        computed = np.fromiter(map(crc32, bodies), np.int64, len(starts))
-        computed &= 0x7FFFFFFF
+        computed = checksums(self.buffer, self.headers.body_start, self.headers.body_end)
         return [
             BadRow(
                 int(self.headers.positions[row]),
@@ -273,6 +271,12 @@ class _Piece:
     @cached_property
     def topic(self) -> pa.Array:
         return as_text(self._ranges(self.in_log.topic_start, self.in_log.topic_end))
+
+    @cached_property
+    def topic_codes(self) -> tuple[npt.NDArray[np.int32], list[str]]:
+        """Which of the topics that there are each row has, and their names."""
+        encoded = self.topic.dictionary_encode()
+        return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
 
     @cached_property
     def properties(self) -> pa.Array:
@@ -327,9 +331,8 @@ class _Piece:
         queue_ids = self.headers.of("queue_id")
         bases = self.plan.partition_bases
         if bases:
-            encoded = self.topic.dictionary_encode()
-            by_code = np.array([bases.get(topic, 0) for topic in encoded.dictionary.to_pylist()], np.int64)
-            queue_ids = queue_ids + by_code[encoded.indices.to_numpy(zero_copy_only=False)]
+            codes, topics = self.topic_codes
+            queue_ids = queue_ids + np.array([bases.get(topic, 0) for topic in topics], np.int64)[codes]
         return pa.array(queue_ids.astype(np.int32))
 
     def _hosts(self, name: str) -> pa.Array:

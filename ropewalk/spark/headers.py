@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.record import MAGIC_V1, MAGIC_V2
 
-__all__ = ["Buffer", "Headers", "Ints", "as_array", "read_headers", "same_sizes"]
+__all__ = ["Buffer", "Headers", "Ints", "as_array", "checksums", "read_headers", "same_sizes"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -209,6 +210,29 @@ def same_sizes(buffer: Buffer, found: list[int], position: int, most: int) -> in
         return 0
     others = np.ndarray((most,), ">i4", buffer, position, (size,)) != size
     return int(others.argmax()) if others.any() else most
+
+
+def checksums(buffer: Buffer, starts: Ints, ends: Ints) -> Ints:
+    """The CRC-32 of ranges of a buffer, each without its highest bit, as records keep it."""
+    count = len(starts)
+    ranges: Any
+    if count > 1 and _is_table(starts, ends):
+        # Its rows are handed out in two thirds of the time that it takes to cut each range out of the buffer.
+        shape, width = (count, int(ends[0] - starts[0])), int(starts[1] - starts[0])
+        ranges = np.ndarray(shape, np.uint8, buffer, int(starts[0]), (width, 1))
+    else:
+        ranges = map(memoryview(buffer).__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    sums = np.fromiter(map(crc32, ranges), np.int64, count)
+    sums &= 0x7FFFFFFF
+    return sums
+
+
+def _is_table(starts: Ints, ends: Ints) -> bool:
+    """Whether ranges have one size, and one distance from each to the next."""
+    size, width = ends[0] - starts[0], starts[1] - starts[0]
+    return bool(
+        size > 0 < width and (ends - starts == size).all() and (starts[1:] - starts[:-1] == width).all()
+    )
 
 
 def _gather(buffer: Buffer, head: np.dtype[Any], positions: Ints) -> npt.NDArray[Any]:

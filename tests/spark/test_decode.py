@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import zlib
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -27,6 +28,7 @@ from ropewalk.format.record import (
 )
 from ropewalk.spark.columns import Plan
 from ropewalk.spark.decode import Decoded, Ended, decode_pull, decode_segment, find_record
+from ropewalk.spark.headers import checksums
 from ropewalk.spark.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
 from tests.spark.stores import BORN_HOST, START_MS, STORE_HOST
 
@@ -362,6 +364,22 @@ def test_a_checksum_is_checked_where_it_is_asked_for() -> None:
     kept = decode(data, selection=selection, on_corrupt="keep")
     assert [row["crcOk"] for row in rows_of(kept)] == [True, False, True]
     assert "does not match its checksum" in kept.damage[0].reason
+
+
+@given(
+    st.binary(min_size=400, max_size=400),
+    st.lists(st.sampled_from([(0, 7), (20, 5), (20, 5), (20, 5), (13, 5), (20, 0)]), max_size=15),
+)
+def test_checksums_are_of_each_range_however_ranges_follow_each_other(
+    data: bytes, steps: list[tuple[int, int]]
+) -> None:
+    starts, sizes = (
+        np.array(list(accumulate(step for step, _ in steps)), np.int64),
+        [size for _, size in steps],
+    )
+    expected = [zlib.crc32(data[at : at + size]) & 0x7FFFFFFF for at, size in zip(starts, sizes, strict=True)]
+    ends = starts + np.array(sizes, np.int64)
+    assert checksums(data, starts, ends).tolist() == expected
 
 
 def test_the_messages_of_an_inner_batch_are_rows_of_their_own() -> None:

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from zlib_ng.zlib_ng import crc32
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import P
@@ -34,7 +33,7 @@ from ropewalk.format.record import (
     crc_property,
     decode_record,
 )
-from ropewalk.spark.headers import as_array, same_sizes
+from ropewalk.spark.headers import as_array, checksums, same_sizes
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -322,11 +321,9 @@ def _big_endian(raw: Bytes, at: Ints, width: int) -> Ints:
 def _crc_ok(window: Window, records: Records) -> Bools:
     """Whether each body matches its checksum."""
     data = memoryview(window.data)
-    starts, ends = records.body_at.tolist(), (records.body_at + records.body_size).tolist()
-    bodies = map(data.__getitem__, map(slice, starts, ends))
-    sums = np.fromiter(map(crc32, bodies), np.int64, len(records))
+    sums = checksums(data, records.body_at, records.body_at + records.body_size)
     # Of an empty body nothing is said: writers differ.
-    ok: Bools = ((sums & 0x7FFFFFFF) == records.crc) | (records.body_size == 0)
+    ok: Bools = (sums == records.crc) | (records.body_size == 0)
     for index in _with_own_checksum(window, records).tolist():
         start, end = int(records.position[index]), int(records.position[index] + records.size[index])
         checked = end - CRC_PROPERTY_SIZE
