@@ -331,6 +331,14 @@ def replay(
     to_name_server: Annotated[
         str, typer.Option("--to-name-server", metavar="HOST:PORT", help="Of the cluster they go to.")
     ],
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="topic|lake|store",
+            help="What is read; else told by which of --name-server, --lake and --store there is.",
+        ),
+    ] = None,
     store: MaybeStore = None,
     name_server: NameServer = None,
     lake: Annotated[
@@ -384,8 +392,8 @@ def replay(
 
     Examples:
 
-        ropewalk pipeline replay --lake /data/lake -t orders --since 2026-01-31 --to-topic orders-again \\
-            --to-name-server localhost:9876 --journal replay.json
+        ropewalk pipeline replay --from lake --lake /data/lake -t orders --since 2026-01-31 \\
+            --to-topic orders-again --to-name-server localhost:9876 --journal replay.json
 
         ropewalk pipeline replay -n localhost:9876 -t orders --to-topic orders-eu --to-name-server localhost:9876 \\
             --key-filter "keys LIKE 'order-1%' AND properties['region'] = 'eu'"
@@ -399,10 +407,9 @@ def replay(
             to_name_server, to_topic, os.path.abspath(journal) if journal else None, rate, keep_queues, batch,
             preserve_time, key_filter,
         )  # fmt: skip
+        _check_origin(origin, {"topic": name_server, "lake": lake, "store": store})
         source: Source
         if lake is not None:
-            if store is not None or name_server is not None:
-                raise UsageError("say where to read: one of --store, --name-server and --lake")
             source = LakeSource(
                 os.path.abspath(lake), tuple(topics or ()), *times_of(since, until), options.columns
             )
@@ -418,6 +425,19 @@ def replay(
 
 for _look in COMMANDS:
     app.command()(_look)
+
+
+def _check_origin(kind: str | None, places: dict[str, str | None]) -> None:
+    """That a replay has one place to read, and of the kind that was said."""
+    options = {"topic": "--name-server HOST:PORT", "lake": "--lake DIR", "store": "--store DIR"}
+    if kind is not None and kind not in options:
+        raise UsageError(f"--from {kind}: it is topic, lake or store")
+    found = [name for name, place in places.items() if place is not None]
+    if kind is None and len(found) != 1:
+        raise UsageError(f"say where to read: one of {', '.join(options.values())}")
+    if kind is not None and found != [kind]:
+        others = " and ".join(options[name].split()[0] for name in found if name != kind)
+        raise UsageError(f"--from {kind} reads {options[kind]}" + (f", and not {others}" if others else ""))
 
 
 def _by_sink(

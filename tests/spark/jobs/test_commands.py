@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_TO = ("--to-topic", "t", "--to-name-server", "localhost:1")
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("commands") / "store"
@@ -141,7 +144,9 @@ def test_stats_latency_rebuild_and_replay_run_on_spark(
     rebuilt = run_json("rebuild", "--store", store, "--out", tmp_path / "out", "--verify")
     assert (rebuilt["entries"], rebuilt["different"]) == (400, [])
     to = ("--to-topic", ropewalk_broker.topic("again"), "--to-name-server", ropewalk_broker.namesrv)
-    sent = run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal", "--rate", 5000)
+    sent = run_json(
+        "replay", "--from", "store", "--store", store, *to, "--journal", tmp_path / "journal", "--rate", 5000
+    )
     assert (sent["messages"], sum(q["last"] - q["first"] + 1 for q in sent["queues"])) == (400, 400)
     assert run_json("replay", "--store", store, *to, "--journal", tmp_path / "journal")["messages"] == 0
     # Some of them, by a condition that Spark reads; the same journal is another replay's.
@@ -208,6 +213,11 @@ def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
         (["audit", "--store", "x", "--digest", "y", "--replica", "z"], 2, "go alone"),
         (["audit", "--store", "x", "--against", "/nowhere"], 2, "cannot read /nowhere"),
         (["rebuild", "--store", "x", "--out", "y", "--index-slots", "5"], 2, "go together"),
+        (["replay", "--from", "disk", "--store", "x", *_TO], 2, "topic, lake or store"),
+        (["replay", "--from", "lake", "--store", "x", *_TO], 2, "reads --lake DIR, and not --store"),
+        (["replay", "--from", "topic", *_TO], 2, "reads --name-server HOST:PORT"),
+        (["replay", "--lake", "x", "--store", "y", *_TO], 2, "one of --name-server"),
+        (["replay", *_TO], 2, "one of --name-server"),
         (["tail", "--store", "/nowhere"], 3, "/nowhere"),
         (["offsets"], 2, "one of --store"),
         (["stats", "--store", "x", "--conf", "novalue"], 2, "name=value"),
