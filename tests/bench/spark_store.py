@@ -1,11 +1,11 @@
 """The figures of the data pipeline on two cores, each beside what it should be.
 
-    python -m tests.bench.spark_store [--megabytes 1024] [--rounds 3] [--only decoder,read]
+    python -m tests.bench.spark_store [--megabytes 1024] [--rounds 4] [--only decoder,read]
 
 One run, one session, one table. Session start is not counted; the first rounds of each figure warm up the
 JVM's compiler and are not counted either, and of the rest the best is shown. Beside the clock stands what a row cost in
 processor time, of the JVM and of the Python processes: on a machine that has other work, the clock says little and
-that says much. Everything is written to a temporary directory and removed. About four minutes.
+that says much. Everything is written to a temporary directory and removed. About five minutes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ SLICE_SIZE: Final = 24 << 20
 LIVE_MESSAGES: Final = 400_000
 LIVE_QUEUES: Final = 8
 BATCHES: Final = 25
-WARM_UP: Final = 2
-"""Rounds before anything is counted. After one, the JVM still compiles for a third of its processor time."""
+WARM_UP: Final = 3
+"""Rounds before anything is counted. After one, the JVM still compiles for a third of its processor time, after four
+for a sixth."""
 GIGABYTE: Final = 1 << 30
 
 
@@ -332,7 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--body", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--only", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     parser.add_argument(
