@@ -465,6 +465,11 @@ class Broker:
         self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
 
+    def look(self, now_s: float, idle_s: float) -> None:
+        """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
+        self.reader.share.look(now_s, idle_s, self.store.log.end_offset)
+        self.reader.go_on()
+
     @property
     def expecting(self) -> bool:
         """Whether somebody waits for slaves alone, or a master's producers wait for this slave.

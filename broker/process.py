@@ -164,6 +164,7 @@ class BrokerProcess:
     def begin_turn(self) -> None:
         if not self._paused:
             self.broker.begin_turn()
+            self.broker.look(self.shell.now, self.shell.idle_s)
 
     def end_turn(self) -> None:
         if not self._paused:
@@ -414,6 +415,8 @@ class BrokerProcess:
         while True:
             if not self._paused:
                 self.broker.tick()
+                now = time.monotonic()
+                self.broker.look(now, self.shell.idle_until(now))
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)

@@ -229,6 +229,9 @@ class Shell:
         self.now = time.monotonic()
         self.crowd = 0
         """How many connections the turn at hand is about."""
+        self.idle_s = 0.0
+        """How long there was nothing to do, since the start."""
+        self._idle_since: float | None = self.now
         self._turns = turns
         self.out_max = out_max
         self._stall_s = stall_s
@@ -264,6 +267,10 @@ class Shell:
         self._epoll.register(sock.fileno(), _IN)
         return int(sock.getsockname()[1])
 
+    def idle_until(self, now: float) -> float:
+        """`idle_s`, with what goes on at the moment."""
+        return self.idle_s if self._idle_since is None else self.idle_s + now - self._idle_since
+
     def wake(self) -> None:
         """From any thread: have the loop call `Turns.wakened` soon."""
         os.eventfd_write(self._wake_fd, 1)
@@ -289,7 +296,7 @@ class Shell:
         events = poll(0)
         if events:
             return events
-        began = clock()
+        began = self._idle_since = clock()
         expecting = self._turns.expecting
         spin_s, soon_s = (_SPIN_LONG_S, _SPIN_LONG_S) if expecting else (_SPIN_S, _SOON_S)
         if self._doze == 0:
@@ -333,6 +340,9 @@ class Shell:
     def turn(self, events: list[tuple[int, int]]) -> None:
         """Read what is ready, end the turn, write what is owed."""
         self.now = now = time.monotonic()
+        if self._idle_since is not None:
+            self.idle_s += now - self._idle_since
+            self._idle_since = None
         self.crowd = len(events)
         turns = self._turns
         turns.begin_turn()

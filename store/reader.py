@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from ropewalk.format.record import MAGIC_V1
+from store.cold_share import WAIT_MAX_S, ColdShare
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue, FrozenQueue
 from store.index import Found, Query, find_messages, read_record
@@ -30,6 +32,8 @@ _FINDINGS_MAX = 100
 _CHUNK = 256
 """Entries that are read at once for consumers behind the tail: a pull takes 32, and a read costs as much as those."""
 _CHUNKS_MAX = 256
+_MISSED_BYTES = 8 << 20
+"""So much that is read behind a gap of the page cache counts as cold too: the kernel reads ahead of who reads."""
 _V1_LAST = MAGIC_V1 & 0xFF
 _iter_entries = ENTRY.iter_unpack
 
@@ -157,6 +161,12 @@ class Reader:
         self._in_flight_max = in_flight_max
         self._warm_window = min(limits.warm_window, limits.memory_window)
         self._chunks: dict[ConsumeQueue, tuple[int, int, bytes]] = {}
+        self.share = ColdShare()
+        """How many of the patient cold reads are made now."""
+        self._put_off: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
+        """Those that are not: until when they wait at most, how they are made, and refused; the oldest first."""
+        self._missed: dict[ConsumeQueue, int] = {}
+        """Queues of which something was in no cache, and how much is still to be read until that is forgotten."""
         self.failed = 0
         """Reads that the disk refused, since the start."""
         self.findings: list[str] = []
@@ -206,11 +216,14 @@ class Reader:
         max_bytes: int,
         matches: Callable[[int], bool] | None,
         done: Callable[[GetResult | None], None],
+        *,
+        patient: bool = True,
     ) -> None:
         """Read from `queue` at `offset`; `done(result)` is called now if no disk is needed, else later.
 
         `matches(tags_code)` filters by the queue entry alone; None takes all. `done(None)` says that too many cold
-        reads are waiting already, or that the disk could not read: answer "busy".
+        reads are waiting already, or that the disk could not read: answer "busy". A `patient` read of what is in no
+        cache may have to wait a moment while the loop has no time (`cold_share`).
         """
         if (nothing := nothing_at(queue, offset)) is not None:
             done(GetResult(*nothing))
@@ -227,6 +240,12 @@ class Reader:
         # A batch rarely needs more entries than messages; a filter may have to look at all of them.
         first = scan if matches is not None else min(scan, max_count)
         entries = self._entries(queue, offset, first)
+        if patient and self._is_cold(queue, entries):
+            if self._put_off or not self.share.has_room:
+                self._wait(
+                    lambda: self.get(queue, offset, max_count, max_bytes, matches, done, patient=False), done
+                )
+                return
         if entries is not None:
             self._read(queue, offset, entries, max_count, max_bytes, matches, done)
             return
@@ -236,6 +255,39 @@ class Reader:
             lambda data: self._read(queue, offset, data, max_count, max_bytes, matches, done),
             done,
         )
+
+    def _is_cold(self, queue: ConsumeQueue, entries: bytes | None) -> bool:
+        """Whether these entries, or what the first of them names, seem to be in no cache."""
+        if entries is None or len(entries) < ENTRY_SIZE:
+            return True
+        physical: int = ENTRY.unpack_from(entries)[0]
+        return queue in self._missed and physical < self._log.end_offset - self._warm_window
+
+    def _note_missed(self, queue: ConsumeQueue) -> None:
+        self._missed.pop(queue, None)
+        if len(self._missed) >= _CHUNKS_MAX:
+            del self._missed[next(iter(self._missed))]
+        self._missed[queue] = _MISSED_BYTES
+
+    def _spend(self, queue: ConsumeQueue, size: int) -> None:
+        """So much of the queue was read from where the page cache had gaps a moment ago."""
+        self.share.spend(size)
+        left = self._missed[queue] - size
+        if left > 0:
+            self._missed[queue] = left
+        else:
+            del self._missed[queue]
+
+    def _wait(self, read: Callable[[], None], done: Callable[[None], None]) -> None:
+        if len(self._put_off) >= self._in_flight_max:
+            done(None)
+        else:
+            self._put_off.append((self.share.now + WAIT_MAX_S, read, done))
+
+    def go_on(self) -> None:
+        """Make the reads that were put off, as far as they may be made by now; call often."""
+        while self._put_off and (self.share.has_room or self._put_off[0][0] <= self.share.now):
+            self._put_off.popleft()[1]()
 
     def _submit(
         self,
@@ -280,11 +332,15 @@ class Reader:
             done(result)
             return
         pieces = self._plan(queue, result, entries, max_count, max_bytes, matches)
+        if pieces and self._is_cold(queue, entries):
+            self._spend(queue, sum(piece.size for piece in pieces))
         records = self._carry_out_nowait(pieces)
         if records is not None:
             self._finish(queue, result, pieces, records)
             done(result)
             return
+
+        self._note_missed(queue)
 
         def then(data: list[bytes]) -> None:
             self._finish(queue, result, pieces, data)
@@ -451,6 +507,9 @@ class Reader:
         self._submit(job, then, done, tuple(self._log.segments))
 
     def stop(self) -> None:
+        """Refuse what was put off, and finish what is under way. Blocks."""
+        while self._put_off:
+            self._put_off.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
 

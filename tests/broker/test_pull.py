@@ -349,6 +349,27 @@ def test_messages_far_behind_the_end_come_through_a_reader_thread(start_broker: 
     assert bodies(answer)[0] == b"000000" * 5000
 
 
+def test_a_pull_of_what_is_in_no_cache_waits_for_its_share_of_a_loop_without_time(
+    start_broker: StartBroker,
+) -> None:
+    running = start_broker(warmWindowBytes=1 << 20, mappedFileSizeCommitLog=1 << 20)
+    client, broker = running.connect(), running.broker
+    broker.look(1000.0, 0.0)
+    fill(client, "T", 200, size=5000)
+    broker.look(1000.1, 0.0)
+    broker.reader._note_missed(broker.store.queue("T", 0))
+    broker.reader.share.spend(64 << 20)
+    client.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=0))
+    assert client.answers() == []
+    fill(client, "U", 1)
+    broker.look(1000.5, 0.0)
+    assert client.answers() == []
+    assert client.pull("T", queueOffset=199).code == 0, "who is at the end does not wait"
+    broker.look(1000.7, 0.0)
+    (answer,) = client.answers()
+    assert bodies(answer)[0] == b"000000" * 5000
+
+
 def test_too_many_reads_from_disk_are_answered_2_at_once(
     running: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -387,6 +387,24 @@ class HandSet:
         self.now += seconds
 
 
+def test_the_time_without_anything_to_do_is_counted(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandSet(monkeypatch)
+    net = Net(stack)
+    client = net.connect()
+    net.idle()
+    before = net.shell.idle_s
+    clock.now += 5.0
+    assert net.shell.idle_until(clock.now) == before, "a turn takes its time"
+    assert net.shell._linger() == []
+    clock.now += 2.0
+    assert net.shell.idle_until(clock.now) == before + 2.0
+    client.send(b"x")
+    net.idle()
+    assert net.shell.idle_s == before + 2.0
+
+
 def test_who_takes_nothing_for_too_long_is_closed_and_the_others_stay(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
