@@ -29,7 +29,7 @@ from broker.send_wide import CHANGES_MIN, MISFITS_MAX, Kinds, take_wide, widened
 from broker.session import RUN_MAX, Session
 from ropewalk.codes import FrameFlag, RequestCode
 from ropewalk.format.properties import P, parse_properties
-from ropewalk.format.record_pattern import RecordPattern
+from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.appending import Alike, Message
 
 log = structlog.get_logger("broker.send")
@@ -231,7 +231,8 @@ class SendRuns:
             pieces = unpack(payload)
             key, opaque = pieces[at_key], pieces[at_opaque]
             queue = queues.get(pieces[at_queue])
-            body = payload[body_at:]
+            large = len(payload) - body_at >= SPLIT_MIN
+            body = memoryview(payload)[body_at:] if large else payload[body_at:]
             if (
                 pieces[::2] != fixed
                 or queue is None

@@ -22,7 +22,7 @@ from zlib_ng.zlib_ng import crc32
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.queue_entry import ENTRY
 from ropewalk.format.record import encode_record
-from ropewalk.format.record_pattern import RecordPattern
+from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
@@ -36,8 +36,9 @@ Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, 
 """One message to put: queue, body, properties, flag, sys flag, born time in ms, reconsume times, offset of the half
 message it commits (or 0), tag code. A plain tuple, because a run of messages makes one for each."""
 
-Alike: TypeAlias = tuple[ConsumeQueue, bytes, int, bytes, RecordPattern, int]
-"""One message of a kind: queue, body, born time in ms, the property value that is its own, its kind, its tag code."""
+Alike: TypeAlias = tuple[ConsumeQueue, bytes | memoryview, int, bytes, RecordPattern, int]
+"""One message of a kind: queue, body (`bytes`, or a view if it has `SPLIT_MIN` bytes or more), born time in ms, the
+property value that is its own, its kind, its tag code."""
 
 
 class Appender:
@@ -157,9 +158,9 @@ class Appender:
         segments, now, index, sizes = self._log.segments, self.now, self._index, self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
-        records: list[bytes] = []
+        records: list[bytes | memoryview] = []
         kind: RecordPattern | None = None
-        body_size, room = -1, -1
+        body_size, room, in_pieces = -1, -1, False
         position = base = size = 0
         segment: Segment | None = None
         try:
@@ -170,10 +171,11 @@ class Appender:
                     middle, after = pattern.middle, pattern.after
                 if len(body) != body_size:
                     body_size = len(body)
-                    size, pack, head, rest = pattern.form(body_size)
+                    size, pack, head, rest, opening = pattern.form(body_size)
+                    in_pieces = in_pieces or body_size >= SPLIT_MIN
                 if position + size > room:
                     if segment is not None:
-                        segment.write(records)
+                        segment.write(records, in_pieces=in_pieces)
                         records = []
                     elif segments and segments[-1].has_room_for(size):
                         segment = segments[-1]
@@ -185,32 +187,51 @@ class Appender:
                     position, base, room = segment.write_position, segment.base_offset, segment.room
                 offset, queue_offset = base + position, queue.next_offset
                 crc = crc32(body) & 0x7FFFFFFF
-                records.append(
-                    pack(
-                        head,
-                        crc,
-                        queue.queue_id,
-                        flag,
-                        queue_offset,
-                        offset,
-                        sys_flag,
-                        born_timestamp,
-                        born_host,
-                        now,
-                        rest,
+                if body_size >= SPLIT_MIN:
+                    records += (
+                        opening(
+                            head,
+                            crc,
+                            queue.queue_id,
+                            flag,
+                            queue_offset,
+                            offset,
+                            sys_flag,
+                            born_timestamp,
+                            born_host,
+                            now,
+                            rest,
+                        ),
                         body,
-                        middle,
-                        key,
-                        after,
+                        b"".join((middle, key, after)),
                     )
-                )
+                else:
+                    records.append(
+                        pack(
+                            head,
+                            crc,
+                            queue.queue_id,
+                            flag,
+                            queue_offset,
+                            offset,
+                            sys_flag,
+                            born_timestamp,
+                            born_host,
+                            now,
+                            rest,
+                            body,
+                            middle,
+                            key,
+                            after,
+                        )
+                    )
                 position += size
                 sizes.append(size)
                 index(queue, offset, size, tag_code)
                 results.append((offset, queue_offset))
         finally:
             if segment is not None:
-                segment.write(records)
+                segment.write(records, in_pieces=in_pieces)
         return results
 
     def _index(self, queue: ConsumeQueue, offset: int, size: int, tag_code: int) -> None:
@@ -244,7 +265,7 @@ class Appender:
 
         Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
         """
-        size, pack, head, rest = pattern.form(len(bodies[0]))
+        size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
         segments, count = self._log.segments, len(bodies)
         if not segments or not segments[-1].has_room_for(size * count):
             return None

@@ -21,7 +21,7 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
@@ -29,6 +29,7 @@ from ropewalk.errors import RopewalkError
 PAGE_SIZE = 4096
 _WRITE_AND_WAIT = 2 | 4  # SYNC_FILE_RANGE_WRITE and WAIT_AFTER
 _READ_STEP = 4 << 20
+_PIECES_MAX = 1024  # of one system call
 _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
@@ -69,6 +70,13 @@ class MappedFile:
         flush itself takes 0.13 ms after this and 0.4 ms after a store through the map (fdatasync of 4 to 64 KiB).
         """
         if os.pwrite(self._fd, data, position) != len(data):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+
+    def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        """`write_at` of several pieces one behind the other, of `size` bytes together."""
+        if len(pieces) > _PIECES_MAX:
+            self.write_at(position, b"".join(pieces))
+        elif os.pwritev(self._fd, pieces, position) != size:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
 
     def read_at(self, position: int, size: int) -> bytes:

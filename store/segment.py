@@ -28,6 +28,7 @@ FILLER_HEADER_SIZE = 8
 
 class Segment:
     __slots__ = (
+        "appends",
         "base_offset",
         "checks",
         "file",
@@ -48,6 +49,8 @@ class Segment:
         self.room = file.size - FILLER_HEADER_SIZE
         """Where records have to end: the last eight bytes belong to the filler that `seal` writes."""
         self.write_position = write_position
+        self.appends = 0
+        """How often bytes were placed; `store.ahead` asks how many at a time."""
         self.filled_position = write_position
         """Up to here zeros were written ahead of the writer (`store.ahead`)."""
         self.filling: Filling | None = None
@@ -65,11 +68,27 @@ class Segment:
     def has_room_for(self, record_size: int) -> bool:
         return self.write_position + record_size <= self.room
 
-    def write(self, records: Sequence[bytes]) -> None:
-        """Place encoded records after the last one; the caller has asked `has_room_for`."""
+    def write(self, records: Sequence[bytes | memoryview], *, in_pieces: bool = False) -> None:
+        """Place encoded records after the last one; the caller has asked `has_room_for`.
+
+        Large ones come `in_pieces`, each of which is placed as it is: nothing is joined.
+        """
+        if in_pieces:
+            self._gather(records)
+            return
         data = b"".join(records)
         assert self.write_position + len(data) <= self.room or not data
         self.append(data)
+
+    def _gather(self, pieces: Sequence[bytes | memoryview]) -> None:
+        position, size = self.write_position, sum(map(len, pieces))
+        end = position + size
+        assert end <= self.room or not pieces
+        if self.filling is not None:
+            self.filling.claim(end)
+        self.file.write_pieces_at(position, pieces, size)
+        self.write_position = end
+        self.appends += 1
 
     def append(self, data: bytes | memoryview) -> None:
         """Place bytes after the last ones. Raises OSError. HOT."""
@@ -79,6 +98,7 @@ class Segment:
             self.filling.claim(end)
         self.file.write_at(position, data)
         self.write_position = end
+        self.appends += 1
 
     def seal(self) -> None:
         """Write the filler and count this segment as full."""

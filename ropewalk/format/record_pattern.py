@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.record import encode_record
 
-__all__ = ["RecordForm", "RecordPattern"]
+__all__ = ["SPLIT_MIN", "RecordForm", "RecordPattern"]
 
+SPLIT_MIN: Final = 8 << 10
+"""Bodies from here on are better placed as they came than copied into a record; `RecordForm.opening` is for them."""
 _FORMS_MAX: Final = 64
 """A producer whose body sizes vary would make thousands."""
 
@@ -31,6 +33,9 @@ class RecordForm(NamedTuple):
     pack: Callable[..., bytes]
     head: bytes
     rest: bytes
+    opening: Callable[..., bytes]
+    """`pack` of what stands before the body, with the first eleven arguments of its; then follow the body and the
+    other three."""
 
 
 class RecordPattern:
@@ -84,11 +89,12 @@ class RecordPattern:
             if size > 0x7FFFFFFF:
                 raise LocalProtocolError(f"a record of {size} bytes is longer than its size field can say")
             host, rest, middle, key, after = self._widths
-            layout = Struct(f">8sIi4sqq4sq{host}sq{rest}s{body_size}s{middle}s{key}s{after}s")
+            before = f">8sIi4sqq4sq{host}sq{rest}s"
+            layout = Struct(f"{before}{body_size}s{middle}s{key}s{after}s")
             head = size.to_bytes(4, "big") + self._magic
             if len(self._forms) >= _FORMS_MAX:
                 self._forms.clear()
             form = self._forms[body_size] = RecordForm(
-                size, layout.pack, head, self._rest + body_size.to_bytes(4, "big")
+                size, layout.pack, head, self._rest + body_size.to_bytes(4, "big"), Struct(before).pack
             )
         return form

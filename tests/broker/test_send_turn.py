@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ropewalk.codes import RequestCode
 from ropewalk.format.record import decode_records
+from ropewalk.format.record_pattern import SPLIT_MIN
 from store.appending import Alike
 from tests.broker.harness import Client, FullDisk, InProcess, pull_ext, request, send_ext
 from tests.broker.send_pairs import Pair, stored_since
@@ -109,6 +110,20 @@ def test_one_append_takes_what_many_clients_sent_in_a_turn(
     running.broker.end_turn()
     assert appended == [5]
     assert [c.answers()[0].ext["queueOffset"] for c in clients] == [str(n) for n in range(10, 15)]
+
+
+def test_a_turn_of_bodies_of_every_size_stores_them_as_they_came(running: InProcess) -> None:
+    """Larger ones are placed without being copied into a record first; with its header a body is longer than it is."""
+    sizes = [SPLIT_MIN - n for n in (600, 200, 1, 0, -1)] + [60_000, 3, 200_000, 400_000, 500_000]
+    bodies = [bytes([n]) * size for n, size in enumerate(sizes)]
+    clients = learned(running, len(bodies))
+    running.broker.begin_turn()
+    for n, (client, body) in enumerate(zip(clients, bodies, strict=True)):
+        give(client, body, n)
+    running.broker.end_turn()
+    assert [client.answers()[0].code for client in clients] == [0] * len(bodies)
+    assert [record.body for record in running.stored("T", last=len(bodies))] == bodies
+    assert len(running.broker.store.log.segments) > 1
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

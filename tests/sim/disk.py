@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,9 @@ class SimMapped(MappedFile):
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
         self._file.data[position : position + len(data)] = data
+
+    def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        self.write_at(position, b"".join(pieces))
 
     def start_write_back(self, position: int, size: int) -> None:
         pass

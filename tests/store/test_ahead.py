@@ -127,9 +127,40 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
 
     assert turn() == turn() == idle, "an idle broker takes little"
     while segment.size - segment.write_position > idle:
-        segment.append(b"x" * (idle // 4))
+        segment.append(b"x" * (idle // 8))
         brought = turn()
         assert min(segment.size, segment.write_position + idle // 2) <= brought
         assert brought <= segment.write_position + window + window // 2
     assert brought == segment.size
+    log.close()
+
+
+def test_pages_are_left_to_whoever_writes_large_pieces_until_the_pieces_are_small_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(MappedFile, "read_ahead", lambda _file, position, _size: asked.append(position))
+    log = CommitLog(tmp_path, SIZE, Disk())
+    completions, helpers = Completions(lambda: None), SteppedHelpers()
+    ahead = Ahead(log, SIZE, SIZE // 16, SIZE // 16, False, helpers, completions)
+    ahead.begin(0)
+    log.begin(log.allocate(0))
+    segment = log.segments[0]
+
+    def turn(*pieces: int) -> list[int]:
+        """Where pages were brought after pieces of these sizes."""
+        asked.clear()
+        for size in pieces:
+            segment.write([b"x" * size], in_pieces=size > 1000)
+        ahead.tick(0)
+        while not ahead.worker.is_idle:
+            helpers.pause()
+        completions.run()
+        return asked[:1]
+
+    large = SIZE // 8
+    assert turn() == [0]
+    assert turn(large, large) == turn(large) == turn() == []
+    assert turn(1000) == [3 * large + 1000]
+    assert turn(large, *[10] * 100) == [4 * large + 2000], "large are they only on the average"
     log.close()

@@ -8,7 +8,7 @@ import pytest
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.properties import tags_code
-from ropewalk.format.record_pattern import RecordPattern
+from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.appending import Alike, Message
 from store.message_store import NO_LIMIT
 from tests.store.worlds import (
@@ -88,17 +88,26 @@ def test_the_largest_record_fills_a_segment_up_to_its_filler(world: World, size:
 
 
 def test_messages_that_are_alike_are_stored_as_any_others_are(tmp_path: Path) -> None:
-    """Two stores get the same messages, one of them by the quick way; their segments fill up several times."""
+    """Two stores get the same messages, one of them by the quick way; their segments fill up several times.
+
+    Small bodies and large ones, which are placed by themselves, take turns.
+    """
     before, after = b"TAGS\x01A\x02UNIQ_KEY\x01", b"\x02"
     kinds: dict[bytes, RecordPattern] = {}
     ends: list[int] = []
-    with World(tmp_path / "one").opened() as one, World(tmp_path / "alike").opened() as alike:
+    worlds = [World(tmp_path / name, segment_size=4 * SPLIT_MIN) for name in ("one", "alike")]
+    with worlds[0].opened() as one, worlds[1].opened() as alike:
         for store in (one, alike):
             store.limit_readable(0)
         number = 0
         while len(alike.log.segments) < 4:
             turn = [
-                (b"TU"[n % 2 : n % 2 + 1], n % 3, b"%04d" % n, b"x" * (n * 7 % 60))
+                (
+                    b"TU"[n % 2 : n % 2 + 1],
+                    n % 3,
+                    b"%04d" % n,
+                    bytes([n % 256]) * (n % 4 * (SPLIT_MIN // 2) - n % 5),
+                )
                 for n in range(number, number + 5)
             ]
             number += len(turn)
@@ -113,7 +122,8 @@ def test_messages_that_are_alike_are_stored_as_any_others_are(tmp_path: Path) ->
                     kind = kinds[topic] = RecordPattern(
                         topic, 5, 0, HOST, alike.config.store_host, 2, before, 4, after
                     )
-                others.append((alike.queue(name, queue_id), body, 77, key, kind, tags_code("A")))
+                seen = memoryview(body) if queue_id and len(body) >= SPLIT_MIN else body
+                others.append((alike.queue(name, queue_id), seen, 77, key, kind, tags_code("A")))
             for store in (one, alike):
                 store.begin_turn()
             assert alike.put_alike(others) == one.put(messages, HOST)

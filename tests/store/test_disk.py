@@ -174,6 +174,19 @@ def test_what_is_written_stands_in_the_map_and_in_the_file(tmp_path: Path) -> No
     file.close()
 
 
+def test_pieces_are_written_one_behind_the_other_however_many_they_are(tmp_path: Path) -> None:
+    file = Disk().allocate(tmp_path / "segment", MIB)
+    few: list[bytes | memoryview] = [b"abc", memoryview(b"de"), b""]
+    many = [b"%04d" % n for n in range(3000)]
+    file.write_pieces_at(10, few, 5)
+    file.write_pieces_at(100, many, 12_000)
+    assert file.map[:15] == bytes(10) + b"abcde"
+    assert file.map[100:12_101] == b"".join(many) + b"\0"
+    with files_limited_to(MIB), pytest.raises(OSError, match="Input/output error"):
+        file.write_pieces_at(MIB - 10, [b"x" * 8, b"y" * 8], 16)
+    file.close()
+
+
 # -- paged files -------------------------------------------------------------------------------------
 
 

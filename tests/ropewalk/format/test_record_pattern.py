@@ -61,6 +61,8 @@ def test_a_pattern_packs_what_encoding_each_record_would(
         )
         assert packed == encode_record(*wanted, 0, body, properties)
         assert len(packed) == form.size
+        opening = form.opening(*fixed, pattern.born_host, now, form.rest)
+        assert b"".join((opening, body, pattern.middle, key, pattern.after)) == packed
 
 
 def test_a_record_that_no_size_field_can_hold_is_refused() -> None:
