@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,10 @@ from tools.pipeline_base import (
     spark_tasks,
     what_of,
 )
+
+if TYPE_CHECKING:
+    from ropewalk.spark.jobs.export_sources import LiveSource, StoreSource
+    from ropewalk.spark.jobs.report import Report
 
 __all__ = ["COMMANDS"]
 
@@ -95,6 +99,15 @@ def latency(
     watch: Annotated[
         str, typer.Option("--watch", help="With --group: for how long it is watched: 30s, 5m …")
     ] = "30s",
+    trace_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--trace-topic",
+            metavar="TOPIC",
+            help="With --group: do not watch, take the times from what its consumers traced to this topic, which "
+            "mostly is RMQ_SYS_TRACE_TOPIC.",
+        ),
+    ] = None,
     limit_ms: Annotated[
         int | None,
         typer.Option("--limit-ms", min=0, help="A finding if the highest quantile of a topic is above this."),
@@ -115,7 +128,8 @@ def latency(
     1: a topic is above `--limit-ms`.
 
     With `--group`, how long messages lay in live topics before the group had consumed them, as exactly as it commits
-    its offsets (RocketMQ's clients do every 5 seconds), and what waits for it at the end.
+    its offsets (RocketMQ's clients do every 5 seconds), and what waits for it at the end. With `--trace-topic` as well,
+    how long they lay there before its consumers first began on them, of a store or of live topics, by what they traced.
 
     Examples:
 
@@ -132,6 +146,23 @@ def latency(
         from ropewalk.spark.jobs.report import Table
 
         shares = _shares(quantiles)
+        if trace_topic is not None:
+            if group is None:
+                raise UsageError(
+                    "--trace-topic goes with --group GROUP: the traces of one group are looked at"
+                )
+            where = (broker_name, on_corrupt, master, conf, driver_memory)
+            report = _by_traces(
+                (store, name_server, topics, since, until),
+                trace_topic,
+                group,
+                window,
+                shares,
+                limit_ms,
+                where,
+            )
+            finish(report, as_json, html)
+            return
         if group is not None:
             if store is not None or since is not None or until is not None:
                 raise UsageError(
@@ -162,6 +193,45 @@ def latency(
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
             found = run(tasks, source, window_ms=_duration_ms(window))
         finish(latency_report(what_of(source), found, shares, limit_ms), as_json, html)
+
+
+def _by_traces(
+    what: tuple[str | None, str | None, list[str] | None, str | None, str | None],
+    trace_topic: str,
+    group: str,
+    window: str,
+    shares: tuple[float, ...],
+    limit_ms: int | None,
+    where: tuple[str | None, str, str, list[str] | None, str],
+) -> Report:
+    """Measure a group by what its consumers traced."""
+    from ropewalk.spark.jobs.latency import latency_report
+    from ropewalk.spark.jobs.report import Table
+    from ropewalk.spark.jobs.trace_latency import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
+
+    store, name_server, topics, since, until = what
+    broker_name, on_corrupt, master, conf, memory = where
+    window_ms = _duration_ms(window)
+
+    def source(
+        names: list[str] | None, columns: tuple[str, ...], end: str | None
+    ) -> StoreSource | LiveSource:
+        return make_source(
+            store, name_server, names, columns, since=since, until=end, broker_name=broker_name,
+            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+        )  # fmt: skip
+
+    # What is traced of a message comes later than the message.
+    messages, traces = source(topics, MESSAGE_COLUMNS, until), source([trace_topic], TRACE_COLUMNS, None)
+    with spark_tasks("latency", master, conf, memory) as tasks:
+        found, traced = trace_latency(tasks, messages, traces, group, window_ms=window_ms)
+    counts = Table(
+        "traces",
+        ("messages", "begun", "without a trace", "traced, not read"),
+        [(traced.messages, traced.begun, traced.messages - traced.begun, traced.others)],
+    )
+    way = f"from store to consumers of {group}, by their traces"
+    return latency_report(what_of(messages), found, shares, limit_ms, way=way, more=[counts])
 
 
 def tail(

@@ -157,6 +157,14 @@ def test_stats_latency_rebuild_and_replay_run_on_spark(
     assert (sent["messages"], sent["batches"] > 1) == (len(some), True)
     copies = ropewalk_broker.messages(halves[1], len(some))
     assert {(copy.body, copy.born_timestamp) for copy in copies} == {(r.body, r.born_timestamp) for r in some}
+    # A group that traced when it began on each copy: 40 ms after it was stored.
+    traces = ropewalk_broker.topic("traces")
+    for copy in copies:
+        at, name = copy.store_timestamp + 40, copy.properties["UNIQ_KEY"]
+        ropewalk_broker.send(traces, f"SubBefore\1{at}\1r\1readers\1q\1{name}\0010\1k\2")
+    live = ("-n", ropewalk_broker.namesrv, "-t", halves[1], "--group", "readers", "--trace-topic", traces)
+    traced = run_json("latency", *live)
+    assert [t["longest ms"] for t in traced["topics"]] == [40] and traced["messages"] == len(some)
     run("replay", "--store", store, *to, *chosen, "--journal", tmp_path / "journal", code=2)
     failed = CliRunner().invoke(app, ["replay", "--store", str(store), *halves, "--key-filter", "key = 'a'"])
     assert failed.exit_code == 2 and "is no condition over topic, brokerName" in failed.stderr
@@ -209,6 +217,7 @@ def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
         (["latency", "--store", "x", "--quantiles", "1.5"], 2, "between 0 and 1"),
         (["latency", "--store", "x", "--group", "g"], 2, "watches live topics"),
         (["latency", "--store", "x", "--window", "soon"], 2, "as in 1m"),
+        (["latency", "--store", "x", "--trace-topic", "t"], 2, "goes with --group"),
         (["audit", "--store", "x", "--crc", "all"], 2, "body or none"),
         (["audit", "--store", "x", "--digest", "y", "--replica", "z"], 2, "go alone"),
         (["audit", "--store", "x", "--against", "/nowhere"], 2, "cannot read /nowhere"),

@@ -36,10 +36,13 @@ from ropewalk.spark.jobs.page import render, ticks
 from ropewalk.spark.jobs.report import Bars, Lines, Report, Strips, Table
 from ropewalk.spark.jobs.stats import COLUMNS, BadStats, stats, stats_report
 from ropewalk.spark.jobs.tasks import HereTasks
+from ropewalk.spark.jobs.trace_latency import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
 from ropewalk.spark.live_cluster import Cluster
 from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
+from tests.spark.stores import START_MS as MADE_MS
+from tests.spark.stores import STORE_HOST, MadeStore
 
 pytestmark = pytest.mark.usefixtures("far_from_greenwich")
 
@@ -145,6 +148,53 @@ def test_latencies_are_stored_minus_born_and_skew_is_not_cut_off() -> None:
 def test_every_message_of_a_store_is_measured(store: Path) -> None:
     found = latency(HereTasks(), source(store, LATENCY_COLUMNS), window_ms=10_000)
     assert sum(each.count for each in found.values()) == 700
+
+
+def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> None:
+    made, chance = MadeStore(tmp_path, segment_size=8192), random.Random(3)
+    ids = []
+    for number in range(120):
+        if number % 9:
+            made.append(f"t{number % 2}", body=b"x" * (number % 50), UNIQ_KEY=f"{number:032X}")
+            ids.append(f"{number:032X}")
+        else:
+            ids.append((STORE_HOST + made.append(f"t{number % 2}").to_bytes(8, "big")).hex().upper())
+    # The message of a number is stored that many ms after the first.
+    delays = {n: chance.choice((0, 3, 90, 4000, -2)) for n in range(120) if n % 4}
+
+    def entry(kind: str, group: str, name: str, at: int) -> bytes:
+        return (
+            "\1".join((kind, str(at), "DefaultRegion", group, "request", name, "0", "key")).encode() + b"\2"
+        )
+
+    entries = [b"", b"\2", b"SubBefore\1", b"SubBefore\1soon\1r\1g\1q\1" + ids[0].encode() + b"\0010\1k\2"]
+    for number, delay in delays.items():
+        at = MADE_MS + 1 + number + delay
+        entries += [entry("SubBefore", "g", ids[number], at + later) for later in (0, 700)[: 1 + number % 2]]
+        entries.append(entry("SubBefore", "other", ids[number], at - 1))
+        entries.append(entry("SubAfter", "g", ids[number], at - 1))
+    entries += [entry("SubBefore", "g", f"unknown-{number}", MADE_MS) for number in range(5)]
+    chance.shuffle(entries)
+    for first in range(0, len(entries), 3):
+        made.append("traces", body=b"".join(entries[first : first + 3]))
+
+    def of(columns: tuple[str, ...], *topics: str) -> StoreSource:
+        return StoreSource(str(tmp_path), topics, selection_for(columns, "default"), "b", range_bytes=3000)
+
+    messages, traces = of(MESSAGE_COLUMNS, "t0", "t1"), of(TRACE_COLUMNS, "traces")
+    found, traced = trace_latency(HereTasks(), messages, traces, "g", window_ms=10)
+    assert (traced.messages, traced.begun, traced.others) == (120, len(delays), 5)
+    windows = Counter((f"t{n % 2}", (MADE_MS + 1 + n) // 10 * 10) for n in delays)
+    assert {name: each.count for name, each in found.items()} == windows
+    assert sum(each.skewed for each in found.values()) == sum(d < 0 for d in delays.values())
+    assert sorted(Counter(each.longest_ms for each in found.values())) == sorted(
+        {
+            max(0, *(d for n, d in delays.items() if (f"t{n % 2}", (MADE_MS + 1 + n) // 10 * 10) == w))
+            for w in windows
+        }
+    )
+    with pytest.raises(BadGroup, match="no trace tells of group nobody"):
+        trace_latency(HereTasks(), messages, traces, "nobody")
 
 
 def test_the_newest_messages_come_last(store: Path, records: list[Record]) -> None:
