@@ -184,8 +184,6 @@ def show_report(report: Report, *, as_json: bool) -> None:
     gap = f"no message was taken for {report.gap_ms:.0f} ms" if report.gap_ms is not None else ""
     told = gap or f"promoted {report.took_ms:.0f} ms after the command began to ask"
     print(f"{report.broker}: {report.new_master} is the master of epoch {report.epoch}; {told}")
-    if report.at_risk:
-        note(f"at risk: {report.at_risk}")
 
 
 def _hand_over(
@@ -197,10 +195,17 @@ def _hand_over(
     as_json: bool,
     target: str = "",
     force: bool = False,
+    yes: bool = False,
     catch_up_s: float = 10.0,
 ) -> None:
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
         group = ha_operator.find_group(admin, members, broker)
+        if force and not yes:
+            risk = ha_operator.at_risk(group, target) if kind is Kind.FAILOVER else ""
+            confirm(
+                f"Acknowledged messages of {broker} may be lost{f': {risk}' if risk else ''}. Go on?", yes=yes
+            )
+            ha_operator.look_again(members, group)  # whoever was asked may have taken an hour over it
         report = ha_operator.hand_over(
             members,
             group,
@@ -250,10 +255,9 @@ def failover(
     Without `--force` only if so many slaves answer that every acknowledged message is on one of them. The old master
     becomes a slave by itself when it comes back, and keeps what only it had.
     """
-    with administrator(name_server, timeout, as_json=as_json):
-        if force:
-            confirm(f"Acknowledged messages of {broker} may be lost. Go on?", yes=yes)
-    _hand_over(Kind.FAILOVER, broker, name_server, timeout, as_json=as_json, target=target, force=force)
+    _hand_over(
+        Kind.FAILOVER, broker, name_server, timeout, as_json=as_json, target=target, force=force, yes=yes
+    )
 
 
 @app.command("promote")
@@ -267,14 +271,14 @@ def promote(
 ) -> None:
     """Make this slave the master: a switch where the master is there, a failover where it is gone."""
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
-        group = _group_of(admin, members, member)
+        group, address = _group_of(admin, members, member)
         master = ha_operator.master_of(group)
-        if master is not None and master.address == member:
+        if master is not None and master.address == address:
             raise UsageError(f"{member} is the master of {group.broker_name} already")
-        if force:
-            confirm(f"Acknowledged messages of {group.broker_name} may be lost. Go on?", yes=yes)
     kind = Kind.SWITCH if master is not None else Kind.FAILOVER
-    _hand_over(kind, group.broker_name, name_server, timeout, as_json=as_json, target=member, force=force)
+    _hand_over(
+        kind, group.broker_name, name_server, timeout, as_json=as_json, target=address, force=force, yes=yes
+    )
 
 
 @app.command("demote")
@@ -287,19 +291,20 @@ def demote(
 ) -> None:
     """Make this master a slave: a switch to whichever of its slaves has most of its log."""
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
-        group = _group_of(admin, members, member)
+        group, address = _group_of(admin, members, member)
         master = ha_operator.master_of(group)
-        if master is None or master.address != member:
+        if master is None or master.address != address:
             raise UsageError(f"{member} is not the master of {group.broker_name}")
     _hand_over(Kind.SWITCH, group.broker_name, name_server, timeout, as_json=as_json)
 
 
-def _group_of(admin: Admin, members: Members, address: str) -> Group:
+def _group_of(admin: Admin, members: Members, address: str) -> tuple[Group, str]:
+    """The group of the member at this address, and the address by which the group knows it."""
     try:
         standing = members.look(address)
     except Unreachable as exc:
         raise HandoverFailed(f"{exc}. Only a member that answers can be given another role") from exc
-    return ha_operator.find_group(admin, members, standing.broker_name)
+    return ha_operator.find_group(admin, members, standing.broker_name), standing.address
 
 
 @app.command("forget")

@@ -10,22 +10,33 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
 import msgspec
 
 from ha.hello import Challenge, EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode, proof_of
-from ha.promotion import Answer, Ask, Handover, Kind, Member, Phase, Send
+from ha.promotion import Answer, Ask, Handover, Kind, Member, Phase, Send, choose
 from ha.roles import SLAVE, SYNC_MASTER
-from ropewalk.client.addresses import parse_address
+from ropewalk.client.addresses import BadAddress, parse_address
 from ropewalk.client.blocking import Connection
 from ropewalk.client.blocking_admin import Admin
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
 
-__all__ = ["Group", "HandoverFailed", "Members", "Report", "find_group", "hand_over", "lag_s", "master_of"]
+__all__ = [
+    "Group",
+    "HandoverFailed",
+    "Members",
+    "Report",
+    "at_risk",
+    "find_group",
+    "hand_over",
+    "lag_s",
+    "master_of",
+]
 
 CODES = {
     Ask.LOOK: RequestCode.ROPEWALK_LOOK,
@@ -242,7 +253,7 @@ def hand_over(
     began = time.monotonic()
     master = master_of(group)
     if target:
-        _refuse_no_slave(group, target)
+        target = _slave_at(group, target)
     old = master.address if master is not None else _lost_master(group)
     if kind is Kind.SWITCH:
         if master is None:
@@ -272,10 +283,13 @@ def hand_over(
         answers.put((send, _answer(members, group, send)))
 
     def post(sends: Sequence[Send]) -> None:
+        if handover.phase is Phase.PROMOTE and phase is not Phase.PROMOTE and handover.reason:
+            event(f"at risk: {handover.reason}")  # while it can still be stopped
         for send in sends:
             threading.Thread(target=carry, args=(send,), daemon=True).start()
 
-    event(f"{kind.value}: epoch {epoch}" + (f", the master is {old}" if old else ""))
+    is_or_was = "is" if master is not None else "was"
+    event(f"{kind.value}: epoch {epoch}" + (f", the master {is_or_was} {old}" if old else ""))
     phase, until = handover.phase, time.monotonic() + PHASE_S[handover.phase]
     fenced = time.monotonic()
     try:
@@ -310,6 +324,16 @@ def hand_over(
         raise HandoverFailed(handover.reason)
     event(f"{report.new_master} is the master of epoch {epoch}")
     return report
+
+
+def at_risk(group: Group, target: str = "") -> str:
+    """What a failover with `force` may lose, by where the members stood just now; empty where nothing is at risk.
+
+    Nobody is asked for a promise, so that a person can think it over.
+    """
+    slaves = {address: each.standing() for address, each in group.standings.items() if each.role == SLAVE}
+    choice = choose(slaves, None, wanted=target, force=True)
+    return choice.reason if choice.winner is not None else ""
 
 
 def _why_silent(group: Group) -> str:
@@ -349,14 +373,21 @@ def _closest(group: Group, master: StandingMessage) -> str:
     return max(slaves, key=lambda each: (each.standing().rank, -each.broker_id)).address
 
 
-def _refuse_no_slave(group: Group, target: str) -> None:
-    """Said before anybody is asked: the master would take no messages while a mistyped slave is waited for."""
+def _slave_at(group: Group, target: str) -> str:
+    """The address by which the group knows this slave: `localhost` is 127.0.0.1 to it.
+
+    Who is no slave is refused before anybody is asked: the master would take no messages while a mistyped one is
+    waited for.
+    """
     slaves = sorted(address for address, each in group.standings.items() if each.role == SLAVE)
+    with suppress(BadAddress):
+        target = next((slave for slave in slaves if same_place(slave, target)), target)
     if target not in slaves:
         why = f" ({group.silent[target]})" if target in group.silent else ""
         raise HandoverFailed(
             f"{target} is no slave of {group.broker_name} that answers{why}; there are: {', '.join(slaves) or 'none'}"
         )
+    return target
 
 
 def _lost_master(group: Group) -> str:

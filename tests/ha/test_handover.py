@@ -113,6 +113,8 @@ def test_a_failover_with_too_few_answers_is_refused_and_force_says_what_it_may_c
         assert "at least 0 bytes are at risk as of" in refused["error"]
         row = group.status()[group.replicas["b"].address]
         assert (row["role"], row["epoch"]) == ("SLAVE", 0), "it was released"
+        unsaid = group.admin("failover", BROKER, "--force", status=2)
+        assert "at least 0 bytes are at risk" in unsaid["error"] and "Nothing was done" in unsaid["error"]
         forced = group.admin("failover", BROKER, "--force", "--yes")
         assert forced["newMaster"] == group.replicas["b"].address and "at risk" in forced["atRisk"]
         group.start("a")

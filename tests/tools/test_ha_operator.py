@@ -6,11 +6,12 @@ import pytest
 from ha.hello import EpochAsk, StandingMessage, decode_untrusted, encode
 from ha.promotion import Kind
 from ha.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, Terms
+from ropewalk.client.core import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from tools.admin_ha import COLUMNS, Watcher, status_rows
-from tools.ha_operator import Group, HandoverFailed, Members, _closest, hand_over
+from tools.ha_operator import Group, HandoverFailed, Members, _closest, _slave_at, at_risk, hand_over
 from tools.output import UsageError
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -110,6 +111,16 @@ def test_orders_that_make_no_sense_are_refused_before_anybody_is_asked() -> None
             hand_over(members, group(member(A, SYNC_MASTER)), Kind.SWITCH, "me")
 
 
+def test_a_slave_may_be_named_as_its_machine_is_called_there() -> None:
+    address = "127.0.0.1:10931"
+    slave = msgspec.structs.replace(member(B), address=address)
+    for target in ("localhost:10931", address):
+        assert _slave_at(group(member(A, SYNC_MASTER), slave), target) == address
+    for target in ("localhost:10932", "10.0.0.2:10931", "localhost"):
+        with pytest.raises(HandoverFailed, match=f"{target} is no slave"):
+            _slave_at(group(member(A, SYNC_MASTER), slave), target)
+
+
 def test_a_switch_goes_to_the_slave_that_has_most() -> None:
     master = member(A, SYNC_MASTER)
     assert _closest(group(master, member(B, end=90), member(C, end=95)), master) == C
@@ -152,6 +163,30 @@ def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looke
             link._write_s = 60.0
         with pytest.raises(HandoverFailed, match="did not answer"):
             hand_over(members, group(*standings), Kind.SWITCH, "me")
+
+
+def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_is_promoted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slave = member(B, master_end=450, master_age_ms=320)
+    lost = group(slave)
+    link = SlowDisk(slave, 0.0)
+
+    def reach(_members: Members, address: str) -> tuple[SlowDisk, bytes]:
+        if address != B:
+            raise Unreachable(address)
+        return link, b""
+
+    monkeypatch.setattr(Members, "_link", reach)
+    risk = "1 of 2 slaves accepted, 2 have to; at least 350 bytes are at risk as of 320 ms before contact was lost"
+    assert at_risk(lost) == at_risk(lost, B) == risk
+    assert at_risk(group(slave, member(C))) == "", "both answer"
+    assert at_risk(group()) == "", "nobody can be promoted, and nothing is lost"
+    told: list[str] = []
+    with Members() as members:
+        report = hand_over(members, lost, Kind.FAILOVER, "me", force=True, told=told.append)
+    assert (report.new_master, report.at_risk) == (B, risk)
+    assert told.index(f"at risk: {risk}") < next(n for n, text in enumerate(told) if "promote" in text)
 
 
 def test_the_status_tells_how_far_each_slave_is_behind() -> None:
