@@ -29,7 +29,7 @@ from store.disk import LOCK_NAME, Disk
 from store.index import index_names
 from store.offline import find_log_files
 
-__all__ = ["About", "Kept", "cut_store", "empty_store", "kept_in"]
+__all__ = ["About", "Kept", "about_of", "cut_store", "empty_store", "kept_in"]
 
 _CHUNK = 16 << 20
 FOLDER = "diverged"
@@ -64,14 +64,20 @@ def kept_in(root: Path, disk: Disk) -> list[Kept]:
     found = []
     for name in disk.directories(base):
         path = base / name
-        data = disk.read_file(path / "about.json")
-        try:
-            about = msgspec.json.decode(data or b"", type=About)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        about = about_of(path, disk)
+        if about is None:
             continue  # the copy was cut short by a crash, and made again under another name
         size = sum(file.size for file in find_log_files(path))
         found.append(Kept(path, about, size))
     return sorted(found, key=lambda kept: (kept.about.time_ms, kept.path.name))
+
+
+def about_of(path: Path, disk: Disk) -> About | None:
+    """What is kept in this directory, if it is a whole copy that was kept aside. Blocks."""
+    try:
+        return msgspec.json.decode(disk.read_file(path / "about.json") or b"", type=About)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def cut_store(root: Path, log_directory: Path, segment_size: int, about: About, disk: Disk) -> Path:

@@ -25,6 +25,7 @@ from store.bound import boot_id, decode_bound
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
 from store.delay_levels import DelayLevels
+from store.diverged import about_of
 from store.layout import Layout, guess_layout, log_names
 from store.offline import UnreadableStore
 from store.recovery import Sighted, last_store_time, look
@@ -304,6 +305,8 @@ def store_info(layout: Layout) -> dict[str, Any]:
         topics, newest, end = _topics(layout, disk, log)
         first = look(log.segments[0], 0) if log.segments else None
         abort = disk.exists(root / "abort")
+        kept = about_of(root, disk)  # a diverged tail: a log without queues that would tell its end
+        ends = end, bound.end if bound is not None and bound.clean else 0, kept.end if kept is not None else 0
         return {
             "directory": str(root),
             "inUse": disk.is_locked(root / "lock"),
@@ -311,7 +314,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
             "segmentSize": layout.segment_size,
             "segments": len(log.segments),
             "logStart": log.min_offset,
-            "logEnd": max(end, bound.end if bound is not None and bound.clean else 0),
+            "logEnd": max(ends),
             "firstStored": first.store_timestamp if isinstance(first, Sighted) else None,
             "lastStored": newest or None,
             "queueFileSize": layout.queue_file_size or None,

@@ -19,7 +19,7 @@ from tools.output import UsageError
 
 __all__ = ["kept_json", "kept_row", "messages_of", "tails_of"]
 
-COLUMNS = ("NAME", "FROM OFFSET", "BYTES", "MESSAGES", "WHEN", "WHY")
+COLUMNS = ("name", "from offset", "bytes", "messages", "when", "why")
 
 
 def tails_of(root: Path) -> list[Kept]:

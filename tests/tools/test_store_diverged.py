@@ -28,7 +28,7 @@ def test_tails_are_listed_with_why_and_how_many_messages(ropewalk: RunCommand, r
     (row,) = ropewalk("store", "diverged", root, "--json").document["tails"]
     assert (row["name"], row["messages"], row["fromOffset"]) == (path.name, 5, log[-5].offset)
     table = ropewalk("store", "diverged", root)
-    assert path.name in table.out.decode() and table.lines[0].split()[0] == "NAME"
+    assert path.name in table.out.decode() and table.lines[0].split()[0] == "name"
 
 
 def test_its_messages_are_lines_that_produce_takes(ropewalk: RunCommand, root: Path) -> None:
@@ -47,6 +47,7 @@ def test_a_dump_reads_it_too(ropewalk: RunCommand, root: Path) -> None:
     path = cut(root, log[-3].offset, end_of(log))
     done = ropewalk("store", "dump", path, "--json")
     assert [each["offset"] for each in done.documents] == [record.offset for record in log[-3:]]
+    assert f"offset {log[-3].offset} to {end_of(log)}, " in ropewalk("store", "info", path).out.decode()
 
 
 def test_a_name_that_is_not_there_and_a_folder_that_is_none(
