@@ -28,12 +28,12 @@ FILLER_HEADER_SIZE = 8
 
 class Segment:
     __slots__ = (
-        "appends",
         "base_offset",
         "checks",
         "file",
         "filled_position",
         "filling",
+        "gathered",
         "map",
         "pins",
         "room",
@@ -49,8 +49,8 @@ class Segment:
         self.room = file.size - FILLER_HEADER_SIZE
         """Where records have to end: the last eight bytes belong to the filler that `seal` writes."""
         self.write_position = write_position
-        self.appends = 0
-        """How often bytes were placed; `store.ahead` asks how many at a time."""
+        self.gathered = 0
+        """How many bytes of large records were placed here."""
         self.filled_position = write_position
         """Up to here zeros were written ahead of the writer (`store.ahead`)."""
         self.filling: Filling | None = None
@@ -88,7 +88,7 @@ class Segment:
             self.filling.claim(end)
         self.file.write_pieces_at(position, pieces, size)
         self.write_position = end
-        self.appends += 1
+        self.gathered += size
 
     def append(self, data: bytes | memoryview) -> None:
         """Place bytes after the last ones. Raises OSError. HOT."""
@@ -98,7 +98,6 @@ class Segment:
             self.filling.claim(end)
         self.file.write_at(position, data)
         self.write_position = end
-        self.appends += 1
 
     def seal(self) -> None:
         """Write the filler and count this segment as full."""

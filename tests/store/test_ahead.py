@@ -135,7 +135,7 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
     log.close()
 
 
-def test_pages_are_left_to_whoever_writes_large_pieces_until_the_pieces_are_small_again(
+def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -158,9 +158,10 @@ def test_pages_are_left_to_whoever_writes_large_pieces_until_the_pieces_are_smal
         completions.run()
         return asked[:1]
 
-    large = SIZE // 8
+    large = SIZE // 10
     assert turn() == [0]
     assert turn(large, large) == turn(large) == turn() == []
     assert turn(1000) == [3 * large + 1000]
-    assert turn(large, *[10] * 100) == [4 * large + 2000], "large are they only on the average"
+    assert turn(1000, large) == turn() == []
+    assert turn(*[1000] * 500, large) == [5 * large + 502_000], "these are small ones in the main"
     log.close()
