@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
@@ -644,6 +645,7 @@ def test_a_closed_connection_leaves_nothing_for_the_collector() -> None:
         connection = Connection(shell, left, ("127.0.0.1", 1))
         session = Session(connection, Handlers(), lambda _session: None)
         connection.session = session
+        connection.borrower = cast("Callable[[memoryview], None]", session.receive)
         shell.connections[connection.fd] = connection
         shell._epoll.register(connection.fd, 1)
         session.receive((1_000_000).to_bytes(4, "big") + bytes(100_000))
