@@ -129,10 +129,17 @@ def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, dis
     """It would count a slave that this one has forgotten after a crash: too few answers would do then."""
     follow(slave, 5)
     disk.full = True
+    member = slave.broker.member
+    new = msgspec.structs.replace(TERMS, version=8)
     newer = msgspec.structs.replace(TERMS, version=9)
+    member.learn_terms(new, lambda: None)
+    greeted = Master(Welcome(5, 0, 0, [], [], new), lambda: setattr(disk, "full", False))
+    hello(slave, greeted)
+    (said,) = greeted.asked
+    assert isinstance(said, Hello) and said.terms_version == 3 and member.on_disk.terms == new
+    disk.full = True
 
     def enough() -> None:
-        member = slave.broker.member
         if len(master.asked) == 3:
             disk.full = False
         if member.on_disk.terms == newer and master.asked[-1].terms_version == 9:  # type: ignore[attr-defined]
@@ -141,4 +148,4 @@ def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, dis
     master = Master(SyncAnswer(5, Seen("run"), 0, 0, 1, newer), enough)
     run(slave, lambda sync: sync._sync(cast(Peer, master), MASTER))
     told = [each.terms_version for each in master.asked if isinstance(each, SyncAsk)]
-    assert told[:3] == [3, 3, 3] and told[-1] == 9
+    assert told[:3] == [8, 8, 8] and told[-1] == 9

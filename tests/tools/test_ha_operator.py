@@ -135,9 +135,11 @@ class SlowDisk:
 
     def __init__(self, standing: StandingMessage, write_s: float) -> None:
         self.standing = standing
+        self.asked: list[int] = []
         self._write_s = write_s
 
     def call(self, command: Command, timeout: float) -> Command:
+        self.asked.append(command.code)
         if command.code != RequestCode.ROPEWALK_LOOK:
             if timeout < self._write_s:
                 raise OutcomeUnknown(f"no answer within {timeout} s")
@@ -163,6 +165,23 @@ def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looke
             link._write_s = 60.0
         with pytest.raises(HandoverFailed, match="did not answer"):
             hand_over(members, group(*standings), Kind.SWITCH, "me")
+
+
+def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standings = member(A, SYNC_MASTER), member(B), member(C)
+    links = {each.address: SlowDisk(each, 0.0) for each in standings}
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+
+    def interrupt(text: str) -> None:
+        if "accept: yes" in text:
+            raise KeyboardInterrupt
+
+    with Members() as members, pytest.raises(KeyboardInterrupt):
+        hand_over(members, group(*standings), Kind.SWITCH, "me", told=interrupt)
+    asked = [links[address].asked for address in (A, B, C)]
+    assert asked == [[RequestCode.ROPEWALK_ACCEPT_EPOCH, RequestCode.ROPEWALK_RELEASE_EPOCH], [], []]
 
 
 def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_is_promoted(
