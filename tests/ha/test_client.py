@@ -362,6 +362,8 @@ def test_a_full_disk_stops_the_reading_keeps_the_heartbeat_and_goes_on_by_itself
             world.clock.ms += 1000
             slave.tick(50)
         assert not slave.deaf() and slave.follower.end == at
+        slave.tick(1000)
+        assert not slave.hung_up(), "it is listened to from now on, and has its time"
         slave.until(log, len(log))
     assert bytes_of(world) == log
 
