@@ -116,6 +116,26 @@ def test_one_sync_answers_for_everything_that_arrived_while_the_one_before_it_ra
     flusher.stop()
 
 
+def test_a_request_that_comes_when_the_thread_is_about_to_rest_is_not_slept_over() -> None:
+    file = SlowFile()
+    file.permission.release()
+
+    class Late(Flusher):
+        def step(self) -> bool:
+            found = super().step()
+            if not found and self._target[0] == 0:
+                self.request(10, [as_file(file)])
+            return found
+
+    loop = Loop()
+    flushed: list[int] = []
+    flusher = Late(loop.completions, flushed.append)
+    assert loop.wakes.acquire(timeout=5), "it sleeps"
+    loop.completions.run()
+    assert flushed == [10]
+    flusher.stop()
+
+
 def test_every_flush_is_timed_and_a_failed_one_is_not() -> None:
     loop = Loop()
     flushed: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -41,7 +42,15 @@ def test_the_checkpoint_claims_queue_entries_only_after_they_were_synced(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    real = Disk.sync_file
+    real, write_paged = Disk.sync_file, Disk.write_paged
+    writes: list[str] = []
+
+    def write_after_it_was_full(self: Disk, path: str, size: int, position: int, data: bytes) -> bool:
+        writes.append(path)
+        write_paged(self, path, size, position, data)
+        if len(writes) == 1:
+            raise OSError(errno.ENOSPC, "the file is there, and its bytes found no room")
+        return False
 
     def sync_file(self: Disk, path: Path) -> None:
         synced.append(path.name if path.is_file() else f"{path.name}/")
@@ -50,6 +59,7 @@ def test_the_checkpoint_claims_queue_entries_only_after_they_were_synced(
 
     with world.opened() as store:
         monkeypatch.setattr(Disk, "sync_file", sync_file)
+        monkeypatch.setattr(Disk, "write_paged", write_after_it_was_full)
         put(store, [b"x"])
         for _ in range(3):
             world.clock.ms += 11_000
