@@ -143,7 +143,7 @@ class HaMember:
                 )
             if self.core.is_fenced:
                 replication.fence = self._fenced()
-            elif record.terms.slaves:
+            elif self.has_company:
                 # Somebody may have taken its place while this broker was down: look before anything is promised.
                 replication.fence = "looking whether another broker became master meanwhile"
         if self._unsaved:  # the configuration promises something else than before
@@ -162,8 +162,15 @@ class HaMember:
 
     @property
     def has_company(self) -> bool:
-        """Whether there is, or was, another replica of this broker."""
-        return self.core.record.role == SLAVE or bool(self.core.record.terms.slaves)
+        """Whether there is, or ever was, another replica of this broker.
+
+        One that was struck off the roll counts: it may have come back all the same, and be the master by now. Terms
+        that changed are on disk only of who had one.
+        """
+        record = self.core.record
+        return (
+            record.role == SLAVE or bool(record.terms.slaves) or (self._has_file and record.terms.version > 0)
+        )
 
     # -- changes -------------------------------------------------------------------------------------
 

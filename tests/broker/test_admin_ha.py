@@ -612,6 +612,17 @@ def test_with_its_only_slave_forgotten_a_master_that_needs_no_copy_waits_for_non
         forgotten = ask(client, RequestCode.ROPEWALK_FORGET_SLAVE, epoch_ask(process, 0, broker_id=1))
         assert standing(forgotten).terms.slaves == {}
         assert client.send("T").code == ResponseCode.SUCCESS
+    with InProcess(config_of(tmp_path, brokerRole="ASYNC_MASTER")) as process:
+        client, member = process.connect(), process.broker.member
+        assert member.has_company, "who was given up may have been promoted all the same"
+        assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SUCCESS
+
+
+def test_a_broker_that_never_had_a_slave_looks_for_nobody(process: InProcess) -> None:
+    assert not process.broker.member.has_company
+    assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
 def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:
