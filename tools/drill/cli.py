@@ -51,7 +51,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, on
 
 
 @app.command("list")
-def list_drills(as_json: Json = False) -> None:
+def list_drills(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
     """Show every drill: its name, what it does, and how many brokers it starts."""
     if as_json:
         rows = [

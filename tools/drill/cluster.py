@@ -30,7 +30,7 @@ from typing import Any
 import trio
 
 from ropewalk.errors import RopewalkError
-from tools.drill.group import CannotRun, Group, Member
+from tools.drill.group import SECRET_VARIABLE, CannotRun, Group, Member
 from tools.drill.peers import who_connected
 from tools.drill.proxy import Proxy
 
@@ -214,7 +214,8 @@ class Cluster(Group):
         """`settings` are configuration keys for every member; `command` starts another build than this one."""
         self.root = root
         words = list(command or this_command())
-        environment = child_environment()
+        self.secret = settings.get("ropewalkSecret", "")
+        environment = child_environment() | ({SECRET_VARIABLE: self.secret} if self.secret else {})
         self._net, self.port = _free_network(chance)
         self.name_server = f"{self._net}.100:{self.port + 10}"
         """The name server's door."""

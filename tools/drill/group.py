@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from ropewalk.client.anyio_shell import open_connection
@@ -10,6 +11,9 @@ from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from tools.output import counted
+
+SECRET_VARIABLE = "ROPEWALK_SECRET"
+"""Where `ropewalk admin ha` looks for a group's secret."""
 
 
 class CannotRun(RopewalkError):
@@ -42,6 +46,8 @@ class Group:
     """The first one was the master when the drill began."""
     mode: str = ""
     promise: str = ""
+    secret: str = ""
+    """What members have to be shown before they take orders; empty where they ask for nothing."""
 
     def member_at(self, address: str | None) -> Member | None:
         """The member with this address."""
@@ -58,6 +64,7 @@ class LiveGroup(Group):
     def __init__(self, name_server: str, broker_name: str, addresses: dict[int, str]) -> None:
         self.name_server = name_server
         self.broker_name = broker_name
+        self.secret = os.environ.get(SECRET_VARIABLE, "")
         self.members = [
             Member(address, address, address) for _broker_id, address in sorted(addresses.items())
         ]
@@ -67,6 +74,10 @@ async def find_live_group(name_server: str, broker_name: str | None) -> LiveGrou
     """The group of this name, or the only one there is. Raises `CannotRun` or another RopewalkError."""
     async with open_connection(name_server) as connection:
         answer = await connection.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise CannotRun(
+            f"{name_server} is no name server, but a broker perhaps: name servers listen at port 9876 by default"
+        )
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)
     table = fastjson.loads(answer.body)["brokerAddrTable"]

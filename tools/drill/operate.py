@@ -37,7 +37,7 @@ async def hand_over(group: Group, kind: Kind, *, force: bool = False) -> Handove
 
 def _hand_over(group: Group, kind: Kind, force: bool) -> Handover:
     try:
-        with Admin(group.name_server) as admin, ha_operator.Members() as members:
+        with Admin(group.name_server) as admin, ha_operator.Members(group.secret) as members:
             found = ha_operator.find_group(admin, members, group.broker_name)
             report = ha_operator.hand_over(members, found, kind, f"drill-{secrets.token_hex(8)}", force=force)
     except (RopewalkError, OSError) as exc:

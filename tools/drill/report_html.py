@@ -179,7 +179,7 @@ class _Plane:
 def draw(result: Result) -> str:
     """The timeline as one SVG element."""
     plane = _Plane(result.seconds)
-    lag = {node: points for node, points in result.series.lag.items() if points}
+    lag = _measured(result)
     top = _MARKS_HEIGHT
     bottom = top + _RATE_HEIGHT
     height = bottom + (_BETWEEN + _LAG_HEIGHT if lag else 0) + _AXIS_HEIGHT
@@ -194,6 +194,11 @@ def draw(result: Result) -> str:
     parts += _time_axis(plane, last)
     parts += _marks(result.events, plane, last)
     return "\n".join([*parts, "</svg>"])
+
+
+def _measured(result: Result) -> dict[str, list[tuple[float, int]]]:
+    """The members of which it is known how far they were behind; a colour each, in this order."""
+    return {node: points for node, points in result.series.lag.items() if points}
 
 
 def _shaded(result: Result, plane: _Plane, top: float, bottom: float) -> list[str]:
@@ -349,7 +354,7 @@ def _legend(result: Result) -> str:
         ("--unknown", "unknown (10, 11, 12, or no answer)"),
         ("--refused", "refused"),
         ("--gap", "shaded: no acknowledgement"),
-        *((f"--lag-{n % 3}", f"{node} behind") for n, node in enumerate(sorted(result.series.lag))),
+        *((f"--lag-{n % 3}", f"{node} behind") for n, node in enumerate(sorted(_measured(result)))),
     ]
     return (
         '<div class="legend">'

@@ -305,7 +305,8 @@ class _Run:
         if not self.alive:
             reasons.append("nothing was acknowledged after the repair")
         if not stage.hits:
-            raise CannotRun("the fault never took effect, so this run says nothing")
+            why = f": {stage.findings[0].examples[0]}" if stage.findings else ""
+            raise CannotRun(f"the fault never took effect, so this run says nothing{why}")
         return self._result(account, overlapping, replicas, list(dict.fromkeys(reasons)))
 
     def _result(self, account: Audit, overlapping: int, replicas: Replicas, reasons: list[str]) -> Result:

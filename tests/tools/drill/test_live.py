@@ -29,16 +29,16 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.trio]
 
 
 @asynccontextmanager
-async def group(root: Path, members: int) -> AsyncIterator[Cluster]:
-    async with Cluster(root, members, settings={}, chance=random.Random()) as cluster:
+async def group(root: Path, members: int, **settings: str) -> AsyncIterator[Cluster]:
+    async with Cluster(root, members, settings=settings, chance=random.Random()) as cluster:
         await cluster.start()
         yield cluster
 
 
-async def drill(*words: str) -> subprocess.CompletedProcess[bytes]:
+async def drill(*words: str, secret: str = "") -> subprocess.CompletedProcess[bytes]:
     return await trio.run_process(
         command_line("drill", "run", *words),
-        env=command_environment(),
+        env=command_environment() | {"ROPEWALK_SECRET": secret},
         capture_stdout=True,
         capture_stderr=True,
         check=False,
@@ -56,9 +56,12 @@ async def until_followed(cluster: Cluster) -> None:
 
 
 async def test_a_live_group_is_switched_and_keeps_its_other_topics(tmp_path: Path) -> None:
-    async with group(tmp_path, 2) as cluster:
+    async with group(tmp_path, 2, ropewalkSecret="hush") as cluster:
         await until_followed(cluster)
-        done = await drill("switch", "-n", cluster.name_server, "--seconds", "4", "--yes", "--json")
+        words = "switch", "-n", cluster.name_server, "--yes", "--json", "--seconds"
+        unknown = await drill(*words, "1")
+        assert unknown.returncode == 2 and b"does not prove that its sender knows it" in unknown.stderr
+        done = await drill(*words, "4", secret="hush")
         assert done.returncode == 0, json.loads(done.stdout)["reasons"]
         result = json.loads(done.stdout)
         assert result["verdict"] == "clean"
@@ -90,6 +93,8 @@ async def test_a_group_without_a_slave_cannot_be_drilled(tmp_path: Path) -> None
         assert b"there is nobody to hand over to" in done.stderr
         with pytest.raises(CannotRun, match="knows no group other; it knows drill"):
             await find_live_group(cluster.name_server, "other")
+        with pytest.raises(CannotRun, match="is no name server, but a broker perhaps"):
+            await find_live_group(cluster.nodes[0].address, "drill")
 
 
 async def test_a_fault_that_never_took_effect_gives_no_verdict(
