@@ -479,6 +479,20 @@ def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
     assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
+def test_a_role_whose_record_was_overtaken_before_it_was_on_disk_does_not_begin(process: InProcess) -> None:
+    member, replication = process.broker.member, process.broker.replication
+    core = member.core
+    member.carry_out(core.accept(1, "one"))
+    member.carry_out(core.release(1, "one"))
+    member.carry_out(core.accept(2, "other"))
+    process.until(lambda: member.on_disk.epoch == 2)
+    assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "promised to the other"
+    member.carry_out(core.promote(2, "other"))
+    member.carry_out(core.follow(3, 1, "10.0.0.9:10911"))
+    process.until(lambda: member.on_disk.epoch == 3)
+    assert replication.is_slave and replication.client is not None
+
+
 # -- what is told about it ---------------------------------------------------------------------------------
 
 

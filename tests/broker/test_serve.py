@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -311,6 +311,19 @@ def test_garbage_ends_its_connection_with_a_line_in_the_log(
     assert "garbage" in capsys.readouterr().out
     other.send(b"fine")
     assert net.read(other, 4) == b"fine"
+
+
+def test_what_stays_owed_is_copied_out_of_the_map_that_it_was_in() -> None:
+    shell, (left, right) = Shell(Turns()), socket.socketpair()
+    with closing(shell), left, right:
+        connection = Connection(shell, left, ("127.0.0.1", 1))
+        page = bytearray(b"of the log")
+        connection.send(b"head ")
+        connection.send(memoryview(page))
+        connection.own()
+        page[:] = bytes(10)
+        page += b"and no view of it is left"
+        assert b"".join(connection.out) == b"head of the log"
 
 
 def test_what_is_sent_to_a_connection_that_is_being_closed_goes_nowhere(net: Net) -> None:

@@ -16,6 +16,7 @@ from ha.hello import Hello, Welcome, encode
 from ha.metadata import Seen, SyncAnswer, SyncAsk
 from ha.roles import SLAVE, SYNC_MASTER, Terms
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
+from tests.ha.worlds import FakeLink
 
 MASTER = "10.0.0.1:10911"
 TERMS = Terms(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
@@ -149,3 +150,18 @@ def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, dis
     run(slave, lambda sync: sync._sync(cast(Peer, master), MASTER))
     told = [each.terms_version for each in master.asked if isinstance(each, SyncAsk)]
     assert told[:3] == [8, 8, 8] and told[-1] == 9
+
+
+def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_disk(
+    slave: InProcess, disk: NoRoom
+) -> None:
+    follow(slave, 5)
+    disk.full = True
+    client, member, link = slave.broker.replication.client, slave.broker.member, FakeLink()
+    assert client is not None
+    client.opened(link)
+    client.begin()
+    link.take()
+    member.carry_out(member.core.accept(6, "me"))
+    assert link.closed and client.link is None and link.take() == b"", "no report leaves any more"
+    disk.full = False
