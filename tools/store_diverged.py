@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.client.routes import Queue
+from ropewalk.format.names import SCHEDULE_TOPIC
+from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.disk import Disk
 from store.diverged import Kept, kept_in
@@ -67,8 +69,16 @@ def messages_of(root: Path, name: str, topic: str | None) -> Iterator[dict[str, 
         )
     for kept in chosen:
         for record in _records(kept.path):
-            if topic is None or record.topic == topic:
-                yield message_json(Queue("", record.queue_id), record)
+            sent_to = _sent_to(record)
+            if topic is None or sent_to == topic:
+                yield message_json(Queue("", record.queue_id), record) | {"topic": sent_to}
+
+
+def _sent_to(record: Record) -> str:
+    """The topic that its producer named: a delayed message waits in a topic of the broker's own."""
+    return (
+        record.properties.get(P.REAL_TOPIC, record.topic) if record.topic == SCHEDULE_TOPIC else record.topic
+    )
 
 
 def _records(path: Path) -> Iterator[Record]:

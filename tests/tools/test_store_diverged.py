@@ -1,11 +1,14 @@
 """`ropewalk store diverged`: what was kept aside is listed, and its messages can be sent again."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.store.test_diverged import cut, end_of, whole_log
+from ropewalk.format.names import SCHEDULE_TOPIC
+from tests.store.test_diverged import cut, end_of, reopened, whole_log
 from tests.store.test_verify import fill
+from tests.store.worlds import put, settle
 from tests.tools.conftest import RunCommand
 from tools.message_input import Stamp, parse_json_line
 
@@ -40,6 +43,22 @@ def test_its_messages_are_lines_that_produce_takes(ropewalk: RunCommand, root: P
     assert [message.body for message in sent] == [record.body for record in kept]
     assert [message.tags for message in sent] == [record.properties["TAGS"] for record in kept]
     assert ropewalk("store", "diverged", root, "-m", "all").out.count(b"\n") == 9
+
+
+def test_a_message_that_waited_for_its_time_is_one_of_the_topic_it_was_sent_to(
+    ropewalk: RunCommand, root: Path
+) -> None:
+    store = reopened(root)
+    put(store, [b"later"], SCHEDULE_TOPIC, 2, tags="t\x02DELAY\x013\x02REAL_TOPIC\x01T")
+    settle(store)
+    store.close()
+    log = whole_log(root)
+    assert log[-1].topic == SCHEDULE_TOPIC
+    cut(root, log[-1].offset, end_of(log))
+    (line,) = ropewalk("store", "diverged", root, "-m", "all", "--topic", "T").documents
+    assert (line["topic"], line["body"], line["tags"]) == ("T", "later", "t")
+    assert parse_json_line(json.dumps(line).encode(), Stamp()).properties["DELAY"] == "3"
+    assert not ropewalk("store", "diverged", root, "-m", "all", "--topic", SCHEDULE_TOPIC).documents
 
 
 def test_a_dump_reads_it_too(ropewalk: RunCommand, root: Path) -> None:
