@@ -229,7 +229,7 @@ class SegmentDecoder:
     def _build(self, headers: Headers) -> Piece:
         buffer, end = self.buffer, (self.base_offset or 0) + self.position
         if self.plan.unwrap_batch and has_inner_batches(headers):
-            buffer, headers = unwrap(buffer, headers)
+            buffer, headers = unwrap(buffer, headers, check_crc=self.plan.checks_crc)
         batch, bad = build_batch(buffer, headers, self.plan)
         if not bad:
             return Piece(batch, (), end)

@@ -15,7 +15,7 @@ from ropewalk.errors import CorruptRecord, MalformedBatch
 from ropewalk.format.batch import split_batch
 from ropewalk.format.record import decode_record, encode_host, encode_record
 from ropewalk.spark.columns import unpack_body
-from ropewalk.spark.headers import Buffer, Headers, read_headers
+from ropewalk.spark.headers import Buffer, Headers, checksums, read_headers
 
 __all__ = ["has_inner_batches", "unwrap"]
 
@@ -27,13 +27,17 @@ def has_inner_batches(headers: Headers) -> bool:
     return bool(((headers.fields["sys_flag"].astype(np.int32) & _BITS) == _BITS).any())
 
 
-def unwrap(buffer: Buffer, headers: Headers) -> tuple[bytes, Headers]:
+def unwrap(buffer: Buffer, headers: Headers, *, check_crc: bool) -> tuple[bytes, Headers]:
     """The same records with each inner batch replaced by its messages: new bytes, and their headers.
 
-    One that cannot be taken apart stays as it is: its row shows the body as stored.
+    One that cannot be taken apart stays as it is: its row shows the body as stored. So does one whose body is damaged,
+    where checksums are looked at: that of the record speaks for all of its messages, and theirs are made here.
     """
     view = memoryview(buffer)
     flags = headers.of("sys_flag")
+    if check_crc:
+        intact = checksums(buffer, headers.body_start, headers.body_end) == headers.of("body_crc")
+        flags = np.where(intact, flags, 0)
     sizes = headers.of("size")
     parts: list[bytes] = []
     for row, position in enumerate(headers.positions.tolist()):

@@ -313,7 +313,7 @@ def _decode_run(
     if not len(headers):
         return None, damage
     if plan.unwrap_batch and has_inner_batches(headers):
-        buffer, headers = unwrap(buffer, headers)
+        buffer, headers = unwrap(buffer, headers, check_crc=plan.checks_crc)
     batch, bad = build_batch(buffer, headers, plan)
     offsets = dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True))
     kept = plan.on_corrupt == "keep"

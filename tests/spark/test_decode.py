@@ -394,6 +394,15 @@ def test_the_messages_of_an_inner_batch_are_rows_of_their_own() -> None:
     ]
     assert {row["physicalOffset"] for row in rows[1:]} == {BASE + len(log_of([{}]))}
     assert len(rows_of(decode(log, unwrap_batch=False))) == 2
+    # The messages have no checksums of their own: the record's is what tells that one of them is damaged.
+    damaged = log.replace(b"item 1", b"itfm 1")
+    chosen = chosen_columns(columns=("queueOffset", "body", "crcOk"))
+    checked = rows_of(decode(damaged, selection=chosen, on_corrupt="keep"))
+    assert [(row["queueOffset"], row["crcOk"], b"itfm 1" in row["body"]) for row in checked] == [
+        (7, True, False),
+        (8, False, True),
+    ]
+    assert len(rows_of(decode(log, check_crc=True))) == 4
 
 
 def entry(offset: int, index: int, **parts: Any) -> bytes:

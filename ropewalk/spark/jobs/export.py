@@ -13,10 +13,19 @@ from typing import TYPE_CHECKING
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.compact import merge_group
 from ropewalk.spark.jobs.export_sources import Source, StoreSource
-from ropewalk.spark.jobs.lake import BatchPlan, LakeFile, LakeState, commit, open_lake, read_lake, settle_plan
-from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, Target, write_rows
+from ropewalk.spark.jobs.lake import (
+    BatchPlan,
+    LakeFile,
+    LakeState,
+    clear_staging,
+    commit,
+    open_lake,
+    read_lake,
+    settle_plan,
+)
+from ropewalk.spark.jobs.lake_writer import CODECS, PARTITIONS, CannotWriteLake, Target, write_rows
 from ropewalk.spark.jobs.report import DATA_LOSS, OK, Report, Table
-from ropewalk.spark.jobs.tasks import SparkTasks, Tasks
+from ropewalk.spark.jobs.tasks import SparkTasks, TaskFailed, Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -111,7 +120,12 @@ def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan
         broker, name = source.name(range_)
         target = Target(options.lake, plan.batch, broker, name, options.codec, options.partition_by)
         work.append(_Work(source, target, range_))
-    return [file for files in tasks.run(write_range, work, f"batch {plan.batch}") for file in files]
+    try:
+        return [file for files in tasks.run(write_range, work, f"batch {plan.batch}") for file in files]
+    except TaskFailed as exc:
+        if exc.kind == CannotWriteLake.__name__:
+            tasks.run_near(clear_staging, (options.lake, plan.batch), "making room")
+        raise
 
 
 def write_range(work: _Work) -> list[LakeFile]:

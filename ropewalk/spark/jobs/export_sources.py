@@ -208,10 +208,16 @@ def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, pla
             if piece.batch is not None:
                 yield piece.batch
         if decoder.ended is not Ended.SHORT:
-            return
+            break
         start = base + decoder.position
         # The record that did not fit may be larger than any window.
         size = max(min(window, stop - start + _OVERREAD), decoder.needed())
+    if base + decoder.position < stop and decoder.ended is not Ended.BLANK and plan.on_corrupt == "fail":
+        raise DataLoss(
+            f"{segment.path} holds no record at log offset {base + decoder.position}, and there were records up to "
+            f"{stop} when this part of it was planned: somebody cut the log, or it is damaged. Give it back what it "
+            f"had (`ropewalk pipeline audit --repair`), or leave such places out with --on-corrupt skip"
+        )
 
 
 # -- live topics -------------------------------------------------------------------------------------

@@ -183,6 +183,11 @@ def staging(lake: str, batch: int) -> Path:
     return Path(lake, _STAGING, f"{batch:08d}")
 
 
+def clear_staging(work: tuple[str, int]) -> None:
+    """Remove what a batch has come to where its disk is full: the next attempt writes it all anew. Blocks."""
+    shutil.rmtree(staging(*work), ignore_errors=True)
+
+
 def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> LakeState:
     """Make the files of a batch count; where the lake stands then. Blocks; doing it again is harmless."""
     lake, plan, files = work

@@ -7,6 +7,7 @@ costs more than everything else. Offsets and times are written as differences, w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from base64 import b64encode
@@ -103,11 +104,15 @@ def write_rows(target: Target, batches: Iterable[Any]) -> list[LakeFile]:
                     file = files[key] = _open(target, directory, key, part.schema)
                 file.add(part, low, high)
         return _close(target.lake, files.values())
-    except OSError as exc:
-        raise CannotWriteLake(f"cannot write below {directory}: {exc.strerror or exc}") from exc
-    finally:
+    except BaseException as exc:
         for file in files.values():
-            file.writer.close()
+            # Where a disk is full not even the end of a file can be written; what there is takes room for nothing.
+            with contextlib.suppress(OSError):
+                file.writer.close()
+            file.staged.unlink(missing_ok=True)
+        if isinstance(exc, OSError):
+            raise CannotWriteLake(f"cannot write below {directory}: {exc.strerror or exc}") from exc
+        raise
 
 
 def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Any, int, int]]:

@@ -22,7 +22,7 @@ from ropewalk.spark.jobs.lake_writer import _parted, _size
 from ropewalk.spark.jobs.tasks import HereTasks, Key, TaskFailed
 from ropewalk.spark.live_offsets import DataLoss
 from tests.spark.jobs.faults import Pair, in_body, in_field
-from tests.spark.jobs.stores import TOPICS, fill, replica_of
+from tests.spark.jobs.stores import TOPICS, fill, replica_of, segment
 
 pytestmark = pytest.mark.usefixtures("far_from_greenwich")
 
@@ -234,6 +234,9 @@ def test_a_full_disk_is_told_and_nothing_counts(
         with pytest.raises(TaskFailed, match=r"cannot write below .*No space left"):
             run(store, lake)
     assert read_lake(str(lake)).rows == 0 and rows_of(lake) == []
+    assert not list((lake / "_staging").rglob("*.parquet")), (
+        "what was left takes the room that was made since"
+    )
     run(store, lake)
     assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
 
@@ -354,6 +357,27 @@ def test_what_retention_took_before_it_was_exported_is_lost_data(store: Path, tm
         path.unlink()
     with pytest.raises(DataLoss, match=r"has come to log offset \d+, and"):
         run(copy, tmp_path / "lake")
+
+
+def test_records_that_are_gone_when_their_turn_comes_are_not_passed_over(store: Path, tmp_path: Path) -> None:
+    """A plan that a crash left counts on them; the log, cut where a record begins, looks whole."""
+    copy = replica_of(store, tmp_path / "store")
+    lake = tmp_path / "lake"
+    with pytest.raises(Crash):
+        run(copy, lake, CrashingTasks(20))
+    assert read_lake(str(lake)).pending is not None
+    log = segment(copy, 3)
+    cut = [r.offset - int(log.name) for r in Pair.of(copy, copy).records if r.offset < int(log.name) + 32768][
+        -3
+    ]
+    whole = log.read_bytes()
+    for left in (whole[:cut], whole[:cut] + bytes(len(whole) - cut)):
+        log.write_bytes(left)
+        with pytest.raises(TaskFailed, match=r"98304 holds no record at log offset"):
+            run(copy, lake)
+    log.write_bytes(whole)
+    run(copy, lake)
+    assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
 
 
 def test_a_batch_is_cut_by_topic_and_day() -> None:
