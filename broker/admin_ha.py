@@ -296,7 +296,9 @@ class AdminHa:
             if (replica := service.replica_of(connection)) is not None
         }
         if ask.broker_id in here:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected")
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected: stop it first"
+            )
         roll = member.record.terms.slaves
         for name, address in roll.items() if str(ask.broker_id) in roll else ():
             if int(name) != ask.broker_id and here.get(int(name), -1) < end:
