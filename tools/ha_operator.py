@@ -321,7 +321,9 @@ def hand_over(
             _answer(members, group, send)
         raise
     if handover.phase is Phase.FAILED:
-        raise HandoverFailed(handover.reason)
+        risky = kind is Kind.FAILOVER and not force and at_risk(group, target)
+        way_out = ". Start whoever does not answer, or accept the risk with --force" if risky else ""
+        raise HandoverFailed(handover.reason + way_out)
     event(f"{report.new_master} is the master of epoch {epoch}")
     return report
 

@@ -170,7 +170,7 @@ def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looke
 def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standings = member(A, SYNC_MASTER), member(B), member(C)
+    standings = member(A, SYNC_MASTER), msgspec.structs.replace(member(B), epoch=7), member(C)
     links = {each.address: SlowDisk(each, 0.0) for each in standings}
     monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
 
@@ -182,6 +182,7 @@ def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
         hand_over(members, group(*standings), Kind.SWITCH, "me", told=interrupt)
     asked = [links[address].asked for address in (A, B, C)]
     assert asked == [[RequestCode.ROPEWALK_ACCEPT_EPOCH, RequestCode.ROPEWALK_RELEASE_EPOCH], [], []]
+    assert links[A].standing.epoch == 8, "above every one that somebody accepted"
 
 
 def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_is_promoted(
@@ -203,6 +204,8 @@ def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_
     assert at_risk(group()) == "", "nobody can be promoted, and nothing is lost"
     told: list[str] = []
     with Members() as members:
+        with pytest.raises(HandoverFailed, match=r"at risk.*Start whoever does not answer, or .*--force"):
+            hand_over(members, lost, Kind.FAILOVER, "me")
         report = hand_over(members, lost, Kind.FAILOVER, "me", force=True, told=told.append)
     assert (report.new_master, report.at_risk) == (B, risk)
     assert told.index(f"at risk: {risk}") < next(n for n, text in enumerate(told) if "promote" in text)
