@@ -165,3 +165,17 @@ def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_
     member.carry_out(member.core.accept(6, "me"))
     assert link.closed and client.link is None and link.take() == b"", "no report leaves any more"
     disk.full = False
+
+
+def test_a_connection_that_comes_when_this_is_a_master_by_now_is_not_used(slave: InProcess) -> None:
+    replication, link = slave.broker.replication, FakeLink()
+    client = replication.client
+    assert client is not None
+
+    class Late(Wire):
+        async def dial(self, *_whom: object) -> FakeLink:
+            replication.lead(SYNC_MASTER)
+            return link
+
+    trio.run(replication._connect, cast(Shell, Late()), client, replication.master_ha)
+    assert link.closed and client.link is None and link.take() == b""

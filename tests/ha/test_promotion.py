@@ -145,6 +145,7 @@ class Broker:
         self.address = address
         self.core = RoleCore(record)
         self.end = end
+        self.waiting = 0
         self.epochs = Epochs()
         self.led: list[tuple[int, str]] = []
 
@@ -170,7 +171,7 @@ class Broker:
         record = self.core.record
         return Standing(
             self.address, record.broker_id, record.role, record.epoch, record.reign, self.end,
-            self.epochs.of_end(self.end), terms=record.terms,
+            self.epochs.of_end(self.end), terms=record.terms, waiting=self.waiting,
         )  # fmt: skip
 
 
@@ -220,14 +221,15 @@ def test_a_switch_waits_until_the_slave_has_everything() -> None:
     handover = Handover(Kind.SWITCH, members(brokers), 1, "op", master="m", target="s1")
     (fence,) = handover.start()
     due = handover.heard("m", Ask.ACCEPT, brokers["m"].answer(fence))
-    for _ in range(5):
+    for ends_at in (300, 300, 300, 500, 500):
+        brokers["s1"].end, brokers["m"].waiting = ends_at, 1
         due = [
             more
             for send in due
             for more in handover.heard(send.address, send.ask, brokers[send.address].answer(send))
         ]
-        assert handover.phase is Phase.CATCH_UP
-    brokers["s1"].end = 500
+        assert handover.phase is Phase.CATCH_UP, "a producer waits for its answer"
+    brokers["m"].waiting = 0
     while due and not handover.is_over:
         due = [
             more
@@ -300,6 +302,19 @@ def test_who_is_interrupted_sets_everybody_free_unless_somebody_may_be_master() 
     (accept,) = promoting.start()
     (promote,) = promoting.heard("s1", Ask.ACCEPT, brokers["s1"].answer(accept))
     assert promote.ask is Ask.PROMOTE and promoting.abandon("interrupted") == []
+    (again,) = promoting.heard("s1", Ask.PROMOTE, Answer())
+    assert promoting.heard("s1", again.ask, Answer(refusal="another epoch")) == []
+    assert promoting.phase is Phase.FAILED, "it may have been one for a while"
+
+
+def test_a_master_that_takes_messages_although_it_was_fenced_is_left_alone() -> None:
+    brokers = group([500, 300])
+    handover = Handover(Kind.SWITCH, members(brokers), 1, "op", master="m", target="s1")
+    (fence,) = handover.start()
+    handover.heard("m", Ask.ACCEPT, brokers["m"].answer(fence))
+    brokers["m"].end += 1
+    (release,) = handover.heard("m", Ask.LOOK, Answer(brokers["m"].standing()))
+    assert release.ask is Ask.RELEASE and "went on by itself" in handover.reason
 
 
 def test_an_answer_that_comes_when_its_phase_is_over_changes_nothing() -> None:

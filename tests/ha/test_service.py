@@ -54,6 +54,7 @@ def test_of_one_address_as_many_connections_count_as_slaves_are_registered_there
     world.service.register({"10.0.0.2": 7})
     assert world.service.counted() == [new, middle, old]
     new.closed()
+    assert world.service.counted() == [middle, old]
     world.service.register({"10.0.0.2": 1})
     assert world.service.counted() == [middle]
 
