@@ -179,3 +179,15 @@ def test_a_connection_that_comes_when_this_is_a_master_by_now_is_not_used(slave:
 
     trio.run(replication._connect, cast(Shell, Late()), client, replication.master_ha)
     assert link.closed and client.link is None and link.take() == b""
+
+
+def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InProcess) -> None:
+    replication, link = slave.broker.replication, FakeLink()
+    assert replication.client is not None
+    replication.client.opened(link)
+    replication.learn("10.0.0.9:10912", "10.0.0.9:10911")
+    assert not link.closed, "haMasterAddress says who it is"
+    replication._static_master = ""
+    replication.learn("10.0.0.9:10912", "10.0.0.9:10911")
+    assert link.closed and replication.client.wait_ms == 0
+    assert (replication.master_ha, replication.master_address) == ("10.0.0.9:10912", "10.0.0.9:10911")
