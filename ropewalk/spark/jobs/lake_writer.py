@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.lake import LakeFile, staging
+from ropewalk.spark.jobs.log_files import NAME_SIZE_MAX
 
 ROW_GROUP_BYTES: Final = 128 << 20
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
@@ -187,6 +188,11 @@ def _open(target: Target, directory: Path, key: tuple[str, ...], schema: Any) ->
     folders = [f"topic={escaped(topic)}"]
     folders += [f"{name}={value}" for name, value in zip(target.partition_by, parts, strict=True)]
     folders.append(f"b={escaped(target.broker)}")
+    if too_long := [name for name in folders if len(name.encode()) > NAME_SIZE_MAX]:
+        raise CannotWriteLake(
+            f"{too_long[0]} is longer than the name of a directory can be ({NAME_SIZE_MAX} bytes): export the other "
+            f"topics by their names, with -t"
+        )
     path = "/".join([*folders, f"{target.name}.{target.codec}.parquet"])
     staged = directory / f"{uuid.uuid4().hex}.parquet"
     return _Open(path, staged, topic, new_writer(staged, schema, target.codec))

@@ -23,6 +23,8 @@ from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.sidecar import Sidecar
 
 NAME_DIGITS = 20
+NAME_SIZE_MAX = 255
+"""Bytes that file systems take for one name; a damaged or foreign record can name a longer topic."""
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 Bytes = bytes | mmap.mmap
 """What a window looks at: both can be searched, unpacked and sliced, and a slice is bytes."""

@@ -36,6 +36,8 @@ class QueueBuilt:
     holes: int
     """Numbers that no record asked for."""
     files: int
+    astray: int = 0
+    """Records with a number so far from all others that it cannot be theirs; they got no entry."""
 
 
 class QueueFiles:

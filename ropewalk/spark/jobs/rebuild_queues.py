@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.spark.jobs.columns import is_queued, tag_codes, topics_of
 from ropewalk.spark.jobs.files import write_file
-from ropewalk.spark.jobs.log_files import NAME_DIGITS, StoreFiles, read_at
+from ropewalk.spark.jobs.log_files import NAME_DIGITS, NAME_SIZE_MAX, StoreFiles, read_at
 from ropewalk.spark.jobs.queue_check import ENTRY, Asked, pack, queue_directories
 from ropewalk.spark.jobs.queue_files import QueueBuilt, QueueFiles
 from ropewalk.spark.jobs.tasks import Key, Tasks
@@ -53,7 +53,8 @@ class Spread:
 
 def is_directory_name(topic: str) -> bool:
     """Whether a topic can be a directory; a broker takes no other names, and a damaged record can hold anything."""
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    usable = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    return usable and len(topic.encode()) <= NAME_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Write:
 
     out: str
     file_size: int
+    gap_max: int
+    """Numbers that can be missing between two records; a larger gap says that some of them are damaged."""
 
     def __call__(self, values: tuple[Key, list[bytes]]) -> QueueBuilt:
         (topic, queue_id), some = values
@@ -74,10 +77,18 @@ class Write:
             # A topic of before, whose deletion nobody remembers: numbers come twice.
             together = np.concatenate(chunks)
             chunks = [together[np.lexsort((together["offset"], together["number"]))]]
+        total = sum(map(len, chunks))
+        if int(chunks[-1]["number"][-1]) - int(chunks[0]["number"][0]) > self.gap_max:
+            chunks = [self._together(np.concatenate(chunks))]
         writer = _queue_writer(self.out, (topic, queue_id), self.file_size)
         for chunk in chunks:
             writer.add(chunk["number"], pack(chunk["offset"], chunk["size"], chunk["code"]))
-        return writer.finish()
+        return replace(writer.finish(), astray=total - sum(map(len, chunks)))
+
+    def _together(self, entries: Any) -> Any:
+        """The most entries without such a gap: filling it would fill the disk for a flipped bit."""
+        breaks = np.flatnonzero(np.diff(entries["number"]) > self.gap_max) + 1
+        return max(np.split(entries, breaks), key=len)
 
 
 def _queue_writer(out: str, queue: tuple[str, int], file_size: int) -> QueueFiles:

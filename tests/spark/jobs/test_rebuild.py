@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from ropewalk.format.index import Geometry, IndexHeader
+from ropewalk.spark.jobs.audit_job import AuditOptions, audit
+from ropewalk.spark.jobs.export import ExportOptions, export
+from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
 from ropewalk.spark.jobs.index_files import items_of, pack_index
 from ropewalk.spark.jobs.log_files import open_store
 from ropewalk.spark.jobs.queue_check import pack
@@ -20,6 +23,7 @@ from store.disk import Disk
 from store.index import IndexFile
 from tests.spark.jobs.faults import Pair, in_field
 from tests.spark.jobs.stores import GEOMETRY, fill, replica_of
+from tests.spark.stores import MadeStore
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +117,35 @@ def test_a_walk_goes_on_behind_damage_and_says_what_is_lost(store: Path, tmp_pat
     found = walk(HereTasks(), open_store(str(copy)), piece_size=4000)
     assert found.records == 1199
     assert found.lost == ((record.offset, record.offset + record.size),)
+
+
+def test_a_topic_that_no_directory_can_have_leads_nowhere(tmp_path: Path) -> None:
+    """A damaged record can name any, and a foreign one a place to write to."""
+    made = MadeStore(tmp_path / "store")
+    for topic in (f"{tmp_path}/a", "../../../../b", "..", "c\0c", "d" * 300, "%RETRY%e|f", "orders"):
+        made.append(topic, dispatch=False)
+    assert len(audit(HereTasks(), AuditOptions((str(made.root),))).findings) == 7
+    options = RebuildOptions(str(made.root), str(tmp_path / "out"), ("consumequeue",))
+    assert [queue.topic for queue in rebuild(HereTasks(), options).queues] == ["%RETRY%e|f", "orders"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
+    lake = tmp_path / "lake"
+    rows = StoreSource(str(made.root), ("d" * 300,), selection_for((), "default"), "b")
+    with pytest.raises(TaskFailed, match=r"topic=ddd\S* is longer than the name of a directory can be"):
+        export(HereTasks(), rows, ExportOptions(str(lake)))
+
+
+@pytest.mark.parametrize("at", [20, 22])
+def test_a_number_far_from_all_others_makes_no_files_between(store: Path, tmp_path: Path, at: int) -> None:
+    """A flipped bit of a record's number, which no checksum covers: a file would be made for each 100 in between."""
+    copy = replica_of(store, tmp_path / "copy")
+    pair = Pair.of(copy, copy)
+    record = pair.records[500]
+    pair.flip(0, record.offset + at, 0x40)
+    options = RebuildOptions(str(copy), str(tmp_path / "out"), ("consumequeue",), verify=True)
+    done = rebuild(HereTasks(), options)
+    assert rebuild_report(options, done).exit_code == 1
+    assert [q.topic for q in done.queues if q.astray] == [record.topic] and done.walk.records == 1200
+    assert done.different == [(f"consumequeue/{record.topic}/{record.queue_id}", "1 entries differ")]
 
 
 def test_a_queue_that_begins_late_is_filled_up_to_its_first_number() -> None:
