@@ -152,6 +152,17 @@ def test_one_store_alone_is_judged_by_its_own_checksums(pair: Pair) -> None:
     assert [(f.kind, f.repair_from) for f in found] == [(Kind.BIT_ROT, -1)] * 2
     assert found[0].start == pair.records[50].offset
     assert found[1].start <= pair.records[500].offset < found[1].end
+    # From within one segment to within the next but one: no piece of the log sees both ends of it.
+    first, last = (next(r.offset for r in pair.records if r.offset > n * SEGMENT_SIZE + 9000) for n in (2, 4))
+    pair.write(1, first, bytes(3 * SEGMENT_SIZE - first))
+    pair.write(1, 3 * SEGMENT_SIZE, bytes(SEGMENT_SIZE))
+    pair.write(1, 4 * SEGMENT_SIZE, bytes(last - 4 * SEGMENT_SIZE))
+    shutil.rmtree(pair.b / "ropewalk" / "checksums")
+    found = look(pair.b).findings[1:]
+    assert [(f.kind, f.start, f.end) for f in found] == [
+        (Kind.FOREIGN_BYTES, first, 4 * SEGMENT_SIZE),
+        (Kind.FOREIGN_BYTES, 4 * SEGMENT_SIZE, last),
+    ]
 
 
 def test_a_replica_that_lags_is_behind_and_not_damaged(pristine: Path, tmp_path: Path) -> None:

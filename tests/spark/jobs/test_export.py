@@ -200,24 +200,38 @@ def test_an_export_that_dies_at_any_step_of_a_commit_goes_on(
 def test_files_are_whole_on_disk_before_they_get_their_names(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And so are their names before the manifest says that there are such files."""
+    lake = tmp_path / "lake"
     synced: dict[int, int] = {}
+    unsynced: set[Path] = set()
     named: list[str] = []
-    replace_file = os.replace
+    replace_file, link_file = os.replace, os.link
 
     def fsync(fd: int) -> None:
         found = os.fstat(fd)
         synced[found.st_ino] = found.st_size
+        unsynced.discard(Path(os.readlink(f"/proc/self/fd/{fd}")))
 
-    def checked(source: Any, target: Any) -> None:
+    def replaced(source: Any, target: Any) -> None:
         found = os.stat(source)
         assert synced.get(found.st_ino) == found.st_size > 0
         named.append(str(target))
         replace_file(source, target)
+        unsynced.update(path for path in Path(target).parents if path == lake or lake in path.parents)
+
+    def linked(source: Any, target: Any) -> None:
+        found = os.stat(source)
+        assert synced.get(found.st_ino) == found.st_size > 0
+        assert not unsynced
+        link_file(source, target)
+        unsynced.add(Path(target).parent)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(os, "replace", checked)
-    done = run(store, tmp_path / "lake")
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(os, "link", linked)
+    done = run(store, lake)
     assert len(named) == len(done.files) > 10
+    assert not unsynced
 
 
 def test_a_full_disk_is_told_and_nothing_counts(

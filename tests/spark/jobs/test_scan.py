@@ -109,6 +109,13 @@ def test_any_damaged_byte_leaves_the_records_around_it(seed: int = 3) -> None:
         assert (counted.first, counted.end, counted.stop, counted.lost) == (
             found.first, found.end, found.stop, found.lost,
         )  # fmt: skip
+    damaged = bytearray(data)
+    for number, record in enumerate(records):
+        if len(record.body) > 1:
+            end = starts[number] - BASE + record.size
+            damaged[data.index(record.body, starts[number] - BASE)] ^= 1
+            last = scan(window_of(bytes(damaged[:end] + encode_blank(8))), BASE + end, start=BASE).records
+            assert last.crc_ok.tolist() == [len(each.body) < 2 for each in records[: number + 1]]
 
 
 def test_whole_record_checksums_cover_header_and_properties() -> None:
@@ -136,6 +143,12 @@ def test_a_body_that_holds_a_record_for_its_very_place_is_not_taken_for_one() ->
     found = scan(window_of(bytes(data)), BASE + len(data), start=BASE)
     assert offsets(found) == [BASE, at + len(carrier)]
     assert [(each.offset, each.end) for each in found.lost] == [(at, at + len(carrier))]
+    # Where no length leads past it, a whole record that says it belongs elsewhere is no record of this log.
+    data = bytearray(
+        first + carrier.replace(forged, first.ljust(len(forged), b"\0")) + last + encode_blank(8)
+    )
+    data[len(first) : len(first) + 88] = b"\xff" * 88
+    assert offsets(scan(window_of(bytes(data)), BASE + len(data), start=BASE)) == [BASE, at + len(carrier)]
 
 
 def test_a_search_from_any_byte_finds_the_next_record() -> None:
