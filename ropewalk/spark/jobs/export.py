@@ -92,7 +92,15 @@ def export(
             if wait():
                 continue
             return done
-        files = _write(tasks, source, options, plan)
+        try:
+            files = _write(tasks, source, options, plan)
+        except TaskFailed:
+            state = tasks.run_near(read_lake, options.lake, "reading the manifest")
+            if state.batches <= plan.batch:
+                raise
+            # Another export has completed the batch, and removed what was being written here.
+            done.rows_before = state.rows - sum(batch[3] for batch in done.batches)
+            continue
         state = tasks.run_near(commit, (options.lake, plan, tuple(files)), "committing")
         if plan.replaces:
             continue

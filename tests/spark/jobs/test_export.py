@@ -267,7 +267,16 @@ def test_two_exports_at_once_do_not_double_a_row(store: Path, tmp_path: Path) ->
     assert state.pending is not None
     other = BatchPlan(state.batches, None, {"log": 1}, [[0, 1]], "")
     assert settle_plan((str(lake), other)) == state.pending
-    run(store, lake, max_per_batch=200)
+
+    class Overtaken(HereTasks):
+        def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
+            if label == "batch 1":
+                run(store, lake, max_per_batch=200)
+                raise TaskFailed("no such file: the other export has removed it", "CannotWriteLake")
+            return super().run(function, pieces, label)
+
+    done = run(store, lake, Overtaken(), max_per_batch=150)
+    assert export_report(ExportOptions(str(lake)), done).summary["rows_in_lake"] == 500 > done.rows_before > 0
     run(store, lake, max_per_batch=400)
     assert rows_of(lake) == rows_in(store) and manifest_agrees(lake)
 
