@@ -297,12 +297,10 @@ class Shell:
         if events:
             return events
         began = self._idle_since = clock()
-        expecting = self._turns.expecting
-        spin_s, soon_s = (_SPIN_LONG_S, _SPIN_LONG_S) if expecting else (_SPIN_S, _SOON_S)
+        spin_s, soon_s = (_SPIN_LONG_S, _SPIN_LONG_S) if self._turns.expecting else (_SPIN_S, _SOON_S)
         if self._doze == 0:
             while clock() - began < spin_s:
-                if expecting:
-                    _yield()  # whoever we wait for, or our client, may want this very processor
+                _yield()  # whoever we wait for, or our client, may want this very processor
                 events = poll(0)
                 if events:
                     self._misses = 0
