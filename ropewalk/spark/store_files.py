@@ -44,6 +44,7 @@ __all__ = [
 ENTRY_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 _FILE_NAME: Final = re.compile(r"[0-9]{20}")
+_QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
 _NAMED_PATH: Final = re.compile(r"([^=/,]+)=(.+)")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 _CHUNK: Final = 1 << 13
@@ -195,7 +196,7 @@ class Store:
         for root in self.roots:
             base = root / "consumequeue"
             for topic in sorted(_directories(base)):
-                ids = (name for name in _directories(base / topic) if name.isdigit())
+                ids = (name for name in _directories(base / topic) if _QUEUE_ID.fullmatch(name))
                 for queue_id in sorted(ids, key=int):
                     files = tuple(
                         QueueFile(str(path), int(path.name), size)

@@ -335,17 +335,19 @@ def _queue_splits(
             count = int(np.searchsorted(np.cumsum(np.where(real, sizes, 0)), split_size, side="left")) + 1
             count = min(count, len(entries))
             taken = real[:count]
-            if taken.any():
-                offsets = entries["offset"][:count].astype(np.int64)[taken]
-                first = max(bisect.bisect_right(bases, int(offsets.min())) - 1, 0)
-                last = bisect.bisect_right(bases, int(offsets.max()))
+            if taken.any() or not sizes[:count].all():
+                segments: tuple[Segment, ...] = ()
+                if taken.any():
+                    offsets = entries["offset"][:count].astype(np.int64)[taken]
+                    first = max(bisect.bisect_right(bases, int(offsets.min())) - 1, 0)
+                    segments = store.segments[first : bisect.bisect_right(bases, int(offsets.max()))]
                 yield QueueSplit(
                     stamp(),
                     store.broker_name,
                     queue,
                     low,
                     low + count,
-                    store.segments[first:last],
+                    segments,
                     log_end,
                     io,
                     wanted,

@@ -221,7 +221,8 @@ def _read_queue(split: QueueSplit, plan: Plan, report: Report) -> Iterator[pa.Re
     entries = split.queue.entries(split.low, split.high)
     offsets, sizes = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
     numbers = np.arange(split.low, split.high, dtype=np.int64)
-    # Filling, unwritten entries, and entries behind the end that is safe.
+    # Filling, a hole, and entries behind the end that is safe.
+    unwritten = np.flatnonzero(sizes == 0)
     real = (sizes > 0) & (sizes < 0x7FFFFFFF) & (offsets >= 0) & (offsets + sizes <= split.log_end)
     offsets, sizes, numbers = offsets[real], sizes[real], numbers[real]
     where = f"queue {split.queue.queue_id} of {split.queue.topic}"
@@ -233,6 +234,11 @@ def _read_queue(split: QueueSplit, plan: Plan, report: Report) -> Iterator[pa.Re
     gone = int((offsets < (split.segments[0].base_offset if split.segments else split.log_end)).sum())
     if gone:
         raise DataLoss(f"{where}: {gone} messages are no longer in the log, retention has taken them")
+    if len(unwritten):
+        raise DataLoss(
+            f"{where} has no entry for {len(unwritten)} messages from {split.low + int(unwritten[0])} on, and has for "
+            f"later ones: splitMode=resync reads them from the log, and `ropewalk pipeline rebuild` makes entries anew"
+        )
 
 
 @dataclass(slots=True)
@@ -306,7 +312,7 @@ def _decode_run(
     same = headers.valid & (headers.of("queue_id") == split.queue.queue_id)
     same &= headers.of("queue_offset") == part.numbers
     same &= headers.of("offset") == part.positions + segment.base_offset
-    same &= _topic_is(buffer, headers, split.queue.topic.encode())
+    same &= _topic_is(buffer, headers, os.fsencode(split.queue.topic))
     stale += [segment.base_offset + int(position) for position in part.positions[~same]]
     damage = [_stale(offset, split) for offset in sorted(stale)]
     headers = headers.where(same)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.spark.decode import DamagedPlace
 from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.row_filter import RowFilter
@@ -354,6 +355,24 @@ def test_entries_that_lead_elsewhere_are_told_in_a_read_by_queue(made: MadeStore
         assert [row["queueOffset"] for row in rows if row["queueId"] == 0][:4] == [0, 1, 2, 4]
         with pytest.raises(CorruptRecord, match="of orders"):
             read(made.root, splitMode="queue", topic="orders", io=io)
+
+
+def test_entries_that_are_missing_are_lost_data_in_a_read_by_queue(made: MadeStore) -> None:
+    (path,) = sorted((made.root / "consumequeue" / "orders" / "0").iterdir())
+    with path.open("r+b") as file:
+        file.seek(5 * ENTRY_SIZE)
+        file.write(bytes(8 * ENTRY_SIZE))
+    (made.root / "consumequeue" / "orders" / "²").mkdir()  # no number, though Unicode knows it for a digit
+    # As one partition, and with the missing entries in partitions of their own.
+    for size in ("1000", "2"):
+        options = {"splitMode": "queue", "topic": "orders", "maxRecordsPerPartition": size}
+        with pytest.raises(DataLoss, match=r"queue 0 of orders has no entry for \d messages from 5 on"):
+            read(made.root, **options)
+        told = Told()
+        rows = read(made.root, told, failOnDataLoss="false", **options)
+        assert [row["queueOffset"] for row in rows if row["queueId"] == 0][:6] == [0, 1, 2, 3, 4, 13]
+        assert told.lost and len(rows) == 52
+    assert len(read(made.root, topic="orders")) == 60
 
 
 def test_a_file_that_changes_behind_a_plan_is_lost_data(made: MadeStore) -> None:
