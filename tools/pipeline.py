@@ -49,7 +49,8 @@ app = typer.Typer(
     name="pipeline",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Jobs over stores and topics, on Spark: from this machine (`local[*]`) to a cluster.",
+    help="Jobs over stores and topics, on Spark: from this machine (`local[*]`) to a cluster.\n\n"
+    "Exit codes: 0 fine, 1 the report has findings, 2 wrong use, 3 it failed, 4 data was gone before it was read.",
 )
 
 
@@ -127,6 +128,15 @@ def audit(
                 )
             finish(_digests(store, digest, against, master, conf, driver_memory), as_json, html)
             return
+        if stop is not None and stop <= start:
+            raise UsageError(f"--from {start} --to {stop}: nothing lies between them")
+        seen = {os.path.realpath(store)}
+        for other in replica or ():
+            if os.path.realpath(other) in seen:
+                raise UsageError(
+                    f"--replica {other}: this directory was named before; it cannot differ from itself"
+                )
+            seen.add(os.path.realpath(other))
         from ropewalk.spark.jobs.audit_job import AuditOptions
         from ropewalk.spark.jobs.audit_job import audit as run
         from ropewalk.spark.jobs.audit_report import audit_report, repair_table

@@ -282,9 +282,14 @@ class Cluster:
         failures: list[str] = []
         for address in self._name_servers.one_round():
             try:
-                return self._links.ask(str(address), [command])[0]
+                answer = self._links.ask(str(address), [command])[0]
             except _NO_ANSWER as exc:
                 failures.append(str(exc))
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                hint = "name servers listen at port 9876 by default, brokers at 10911"
+                raise BadOption(f"{address} is no name server, but a broker perhaps: {hint}")
+            return answer
         raise Unreachable(f"no name server at {self._name_servers}: {'; '.join(failures)}")
 
     def _retried(self, step: Callable[[], T]) -> T:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.compact import merge_group
-from ropewalk.spark.jobs.export_sources import Source, StoreSource
+from ropewalk.spark.jobs.export_sources import Planned, Source, StoreSource
 from ropewalk.spark.jobs.lake import (
     BatchPlan,
     LakeFile,
     LakeState,
     clear_staging,
     commit,
+    is_begun,
     open_lake,
     read_lake,
     settle_plan,
@@ -84,10 +85,17 @@ def export(
     """Export until the source has no more. `wait` is asked then: True looks again, False ends the run."""
     options.check()
     identity = source.identity() | {"partition_by": list(options.partition_by)}
+    first = None
+    if not tasks.run_near(is_begun, options.lake, "looking for the lake"):
+        # A lake is of what it was begun with: a mistyped topic must not be what it is of.
+        first = source.plan(tasks, None, options.max_per_batch)
+        if first is None and not wait():
+            return Exported()
     state = tasks.run_near(open_lake, (options.lake, identity), "opening the lake")
     done = Exported(resumed=state.pending is not None, rows_before=state.rows)
     while True:
-        plan = state.pending or _next_plan(tasks, source, options, state)
+        plan = state.pending or _next_plan(tasks, source, options, state, first)
+        first = None
         if plan is None:
             if wait():
                 continue
@@ -111,8 +119,13 @@ def export(
         told(plan.batch, rows)
 
 
-def _next_plan(tasks: Tasks, source: Source, options: ExportOptions, state: LakeState) -> BatchPlan | None:
-    planned = source.plan(tasks, state.position, options.max_per_batch)
+def _next_plan(
+    tasks: Tasks, source: Source, options: ExportOptions, state: LakeState, first: Planned | None
+) -> BatchPlan | None:
+    """The plan of the next batch. `first` is one that was made before the lake was there."""
+    if first is None or state.batches:
+        first = source.plan(tasks, state.position, options.max_per_batch)
+    planned = first
     if planned is None:
         return None
     plan = BatchPlan(state.batches, planned.start, planned.end, planned.ranges, state.last, planned.lost)

@@ -46,6 +46,10 @@ class LakeMismatch(RopewalkError):
     """The lake holds something else than what is to be written to it."""
 
 
+class LakeUnusable(RopewalkError):
+    """There is no place for a lake where it is to be."""
+
+
 class LakeDamaged(RopewalkError):
     """The lake's own files contradict each other."""
 
@@ -114,6 +118,11 @@ class LakeState:
     """Files that the last of them replaced."""
 
 
+def is_begun(lake: str) -> bool:
+    """Whether somebody has said what this lake is of. Blocks."""
+    return any(Path(lake, name).exists() for name in (f"{_META}/lake.json", "_spark_metadata"))
+
+
 def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
     """Read where a lake stands, or begin one. Raises `LakeMismatch` for a lake of something else. Blocks."""
     directory, identity = Path(work[0]), dict(work[1])
@@ -123,8 +132,13 @@ def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
             f"a directory of its own, or go on with --engine spark"
         )
     meta = directory / _META
-    for name in ("plans", "commits"):
-        (meta / name).mkdir(parents=True, exist_ok=True)
+    try:
+        for name in ("plans", "commits"):
+            (meta / name).mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise LakeUnusable(
+            f"the lake {directory} cannot be made ({exc.strerror or exc}): give a directory that every worker can write"
+        ) from exc
     wanted = _encode({"v": VERSION, **identity})
     if not _publish(meta / "lake.json", wanted):
         found = _decode((meta / "lake.json").read_bytes())

@@ -221,6 +221,8 @@ def test_looking_needs_no_spark(store: Path, tmp_path: Path) -> None:
         (["audit", "--store", "x", "--crc", "all"], 2, "body or none"),
         (["audit", "--store", "x", "--digest", "y", "--replica", "z"], 2, "go alone"),
         (["audit", "--store", "x", "--against", "/nowhere"], 2, "cannot read /nowhere"),
+        (["audit", "--store", "x", "--from", "100", "--to", "50"], 2, "nothing lies between"),
+        (["audit", "--store", "x", "--replica", "./x"], 2, "was named before"),
         (["rebuild", "--store", "x", "--out", "y", "--index-slots", "5"], 2, "go together"),
         (["replay", "--from", "disk", "--store", "x", *_TO], 2, "topic, lake or store"),
         (["replay", "--from", "lake", "--store", "x", *_TO], 2, "reads --lake DIR, and not --store"),

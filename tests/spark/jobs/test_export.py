@@ -346,6 +346,22 @@ def test_a_lake_of_something_else_is_refused(store: Path, tmp_path: Path) -> Non
             run(store, tmp_path / "lake", **wrong)
 
 
+def test_a_mistake_in_what_is_read_leaves_no_lake_behind(store: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    options = ExportOptions(str(lake))
+    with pytest.raises(TaskFailed, match="no store directory"):
+        export(HereTasks(), source(tmp_path / "nowhere"), options)
+    assert not lake.exists()
+    export(HereTasks(), source(store, topics=("orders",)), options)
+    assert rows_of(lake) and manifest_agrees(lake)
+
+
+def test_a_lake_that_cannot_be_made_is_named(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "lake").write_bytes(b"")
+    with pytest.raises(TaskFailed, match=r"lake .*cannot be made \(Not a directory\): give a directory"):
+        run(store, tmp_path / "lake")
+
+
 def test_a_manifest_that_somebody_changed_is_refused(store: Path, tmp_path: Path) -> None:
     run(store, tmp_path / "lake", max_per_batch=150)
     commit = tmp_path / "lake" / "_ropewalk" / "commits" / "00000001.json"

@@ -159,6 +159,14 @@ def test_brokers_can_be_named_without_a_name_server(
     assert numbers(rows_of(reader, reader.partitions())) == list(range(50))
 
 
+def test_a_broker_in_a_name_servers_place_is_called_one(
+    ropewalk_broker: RopewalkBroker, make_reader: MakeReader
+) -> None:
+    reader = make_reader(nameServer=ropewalk_broker.broker, topic="T")
+    with pytest.raises(BadOption, match="is no name server, but a broker perhaps"):
+        reader.partitions()
+
+
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "stock"])
 def test_tags_are_filtered_also_where_their_hashes_are_equal(
     ropewalk_broker: RopewalkBroker, make_reader: MakeReader, bulk: bool, monkeypatch: pytest.MonkeyPatch
