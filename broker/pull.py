@@ -15,27 +15,25 @@ from broker.clients import BROADCASTING, ClientRegistry
 from broker.groups import GroupTable, SubscriptionGroupConfig
 from broker.offsets import OffsetTable
 from broker.pull_hold import HeldPull, PullHold
-from broker.pull_shape import PullShapes
-from broker.rpc_times import SUCCESS
+from broker.pull_shape import PullShapes, bytes_max_of
 from broker.session import Request, Session
 from broker.statistics import Statistics
 from broker.subscription import SubscriptionData, SubscriptionParseError
 from broker.topics import TopicTable
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.headers import PullMessageHeader, json_decoder
-from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, Command, encode_frame
+from ropewalk.format.remoting import JSON, Command, encode_frame
 from store.consume_queue import ConsumeQueue
 from store.message_store import MessageStore
 from store.reader import GetResult, GetStatus, Reader
 from store.warm_read import VIEW_MIN
 
 _decode = json_decoder(PullMessageHeader).decode
-_PREFIX = struct.Struct(">II")
+_prefix = struct.Struct(">II").pack
 _FOUND = (
     b'{"code":0,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"},'
     b'"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":479}'
 )
-_BODY_MAX = FRAME_SIZE_MAX - 64 * 1024
 SUSPEND_MS_MAX = 120_000
 
 _CODES = {
@@ -91,6 +89,7 @@ class PullProcessor:
         self._offsets = offsets
         self._hold = hold
         self._statistics = statistics
+        self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
         self._monotonic_ms = monotonic_ms
         self.closed: str | None = None
         """Why nothing is read from this broker at the moment, or None."""
@@ -122,7 +121,7 @@ class PullProcessor:
         self._offsets.note_pull(group, topic, queue_id, header.queue_offset)
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
-        max_bytes = _bytes_max(header)
+        max_bytes = bytes_max_of(header)
         if wish.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
@@ -168,25 +167,28 @@ class PullProcessor:
         group, topic = header.consumer_group, header.topic
         try:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
-            wish = shape.wish or self._known_wish(group, topic, header, config.consume_broadcast_enable)
+            if shape.wish is None:
+                wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
+                if wish.expression_type != "TAG" or not wish.wants_all:
+                    return False
         except _Refused:
             return False
-        if wish.expression_type != "TAG" or not wish.wants_all:
-            return False
         queue = self._store.queue(topic, queue_id)
-        result = self._reader.get_warm(queue, offset, header.max_msg_nums, _bytes_max(header))
-        if result is None:
+        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, shape.bytes_max)
+        if found_here is None:
             return False
+        pieces, count, size, _last = found_here
         if shape.commits:
             try:
                 self._offsets.commit(group, topic, queue_id, commit_offset)
             except ValueError:
                 return False
         self._offsets.note_pull(group, topic, queue_id, offset)
-        self._statistics.got(topic, group, self._store.now, result.count, result.size)
-        times = self._statistics.rpc
-        times.add(RequestCode.PULL_MESSAGE, 0, times.look() - session.read_at, 1, False, SUCCESS)
-        _send_found(session, result, 0, opaque)
+        statistics = self._statistics
+        statistics.got(topic, group, self._store.now, count, size)
+        times = statistics.rpc
+        times.count(self._found_times, 1, times.look() - session.read_at)
+        _send_found(session, pieces, size, (queue.readable, queue.min_offset, offset + count, 0, opaque))
         return True
 
     def _admit(
@@ -373,7 +375,8 @@ class PullProcessor:
         if not session.owes_now(request, code, has_waited):
             return
         if found and request.serialize_type == JSON:
-            _send_found(session, result, suggested, request.opaque)
+            numbers = result.max_offset, result.min_offset, result.next_offset, suggested, request.opaque
+            _send_found(session, result.records, result.size, numbers)
             return
         answer = Command(
             code=code,
@@ -432,21 +435,22 @@ class PullProcessor:
         )
 
 
-def _bytes_max(header: PullMessageHeader) -> int:
-    """The most bytes of records that the answer to a pull may have."""
-    return _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
-
-
-def _send_found(session: Session, result: GetResult, suggested: int, opaque: int) -> None:
-    """The answer in JSON with what was found. HOT."""
-    header = _FOUND % (result.max_offset, result.min_offset, result.next_offset, suggested, opaque)
-    head = _PREFIX.pack(4 + len(header) + result.size, len(header)) + header
+def _send_found(
+    session: Session,
+    pieces: list[bytes | memoryview],
+    size: int,
+    numbers: tuple[int, int, int, int, int],
+) -> None:
+    """The answer in JSON with what was found; `numbers` are those of `_FOUND`. HOT."""
+    header = _FOUND % numbers
+    length = len(header)
+    head = _prefix(4 + length + size, length) + header
     send = session.link.send
-    if result.size < VIEW_MIN or len(result.records) > 1:
-        send(b"".join((head, *result.records)))
+    if size < VIEW_MIN or len(pieces) > 1:
+        send(b"".join((head, *pieces)))
     else:
         send(head)
-        send(result.records[0])
+        send(pieces[0])
 
 
 class _Refused(Exception):

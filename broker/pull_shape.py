@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -24,13 +24,14 @@ from broker.subscription import SubscriptionData, SubscriptionParseError
 from ropewalk.codes import PullSysFlag, RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import PullMessageHeader, json_decoder
-from ropewalk.format.remoting import decode_json_header
+from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_json_header
 
 SHAPES_MAX: Final = 16
 _ALIKE_MAX: Final = 4
 """Of one length: topics whose names are of one length are no rarity."""
 _PATIENCE_MAX: Final = 4096
 _OPAQUE_MAX: Final = (1 << 31) - 1
+_BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 _PLACES: Final = tuple(
     map(
         re.compile,
@@ -43,16 +44,9 @@ _PLACES: Final = tuple(
     )
 )
 _decode = json_decoder(PullMessageHeader).decode
-_four = b"%d%d%d%d"
 
-
-class Numbers(NamedTuple):
-    """What one pull says in its four places."""
-
-    queue_id: int
-    queue_offset: int
-    commit_offset: int
-    opaque: int
+Numbers: TypeAlias = tuple[int, int, int, int]
+"""What one pull says in its four places: queue, queue offset, committed offset and opaque."""
 
 
 @dataclass(slots=True)
@@ -69,6 +63,10 @@ class PullShape:
     wish: SubscriptionData | None
     """What was sent along, which is everything; None if the heartbeats say it."""
     commits: bool
+    least: Numbers
+    """What numbers of these widths are at least: 007 is no JSON, and some readers of it are kinder than others."""
+    bytes_max: int
+    """The most bytes of records that an answer may have."""
 
     def numbers(self, payload: bytes) -> Numbers | None:
         """What this request says, if it is of this shape. HOT."""
@@ -78,14 +76,13 @@ class PullShape:
         if pieces[::2] != self.fixed:
             return None
         texts = self.pick(pieces)
-        joined = b"".join(texts)
-        if not joined.isdigit():
+        if not b"".join(texts).isdigit():
             return None
-        queue_id, queue_offset, commit_offset, opaque = map(int, texts)
-        # 007 is no JSON; some readers of it are kinder than others.
-        if _four % (queue_id, queue_offset, commit_offset, opaque) != joined or opaque > _OPAQUE_MAX:
+        numbers = queue_id, queue_offset, commit_offset, opaque = tuple(map(int, texts))
+        a, b, c, d = self.least
+        if queue_id < a or queue_offset < b or commit_offset < c or not d <= opaque <= _OPAQUE_MAX:
             return None
-        return Numbers(queue_id, queue_offset, commit_offset, opaque)
+        return numbers
 
 
 class PullShapes:
@@ -171,6 +168,8 @@ def shape_of(payload: bytes) -> PullShape | None:
         header,
         wish,
         bool(header.sys_flag & PullSysFlag.COMMIT_OFFSET),
+        _least_of([len(pieces[at]) for at in order]),
+        bytes_max_of(header),
     )
     for digit in (1, 2):
         numbers = [int(b"%d" % digit * len(pieces[at])) for at in order]
@@ -187,7 +186,17 @@ def shape_of(payload: bytes) -> PullShape | None:
 
 
 def _numbers_of(header: PullMessageHeader, opaque: int) -> Numbers:
-    return Numbers(header.queue_id, header.queue_offset, header.commit_offset, opaque)
+    return header.queue_id, header.queue_offset, header.commit_offset, opaque
+
+
+def _least_of(widths: list[int]) -> Numbers:
+    a, b, c, d = (10 ** (width - 1) if width > 1 else 0 for width in widths)
+    return a, b, c, d
+
+
+def bytes_max_of(header: PullMessageHeader) -> int:
+    """The most bytes of records that the answer to a pull may have."""
+    return _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
 
 
 def _read(payload: bytes) -> tuple[tuple[int, int, int], PullMessageHeader] | None:

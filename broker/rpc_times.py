@@ -115,6 +115,10 @@ class RpcTimes:
         for (request, response), count in counts.items():
             self.add(request, response if code is None else code, took_s, count, result=result)
 
+    def row(self, request: int, response: int) -> list[float]:
+        """That of the ordinary ones of a kind, for `count`."""
+        return self._row(request, response, False, SUCCESS)
+
     def _row(self, request: int, response: int, long_polling: bool, result: str) -> list[float]:
         # Numbers that nobody has a name for are a stranger's invention, and share a row: there are too many of them.
         key = (

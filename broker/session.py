@@ -282,6 +282,18 @@ class Session:
             if data[0] == _TLS_HELLO:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         self.read_at = self._times.at
+        tried = False
+        if (
+            data.startswith(_PULL, 8)
+            and not self._backlog
+            and not self.put_off
+            and self._handlers.pulls is not None
+            and self._frames.is_whole(data)
+        ):
+            # One pull and nothing else: what a consumer sends nearly always, and there is nothing to cut or to owe.
+            if self._handlers.pulls(self, data[4:]):
+                return
+            tried = True
         try:
             payloads = self._frames.feed(data)
             if self._frames.buffered != self._counted:
@@ -290,7 +302,7 @@ class Session:
                 payloads = self._backlog + payloads
                 self._backlog = []
                 self.read_at = self._backlog_at
-            self._work_through(payloads)
+            self._work_through(payloads, tried=tried)
         finally:
             self.owe()
 
@@ -335,12 +347,13 @@ class Session:
         if self._backlog:
             self.receive(b"")
 
-    def _work_through(self, payloads: list[bytes]) -> None:
+    def _work_through(self, payloads: list[bytes], *, tried: bool = False) -> None:
         """Handle requests in order, until the peer is owed more than it may be: the rest waits for `resume`.
 
-        One read can hold hundreds of pulls, each with an answer a thousand times its size.
+        One read can hold hundreds of pulls, each with an answer a thousand times its size. `tried`: there is one
+        request, and `Handlers.pulls` has left it.
         """
-        run, pulls, link = self._handlers.run, self._handlers.pulls, self.link
+        run, pulls, link = self._handlers.run, None if tried else self._handlers.pulls, self.link
         index, count = 0, len(payloads)
         while index < count:
             if (

@@ -24,7 +24,7 @@ from store.consume_queue import ConsumeQueue, FrozenQueue
 from store.index import Found, Query, find_messages, read_record
 from store.janitor import KeyIndex
 from store.segment import Segment
-from store.warm_read import IDENTITY, RECORD_SIZE_MIN, read_warm
+from store.warm_read import IDENTITY, RECORD_SIZE_MIN, WarmRead, read_warm
 from store.workers import Completions, Helpers, Worker
 
 _SCAN_BYTES_MAX = 16_000
@@ -173,21 +173,32 @@ class Reader:
         """Damage that reads came across, for people; whoever tells them clears it."""
 
     def get_warm(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> GetResult | None:
-        """What `get` would find without a filter, if all of it is at hand; None says that `get` is to be asked. HOT."""
-        low, high, log, limits = queue.min_offset, queue.readable, self._log, self.limits
-        if not low <= offset < high:
-            return None
-        entries = self._entries(queue, offset, max(1, min(max_count, limits.memory_count, high - offset)))
-        if not entries:
-            return None
-        warm_from = max(log.end_offset - self._warm_window, log.trusted_offset)
-        found = read_warm(
-            log, queue.queue_id, offset, entries, min(max_bytes, limits.memory_bytes), warm_from
-        )
+        """What `get` would find without a filter, if all of it is at hand; None says that `get` is to be asked."""
+        found = self.find_warm(queue, offset, max_count, max_bytes)
         if found is None:
             return None
         records, count, size, last = found
+        low, high = queue.min_offset, queue.readable
         return GetResult(GetStatus.FOUND, offset + count, low, high, records, count, last, size)
+
+    def find_warm(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> WarmRead | None:
+        """The same without the words around it. HOT."""
+        log, limits = self._log, self.limits
+        left = queue.readable - offset
+        if left <= 0 or offset < queue.min_offset:
+            return None
+        count = max_count if max_count < limits.memory_count else limits.memory_count
+        if count > left:
+            count = left
+        entries = self._entries(queue, offset, count if count > 0 else 1)
+        if not entries:
+            return None
+        warm_from = log.end_offset - self._warm_window
+        if warm_from < log.trusted_offset:
+            warm_from = log.trusted_offset
+        if max_bytes > limits.memory_bytes:
+            max_bytes = limits.memory_bytes
+        return read_warm(log, queue.queue_id, offset, entries, max_bytes, warm_from)
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | None:
         """`ConsumeQueue.entries_nowait`, with some more kept of what is read from a file."""

@@ -173,6 +173,15 @@ class FrameBuffer:
         """Bytes kept for a frame that is not complete yet."""
         return len(self._partial)
 
+    def is_whole(self, data: bytes) -> bool:
+        """Whether these next bytes of the stream are one complete frame, which `feed` would give as it is. HOT."""
+        return (
+            not self._partial
+            and self._failure is None
+            and len(data) >= 8
+            and _LENGTH.unpack_from(data)[0] == len(data) - 4 <= self._length_max
+        )
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the next bytes of the stream; give the payloads that are complete now, in order.
 

@@ -62,11 +62,13 @@ class Both:
     def connect(self) -> None:
         self.clients.append((self.fast.connect(), self.plain.connect()))
 
-    def feed(self, data: bytes, at: int = -1) -> bytes:
-        """Have both get these bytes; what both answer, which is the same to the byte."""
+    def feed(self, data: bytes, at: int = -1, cut: int = 0) -> bytes:
+        """Have both get these bytes, in one read or two; what both answer, which is the same to the byte."""
         answers = []
         for client in self.clients[at]:
-            client.feed(data)
+            if cut:
+                client.feed(data[:cut])
+            client.feed(data[cut:])
             client.owner.settle()
             answers.append(bytes(client.link.sent))
             client.answers()
@@ -204,7 +206,8 @@ def test_a_known_header_is_answered_as_an_unknown_one(both: Both, seed: int) -> 
         for _ in range(chance.randrange(1, 12)):
             opaque += chance.choice((1, 1, 1, 1, 30))
             pulls.append(a_pull(chance, opaque))
-        both.feed(b"".join(pulls), at)
+        data = b"".join(pulls)
+        both.feed(data, at, chance.choice((0, 0, chance.randrange(len(data)), len(pulls[0]))))
     both.known()
     assert both.taken > 40, "the quick way was hardly ever gone"
 

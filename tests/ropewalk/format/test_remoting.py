@@ -70,7 +70,13 @@ def test_a_stream_cut_anywhere_gives_the_same_frames(payloads: list[bytes], cuts
     stream = b"".join(map(framed, payloads))
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     buffer = FrameBuffer()
-    got = [frame for start, end in itertools.pairwise(edges) for frame in buffer.feed(stream[start:end])]
+    got = []
+    for start, end in itertools.pairwise(edges):
+        part = stream[start:end]
+        begins_one, is_whole = not buffer.buffered, buffer.is_whole(part)
+        frames = buffer.feed(part)
+        assert is_whole == (begins_one and frames == [part[4:]] and not buffer.buffered)
+        got += frames
     assert got == payloads
     assert buffer.buffered == 0
 
@@ -124,9 +130,11 @@ def test_a_length_out_of_bounds_is_refused_before_its_body_arrives(length: int, 
 
 def test_the_longest_frame_is_accepted_and_one_byte_more_is_not() -> None:
     buffer = FrameBuffer(frame_size_max=20)
+    assert buffer.is_whole(framed(b"x" * 16)) and not buffer.is_whole(framed(b"x" * 17))
     assert buffer.feed(framed(b"x" * 16)) == [b"x" * 16]
     with pytest.raises(RemoteProtocolError):
         buffer.feed(framed(b"x" * 17))
+    assert not buffer.is_whole(framed(b"x" * 16)), "it has no next frame"
 
 
 def test_nothing_of_an_oversized_body_is_buffered_behind_a_good_frame() -> None:
