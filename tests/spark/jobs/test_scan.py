@@ -16,7 +16,15 @@ from ropewalk.format.record import (
     encode_record,
 )
 from ropewalk.spark.jobs import scan as scan_module
-from ropewalk.spark.jobs.columns import DEFAULT_DELAYS, BadDelayLevels, parse_delays, tag_codes, topics_of
+from ropewalk.spark.jobs.columns import (
+    DEFAULT_DELAYS,
+    BadDelayLevels,
+    is_indexed,
+    is_queued,
+    parse_delays,
+    tag_codes,
+    topics_of,
+)
 from ropewalk.spark.jobs.scan import Scan, Stop, Window, find_record, scan
 
 HOSTS = (encode_host("10.0.0.1", 50001), encode_host("2001:db8::1", 50001))
@@ -36,8 +44,8 @@ def make(chance: random.Random, count: int, *, checksums: bool = False) -> tuple
             pairs += [("TAGS", "later"), ("DELAY", str(chance.randrange(0, 30)))]
         properties = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
         parts: list[Any] = [
-            topic.encode(), number % 5, 0, number, BASE + len(data), chance.choice((0, 1, 8, 0x100)), 1_700_000_000_000,
-            chance.choice(HOSTS), 1_700_000_000_000 + number, chance.choice(HOSTS), 0, 0,
+            topic.encode(), number % 5, 0, number, BASE + len(data), chance.choice((0, 1, 4, 8, 12, 0x100)),
+            1_700_000_000_000, chance.choice(HOSTS), 1_700_000_000_000 + number, chance.choice(HOSTS), 0, 0,
             chance.randbytes(chance.choice((0, 1, 200))), properties + (bytes(20) if checksums else b""),
         ]  # fmt: skip
         record = encode_record(*parts)
@@ -83,6 +91,10 @@ def test_fields_topics_and_tag_codes_are_those_of_the_plain_decoder(seed: int) -
         [topics.values[n] for n in topics.ids.tolist()], found.records.crc_ok.tolist(), strict=True,
     )  # fmt: skip
     assert list(rows) == [(r.offset, r.size, r.queue_id, r.store_timestamp, r.topic, True) for r in records]
+    # Of a transaction that is under way or was given up nothing is handed out; a half message can be looked for.
+    kinds = [record.sys_flag & 12 for record in records]
+    assert is_queued(found.records).tolist() == [kind in (0, 8) for kind in kinds]
+    assert is_indexed(found.records).tolist() == [kind != 12 for kind in kinds]
     for record, code in zip(records, codes.tolist(), strict=True):
         delay = record.properties.get("DELAY")
         if record.topic == "SCHEDULE_TOPIC_XXXX" and delay not in (None, "0"):
@@ -148,7 +160,9 @@ def test_a_body_that_holds_a_record_for_its_very_place_is_not_taken_for_one() ->
         first + carrier.replace(forged, first.ljust(len(forged), b"\0")) + last + encode_blank(8)
     )
     data[len(first) : len(first) + 88] = b"\xff" * 88
-    assert offsets(scan(window_of(bytes(data)), BASE + len(data), start=BASE)) == [BASE, at + len(carrier)]
+    found = scan(window_of(bytes(data)), BASE + len(data), start=BASE)
+    assert offsets(found) == [BASE, at + len(carrier)]
+    assert [(each.offset, each.end) for each in found.lost] == [(at, at + len(carrier))]
 
 
 def test_a_search_from_any_byte_finds_the_next_record() -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropewalk.spark.live_offsets import (
@@ -111,6 +111,7 @@ def test_offsets_that_went_back_are_followed_only_when_loss_is_allowed() -> None
     assert advance({A0: 10}, {A0: Bounds(0, 7)}, follow_back=True) == {A0: 7}
 
 
+@example({A0: (0, 3), A1: (0, 3), B0: (0, 3)}, 8)
 @given(
     st.dictionaries(keys, st.tuples(st.integers(0, 1000), st.integers(0, 100_000)), max_size=12),
     st.integers(1, 50_000),
@@ -153,9 +154,11 @@ HAVE = Bounds(100, 200)
         (100, 200, HAVE, [(100, 200)], 0, None),
         (150, 150, HAVE, [], 0, None),
         (50, 150, HAVE, [(100, 150)], 50, "removed by retention.*begins at 100 now"),
+        (99, 150, HAVE, [(100, 150)], 1, "1 messages from offset 99 on were removed"),
         (50, 80, HAVE, [], 30, "30 messages from offset 50 on were removed"),
         (150, 250, HAVE, [(150, 200)], 50, "offset 200 to 249 are gone: offsets went back"),
-        (220, 250, HAVE, [], 20, "stands at offset 220, and the queue ends at 200"),
+        (150, 201, HAVE, [(150, 200)], 1, "offset 200 to 200 are gone: offsets went back"),
+        (201, 250, HAVE, [], 1, "stands at offset 201, and the queue ends at 200"),
         (220, 220, HAVE, [], 20, "stands at offset 220, and the queue ends at 200"),
         (150, 120, HAVE, [], 0, "before its start at 150: the checkpoint is damaged"),
         (150, 170, None, [], 20, "it is gone, with its messages 150 to 169"),
