@@ -150,7 +150,7 @@ def open_store(root: str) -> StoreFiles:
             f"holds commitlog/ and consumequeue/, by a path that every worker has"
         ) from exc
     found = [
-        SegmentFile(int(name), (directory / name).stat().st_size, str(directory / name))
+        SegmentFile(int(name), _size_of(str(directory / name)), str(directory / name))
         for name in names
         if len(name) == NAME_DIGITS and name.isdigit()
     ]
@@ -174,6 +174,14 @@ def open_store(root: str) -> StoreFiles:
     )
 
 
+def _size_of(path: str) -> int:
+    """Nothing, where retention has just taken the file."""
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
+
+
 def _usual_size(segments: tuple[SegmentFile, ...]) -> int:
     """How long a segment should be: what most of them are, or what lies between two of their names."""
     counts = Counter(segment.size for segment in segments)
@@ -187,7 +195,7 @@ def _queue_file_size(base: Path) -> int:
     for topic, _directories, names in os.walk(base):
         for name in names:
             if len(name) == NAME_DIGITS and name.isdigit():
-                sizes[os.path.getsize(os.path.join(topic, name))] += 1
+                sizes[_size_of(os.path.join(topic, name))] += 1
         if sum(sizes.values()) > 1000:
             break
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
