@@ -365,7 +365,7 @@ def test_entries_that_are_missing_are_lost_data_in_a_read_by_queue(made: MadeSto
     (made.root / "consumequeue" / "orders" / "²").mkdir()  # no number, though Unicode knows it for a digit
     # As one partition, and with the missing entries in partitions of their own.
     for size in ("1000", "2"):
-        options = {"splitMode": "queue", "topic": "orders", "maxRecordsPerPartition": size}
+        options: Options = {"splitMode": "queue", "topic": "orders", "maxRecordsPerPartition": size}
         with pytest.raises(DataLoss, match=r"queue 0 of orders has no entry for \d messages from 5 on"):
             read(made.root, **options)
         told = Told()
