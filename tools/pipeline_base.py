@@ -49,6 +49,10 @@ _USAGE_ERRORS = (
 )
 
 
+_SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitBytes": "--target-file-bytes"}
+"""What a command calls the data source's options."""
+
+
 class NoSession(RopewalkError):
     """No Spark session could be had."""
 
@@ -124,13 +128,13 @@ def make_source(
     times = {"startingTimestamp": since, "endingTimestamp": until}
     given = {name: value for name, value in times.items() if value is not None}
     if store is not None:
+        if on_corrupt not in ("fail", "skip"):
+            raise UsageError(f"--on-corrupt {on_corrupt}: it is fail or skip")
         options = parse_options(
             {"mode": "store", "path": store, "onCorrupt": on_corrupt, **given}
             | ({"splitBytes": range_bytes} if range_bytes else {}),
             "read",
         )
-        if on_corrupt == "keep":
-            raise UsageError("--on-corrupt keep: it is fail or skip")
         path = os.path.abspath(store)
         return StoreSource(
             path, tuple(topics or ()), selection, broker_name or default_broker_name(path), on_corrupt,
@@ -223,9 +227,16 @@ def expected(as_json: bool) -> Iterator[None]:
     except RopewalkError as exc:
         kind = getattr(exc, "kind", "") or type(exc).__name__
         code = USAGE if kind in _USAGE_ERRORS else DATA_LOSS if kind == "DataLoss" else FAILED
-        fail(str(exc), exit_code=code, as_json=as_json)
+        fail(_spoken(str(exc)), exit_code=code, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _spoken(text: str) -> str:
+    """An error as the command's user would say it."""
+    for option, word in _SPOKEN.items():
+        text = text.replace(f"option {option} ", f"{word} ")
+    return text
 
 
 def finish(report: Report, as_json: bool, html: Path | None) -> None:

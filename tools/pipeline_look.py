@@ -279,14 +279,17 @@ def offsets(
     """Print where queues begin and end, which offset a time has, or where a checkpoint or a lake stands."""
     with expected(as_json):
         from ropewalk.spark.jobs import look
-        from ropewalk.spark.options import parse_options
+        from ropewalk.spark.options import BadOption, parse_options
 
         if sum(each is not None for each in (store, name_server, checkpoint, lake)) != 1:
             raise UsageError("say what to look at: one of --store, --name-server, --checkpoint and --lake")
         at_ms = None
         if at is not None:
             option = {"mode": "store", "path": "-", "startingTimestamp": at}
-            at_ms = parse_options(option, "read").starting_timestamp
+            try:
+                at_ms = parse_options(option, "read").starting_timestamp
+            except BadOption as exc:
+                raise UsageError(str(exc).replace("option startingTimestamp ", "--at ")) from None
         rows: list[tuple[Any, ...]]
         if checkpoint is not None:
             rows, what = look.checkpoint_offsets(checkpoint), checkpoint
