@@ -225,8 +225,12 @@ class ClientRegistry:
                     notifications += self._remove_consumer(peer, known, group)
             if self._forget_if_idle(peer, known):
                 dead.append(peer)
-        gone = set(dead)
-        return dead, [notification for notification in notifications if notification.peer not in gone]
+        # Who was told of another's end may have come to its own since: all of them are looked at one after the other.
+        return dead, [one for one in notifications if self._is_member(one.peer, one.group)]
+
+    def _is_member(self, peer: Hashable, group: str) -> bool:
+        info = self._consumers.get(group)
+        return info is not None and peer in info.members
 
     # -- looking ---------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.clients import PRODUCER_GROUPS_MAX, ClientRegistry, Notification
@@ -305,6 +305,7 @@ steps = st.lists(
 
 
 @given(steps)
+@example([("beat", 1, {"g"}, 0), ("beat", 0, {"g"}, 0), ("beat", 0, {"h"}, 120_001), ("expire", 0, set(), 0)])
 def test_any_story_agrees_with_a_table_of_connection_group_and_time(
     story: list[tuple[str, int, set[str], int]],
 ) -> None:
