@@ -160,6 +160,21 @@ def test_a_pull_brings_at_most_32_and_at_least_one(client: Client, asked: int, g
     assert four(answer)[1] == got
 
 
+@pytest.mark.parametrize("sizes", [(1, 20_000), (40_000, 1, 1), (17_000, 17_000), (9_000, 25_000, 40_000)])
+def test_runs_of_any_length_leave_whole_and_in_order(client: Client, sizes: tuple[int, ...]) -> None:
+    wanted = []
+    for number, size in enumerate(sizes):
+        for part in range(3):
+            wanted.append(b"%d.%d" % (number, part) * (size // 3))
+            client.send("T", wanted[-1])
+        client.send("T", b"in between", queueId=1)
+    for _ in range(3):  # the header is unknown once, and known from then on
+        answer = client.pull("T")
+        assert answer.code == 0
+        assert bodies(answer) == wanted
+        assert four(answer) == (0, len(wanted), 0, len(wanted))
+
+
 def test_a_pull_brings_at_most_256_kib(client: Client) -> None:
     fill(client, "T", 20, size=5000)
     answer = client.pull("T")
