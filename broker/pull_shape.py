@@ -78,11 +78,11 @@ class PullShape:
         texts = self.pick(pieces)
         if not b"".join(texts).isdigit():
             return None
-        numbers = queue_id, queue_offset, commit_offset, opaque = tuple(map(int, texts))
+        queue_id, queue_offset, commit_offset, opaque = map(int, texts)
         a, b, c, d = self.least
         if queue_id < a or queue_offset < b or commit_offset < c or not d <= opaque <= _OPAQUE_MAX:
             return None
-        return numbers
+        return queue_id, queue_offset, commit_offset, opaque
 
 
 class PullShapes:
