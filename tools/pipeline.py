@@ -166,7 +166,9 @@ def rebuild(
         str, typer.Option("--what", help="consumequeue, index, or both with a comma.")
     ] = "consumequeue,index",
     topics: Topics = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare with the store's own files.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with the store's own files; its broker must be stopped.")
+    ] = False,
     index_slots: Annotated[
         int | None,
         typer.Option("--index-slots", min=1, help="maxHashSlotNum, if the store has no index to ask."),
