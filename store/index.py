@@ -42,7 +42,7 @@ from store.disk import Disk, PagedFile
 from store.segment import Segment
 
 NAME_DIGITS = 17
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 _PAGE = 4096
 _PAGES_MAX = 16_384  # of slots kept in memory, 64 MiB: more than three times what the usual geometry has
 _ITEMS_PENDING_MAX = 50_000  # a batch, between two looks at what is asked: a quarter of a second
@@ -164,6 +164,8 @@ class IndexBuilder:
         self.full_timestamp = 0
         """End time of the last file that became full and was flushed, ms; 0: none did since the start."""
         self.findings: list[str] = []
+        self.give_way: Callable[[], object] = stay
+        """Called before each record: a system call here lets whoever wants the processor have it."""
         self._place = place
         self._disk = disk
         self._now_ms = now_ms
@@ -233,9 +235,10 @@ class IndexBuilder:
     def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
         """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
         at, offset, room = 0, self.position, len(chunk)
-        unpack, put = _HEAD.unpack_from, self._put
+        unpack, put, give_way = _HEAD.unpack_from, self._put, self.give_way
         try:
             while at < room:
+                give_way()
                 if room - at < _HEAD.size:
                     if at == 0:
                         return chunk[4:8] != _BLANK and self._not_a_record(
@@ -336,6 +339,10 @@ class IndexBuilder:
         if self._file is not None:
             self._file.write_back()
             self._file.file.sync()
+
+
+def stay() -> None:
+    """Whoever has a thread or a process in a hurry gives way to nobody."""
 
 
 def _why_not(

@@ -7,12 +7,11 @@ moment ago is found.
 The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
 every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
 bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
-when nobody else wants the processor, unless a query or a stop waits for it. Even so two cores share their memory and
-their disk (sends ran at 0.75 of their rate). So while the log grows by more than 5 MB/s the index is left behind. Past
-1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by
-5 MB/s: on two cores a lone producer that waits for a slave had half its rate beside two indexes in a hurry. It catches
-up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a helper thread, for
-simulations, which own theirs.
+when nobody else wants the processor (`_be_modest`), unless a query or a stop waits for it. Two cores still share
+their memory and their disk, so while the log grows by more than 5 MB/s the index is left behind. Past 1 GiB it gets
+15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by 5 MB/s. It
+catches up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a helper
+thread, for simulations, which own theirs.
 
 The process is killed by the kernel when the broker dies, and ends when its standard input does. It holds a lock while
 it lives: a broker that is started at once waits for it with its first index file and with nothing else.
@@ -45,7 +44,7 @@ from typing import Any
 import ropewalk
 from ropewalk.format.index import Geometry
 from store.disk import Disk, StoreLocked
-from store.index import IndexBuilder, IndexPlace, indexed_through
+from store.index import IndexBuilder, IndexPlace, indexed_through, stay
 from store.workers import Completions, Worker
 
 _MESSAGE = struct.Struct(">cqq")
@@ -293,14 +292,16 @@ class ProcessIndex(KeyIndex):
         here = Path(ropewalk.__file__).resolve().parent.parent
         code: int | str
         try:
-            with subprocess.Popen(
-                [sys.executable, "-P", "-m", "store.janitor", order],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # a Ctrl-C at the terminal is for the broker, from the first moment on
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
-            ) as process:
+            with (
+                subprocess.Popen(
+                    [sys.executable, "-P", "-m", "store.janitor", order],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `_be_modest`
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
+                ) as process
+            ):
                 assert process.stdin is not None and process.stdout is not None
                 os.set_blocking(process.stdin.fileno(), False)
                 self._process = process
@@ -382,6 +383,7 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
             kind, through, min_offset = _MESSAGE.unpack_from(received)
             received = received[_MESSAGE.size :]
         modest = _be_modest(kind == b"F", modest)
+        builder.give_way = os.sched_yield if modest else stay
         try:
             if min_offset > dropped_before:
                 builder.drop_before(min_offset)
@@ -409,7 +411,13 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
 
 
 def _be_modest(wanted: bool, already: bool) -> bool:
-    """Give way to everybody, or stop doing so; a kernel that refuses leaves things as they are."""
+    """Give way to everybody, or stop doing so; a kernel that refuses leaves things as they are.
+
+    Linux weighs sessions against each other (autogroup), whatever the policies within: as a session of its own this
+    process would have half of a processor beside broker and clients. And a kernel that preempts lazily lets even an
+    idle-class process run on to its next tick, 4 ms, unless it makes a system call: beside two that made none, a lone
+    producer under SYNC_MASTER had a quarter of its rate. So the builder yields before each record.
+    """
     if wanted != already:
         policy = os.SCHED_IDLE if wanted else os.SCHED_OTHER
         with contextlib.suppress(OSError):

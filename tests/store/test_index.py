@@ -497,6 +497,20 @@ def test_a_log_that_grows_fast_is_indexed_when_it_rests_or_when_a_query_waits(wo
     assert asked[4:] == [(9 << 30) + (32 << 20)], "a log that rests is followed in larger steps"
 
 
+def test_the_builder_gives_way_before_each_record(world: World) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 30)
+        end = store.log.end_offset
+    for path in world.place.directory.iterdir():
+        path.unlink()
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(end, None)
+    given: list[None] = []
+    builder.give_way = lambda: given.append(None)
+    assert builder.advance(end, 0)
+    assert len(given) >= len(offsets)
+
+
 # --- retention ------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """The process that builds the key index: killed, in another's way, not needed yet, and never waited for."""
 
+import os
 import signal
 import subprocess
 import time
@@ -54,6 +55,16 @@ def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world
         send(store, {"KEYS": "k"})
         built(store)
     assert process.returncode == 0
+
+
+def test_the_helper_is_weighed_with_its_broker_and_hears_no_ctrl_c_of_its_terminal(world: World) -> None:
+    world.process = True
+    with world.opened() as store:
+        send(store, {"KEYS": "k"})
+        built(store)
+        pid = helper(store).pid
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid
 
 
 def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
