@@ -238,9 +238,8 @@ class Appender:
         """Make the queue entry of the record just appended, as `ConsumeQueue.add` does, and say who may see it. HOT."""
         queue.tail += _pack_entry(offset, size, tag_code)
         queue.next_offset = number = queue.next_offset + 1
-        queue.max_physical = end = offset + size
         if self.deferred:
-            self.unreadable.append((end, queue))
+            self.unreadable.append((offset + size, queue))
         else:
             queue.readable = number
             if queue.held is not None:
@@ -314,8 +313,7 @@ class Appender:
         deferred = self.deferred
         if deferred:
             self.unreadable.extend(zip(ends, queues, strict=True))
-        for queue, end in dict(zip(queues, ends, strict=True)).items():
-            queue.max_physical = end
+        for queue in dict.fromkeys(queues):
             if not deferred:
                 queue.readable = queue.next_offset
                 if queue.held is not None:
@@ -331,12 +329,11 @@ class Appender:
         """`_index_run` where nearly every record has another queue, which is looked at once. HOT."""
         numbers: list[int] = []
         deferred = self.deferred
-        for queue, entry, end in zip(queues, entries, ends, strict=True):
+        for queue, entry in zip(queues, entries, strict=True):
             number = queue.next_offset
             numbers.append(number)
             queue.next_offset = following = number + 1
             queue.tail += entry
-            queue.max_physical = end
             if not deferred:
                 queue.readable = following
                 if queue.held is not None:

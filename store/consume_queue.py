@@ -36,22 +36,22 @@ _HEAD_SIZE = (
 _pack_entry = ENTRY.pack
 
 
-class ConsumeQueue:
+class _Hot:
+    """What every append looks at, side by side in memory: with tens of thousands of queues none is in any cache."""
+
+    __slots__ = ("dirty", "held", "next_offset", "queue_id", "readable", "tail")
+
+
+class ConsumeQueue(_Hot):
     __slots__ = (
         "_disk",
+        "_loaded_end",
         "_read_last",
-        "dirty",
         "directory",
         "epoch",
         "file_size",
         "first",
-        "held",
-        "max_physical",
         "min_offset",
-        "next_offset",
-        "queue_id",
-        "readable",
-        "tail",
         "tail_base",
         "topic",
         "topic_bytes",
@@ -72,7 +72,7 @@ class ConsumeQueue:
         self.written = 0
         self.tail_base = 0
         self.tail = bytearray()
-        self.max_physical = 0
+        self._loaded_end = 0
         self.dirty = False
         self.epoch = 0
         """Another one since entries were taken back: what was read of the queue before is worth nothing."""
@@ -87,14 +87,11 @@ class ConsumeQueue:
         """Index the record just appended at `offset`; it is not readable yet. HOT."""
         self.tail += _pack_entry(offset, size, tags_code)
         self.next_offset += 1
-        self.max_physical = offset + size
 
     def add_run(self, entries: bytes) -> None:
         """Index records just appended, the next ones of this queue, by their packed entries. HOT."""
         self.tail += entries
         self.next_offset += len(entries) // ENTRY_SIZE
-        offset, size, _code = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)
-        self.max_physical = offset + size
 
     def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at a later number: its earlier messages are gone with their log segments."""
@@ -106,6 +103,14 @@ class ConsumeQueue:
         self.tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
 
     # -- read ----------------------------------------------------------------------------------------
+
+    @property
+    def max_physical(self) -> int:
+        """The log offset behind the record of the last entry; 0 if the queue never had one."""
+        if not self.tail:
+            return self._loaded_end
+        offset, size, _tags = ENTRY.unpack_from(self.tail, len(self.tail) - ENTRY_SIZE)
+        return offset + size if size != PRE_BLANK_SIZE else 0
 
     def entries_nowait(self, queue_offset: int, count: int) -> bytes | None:
         """Up to `count` raw entries from `queue_offset`, within one file; None if that needs the disk."""
@@ -233,10 +238,10 @@ class ConsumeQueue:
         self.epoch += 1
         self.next_offset = self.readable = self.written = self.tail_base = end
         self.tail.clear()
-        self.max_physical = 0
+        self._loaded_end = 0
         if end > self.min_offset:
             offset, size, _tags = self.read(end - 1)
-            self.max_physical = offset + size
+            self._loaded_end = offset + size
 
     def read(self, queue_offset: int) -> tuple[int, int, int]:
         """One entry as (offset, size, tag code). Blocks; for recovery and look-ups off the loop."""
