@@ -167,9 +167,12 @@ def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def taken_queues(running: InProcess, topic: str = "T") -> list[object]:
-    """What the store says of each queue of a topic with messages: its bounds, and where its last entry leads."""
+    """What the store says of each queue of a topic with messages: its bounds, and where its last entry leads.
+
+    By number: which was made first is nobody's business, and one of a wide shape is made with those below it.
+    """
     found: list[object] = []
-    for queue in running.broker.store.queues.get(topic, {}).values():
+    for _queue_id, queue in sorted(running.broker.store.queues.get(topic, {}).items()):
         if not queue.next_offset:
             continue
         offset, size, tags = queue.read(queue.next_offset - 1)
