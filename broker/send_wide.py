@@ -11,8 +11,7 @@ own is in no cache: so there is none here but the queue, and what was sent is co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import add, attrgetter, getitem
 from struct import Struct
@@ -37,20 +36,8 @@ MISFITS_MAX: Final = 64
 """After so many runs of other headers of its length a wide shape is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where messages go: the queues of a topic by their numbers, as far as they were asked for, and these as written.
-
-    One small list for a topic: what all topics take together is what has to be fetched from memory again and again.
-    """
-
-    queues: dict[bytes, list[ConsumeQueue]] = field(default_factory=dict)
-    numbers: dict[bytes, int] = field(default_factory=dict)
-
-    def find(self, queue_ids: Iterable[bytes], names: Iterable[bytes]) -> list[ConsumeQueue]:
-        """The queue of each message; raises LookupError if one has not been asked for yet. HOT."""
-        numbers = map(self.numbers.__getitem__, queue_ids)
-        return list(map(getitem, map(self.queues.__getitem__, names), numbers))
+Places = dict[bytes, dict[bytes, ConsumeQueue]]
+"""Where messages go, by queue id and topic."""
 
 
 class Kinds:
@@ -66,7 +53,7 @@ class Kinds:
         if self._judged is not judged or (kind not in self._places and len(self._places) >= _KINDS_MAX):
             self._judged = judged
             self._places = {}
-        return self._places.setdefault(kind, Places())
+        return self._places.setdefault(kind, {})
 
 
 @dataclass(slots=True)
@@ -86,10 +73,8 @@ class WideShape:
 
     def find(self, sends: SendProcessor, queue_ids: tuple[bytes, ...], names: tuple[bytes, ...]) -> bool:
         """Have all of these in `places`; False if one is of no topic, or queue, that plain messages go to."""
-        places = self.places
         for queue_id, name in zip(queue_ids, names, strict=True):
-            queues = places.queues.get(name, ())
-            if queue_id in places.numbers and places.numbers[queue_id] < len(queues):
+            if name in self.places.get(queue_id, ()):
                 continue
             # No known topic has an escape in its name, so this is what a decoder would take it for.
             target = sends.targets.get(name.decode(errors="replace"))
@@ -99,9 +84,8 @@ class WideShape:
             number = int(queue_id)
             if number >= target.queues_max or b"%d" % number != queue_id:
                 return False
-            places.numbers[queue_id] = number
-            found = places.queues.setdefault(name, [])
-            found += [sends.store.queue(target.config.name, n) for n in range(len(found), number + 1)]
+            queue = sends.store.queue(target.config.name, number)
+            self.places.setdefault(queue_id, {})[name] = queue
         return True
 
 
@@ -167,11 +151,11 @@ def take_wide(
     _, names, _, queue_ids, _, born_texts, _, keys, _, opaques, _, bodies = columns
     places = wide.places
     try:
-        queues = places.find(queue_ids, names)
-    except LookupError:
+        queues = list(map(getitem, map(places.__getitem__, queue_ids), names))
+    except KeyError:
         if not wide.find(sends, queue_ids, names):
             return 0
-        queues = places.find(queue_ids, names)
+        queues = [places[queue_id][name] for queue_id, name in zip(queue_ids, names, strict=True)]
     clock = sends.statistics.clock
     began = clock()
     middles = map(add, map(add, repeat(bytes((wide.topic_size,))), names), repeat(wide.common))

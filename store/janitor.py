@@ -413,10 +413,10 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
 def _be_modest(wanted: bool, already: bool) -> bool:
     """Give way to everybody, or stop doing so; a kernel that refuses leaves things as they are.
 
-    Linux weighs sessions against each other (autogroup), whatever the policies within: as a session of its own this
-    process would have half of a processor beside broker and clients. And a kernel that preempts lazily lets even an
-    idle-class process run on to its next tick, 4 ms, unless it makes a system call: beside two that made none, a lone
-    producer under SYNC_MASTER had a quarter of its rate. So the builder yields before each record.
+    Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
+    session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even
+    an idle-class process run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
+    none, a lone producer under SYNC_MASTER had a quarter of its rate. So the builder yields before each record.
     """
     if wanted != already:
         policy = os.SCHED_IDLE if wanted else os.SCHED_OTHER

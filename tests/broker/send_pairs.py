@@ -167,12 +167,9 @@ def with_header(frame: bytes, body: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def taken_queues(running: InProcess, topic: str = "T") -> list[object]:
-    """What the store says of each queue of a topic with messages: its bounds, and where its last entry leads.
-
-    By number: which was made first is nobody's business, and one of a wide shape is made with those below it.
-    """
+    """What the store says of each queue of a topic with messages: its bounds, and where its last entry leads."""
     found: list[object] = []
-    for _queue_id, queue in sorted(running.broker.store.queues.get(topic, {}).items()):
+    for queue in running.broker.store.queues.get(topic, {}).values():
         if not queue.next_offset:
             continue
         offset, size, tags = queue.read(queue.next_offset - 1)

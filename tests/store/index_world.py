@@ -6,6 +6,7 @@ from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
 from store.disk import Disk
 from store.index import (
+    IndexBuilder,
     IndexPlace,
     Query,
     find_messages,
@@ -39,6 +40,18 @@ class World(worlds.World):
     @property
     def names(self) -> list[str]:
         return index_names(Disk(), self.place.directory)
+
+    def forget_index(self) -> None:
+        """Remove its files: the log is all that is left to build it from."""
+        for path in self.place.directory.iterdir():
+            path.unlink()
+
+    def rebuilding(self, log_end: int) -> IndexBuilder:
+        """A builder that has everything up to there before it."""
+        self.forget_index()
+        builder = IndexBuilder(self.place, Disk(), self.clock)
+        builder.open(log_end, None)
+        return builder
 
     def header(self, name: str) -> IndexHeader:
         header = read_header(Disk(), self.place.directory / name, self.geometry)

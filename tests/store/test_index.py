@@ -257,8 +257,7 @@ def test_a_clean_restart_neither_repeats_nor_starts_anything(world: World) -> No
 def test_a_store_is_ready_before_its_index_is_rebuilt(world: World) -> None:
     with world.opened() as store:
         offsets = send(store, *[{"KEYS": "k"}] * 100)
-    for path in world.place.directory.iterdir():
-        path.unlink()
+    world.forget_index()
     with world.opened() as store:
         assert index_of(store).position == 0
         built(store)
@@ -423,10 +422,7 @@ def test_a_damaged_record_costs_the_rest_of_its_segment_and_is_told(world: World
     data = bytearray(log.read_bytes())
     data[offsets[3] + 4 : offsets[3] + 8] = b"\0\0\0\0"
     log.write_bytes(data)
-    for path in world.place.directory.iterdir():
-        path.unlink()
-    builder = IndexBuilder(world.place, Disk(), world.clock)
-    builder.open(end, None)
+    builder = world.rebuilding(end)
     builder.advance(end, 0)
     found = sorted(search(Disk(), world.place, "T", "k", 0, FOREVER))
     assert found == [offset for offset in offsets if offset < offsets[3] or offset >= SEGMENT_SIZE]
@@ -501,10 +497,7 @@ def test_the_builder_gives_way_before_each_record(world: World) -> None:
     with world.opened() as store:
         offsets = send(store, *[{"KEYS": "k"}] * 30)
         end = store.log.end_offset
-    for path in world.place.directory.iterdir():
-        path.unlink()
-    builder = IndexBuilder(world.place, Disk(), world.clock)
-    builder.open(end, None)
+    builder = world.rebuilding(end)
     given: list[None] = []
     builder.give_way = lambda: given.append(None)
     assert builder.advance(end, 0)
@@ -534,11 +527,8 @@ def test_records_removed_before_they_were_indexed_are_left_out(world: World) -> 
     with world.opened() as store:
         offsets = send(store, *[{"KEYS": "k"}] * 120)
         end = store.log.end_offset
-    for path in world.place.directory.iterdir():
-        path.unlink()
+    builder = world.rebuilding(end)
     (world.root / "commitlog" / f"{0:020d}").unlink()
-    builder = IndexBuilder(world.place, Disk(), world.clock)
-    builder.open(end, None)
     assert builder.advance(end, SEGMENT_SIZE // 2)
     assert sorted(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [
         o for o in offsets if o >= SEGMENT_SIZE

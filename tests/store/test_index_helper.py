@@ -2,7 +2,9 @@
 
 import os
 import signal
+import struct
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -67,11 +69,46 @@ def test_the_helper_is_weighed_with_its_broker_and_hears_no_ctrl_c_of_its_termin
         assert os.getpgid(pid) == pid
 
 
+@pytest.mark.parametrize(
+    ("kind", "policy", "gives_way"), [(b"F", os.SCHED_IDLE, True), (b"Q", os.SCHED_OTHER, False)]
+)
+def test_the_helper_gives_way_to_everybody_unless_somebody_waits(
+    world: World, kind: bytes, policy: int, gives_way: bool
+) -> None:
+    with world.opened() as store:
+        sent = send(store, *[{"KEYS": "k"}] * 30)
+        end = store.log.end_offset
+    world.forget_index()
+    index = ProcessIndex(world.place, Disk(), world.clock, Completions(lambda: None))
+    code = (
+        "import os, sys; from store import janitor; real = os.sched_yield; given = []\n"
+        "os.sched_yield = lambda: given.append(real())\n"
+        "janitor.main(); print(len(given), os.sched_getscheduler(0), file=sys.stderr)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, index._order()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(struct.pack(">cqq", kind, end, 0))
+        process.stdin.flush()
+        for line in process.stdout:
+            if int(line.split()[0]) == end:
+                break
+        process.stdin.close()
+        yields, scheduled = map(int, process.stderr.read().split())
+    assert scheduled == policy
+    assert (yields >= len(sent)) == gives_way
+    assert gives_way or not yields
+
+
 def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
     with world.opened() as store:
         ends = [*send(store, *[{"KEYS": "k"}] * 3)[1:], store.log.end_offset]
-    for path in world.place.directory.iterdir():
-        path.unlink()
+    world.forget_index()
     completions = Completions(lambda: None)
     worker = Worker("index", completions, start=False)
     index = WorkerIndex(world.place, Disk(), world.clock, worker)
@@ -89,8 +126,7 @@ def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_ag
 def test_a_helper_waits_for_the_one_of_a_broker_that_is_gone(world: World) -> None:
     with world.opened() as store:
         send(store, *[{"KEYS": "k"}] * 10)
-    for path in world.place.directory.iterdir():
-        path.unlink()
+    world.forget_index()
     disk = Disk()
     held = disk.lock(world.place.lock)
     completions = Completions(lambda: None)
