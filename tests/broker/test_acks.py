@@ -3,6 +3,7 @@
 import pytest
 
 from broker.acks import AckQueue, with_code
+from broker.rpc_times import FAILED, SUCCESS, RpcTimes
 from broker.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, FrameBuffer, decode_frame, encode_frame
@@ -75,6 +76,28 @@ def test_a_closed_connections_answers_are_dropped_and_its_neighbours_leave() -> 
     assert commands(gone_link) == []
     assert [c.opaque for c in commands(here_link)] == [2]
     assert len(acks) == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_answers_are_counted_by_what_they_answer_and_whether_anybody_was_there(late: bool) -> None:
+    times = RpcTimes()
+    acks = AckQueue(times)
+    (gone, _), (here, _) = session(1), session(2)
+    batch = (RequestCode.SEND_BATCH_MESSAGE, ResponseCode.SUCCESS)
+    for one in (gone, here):
+        acks.add(one, [success(1), success(2)], 100, 10)
+        acks.add(one, [success(3), success(4), success(5)], 100, 10, kinds=[batch])
+    gone.closed()
+    if late:
+        acks.expire(10)
+    else:
+        acks.complete(100)
+    response = "flush_disk_timeout" if late else "success"
+    assert {(one.request, one.response, one.result): sum(one.counts) for one in times.series()} == {
+        (request, response, result): count
+        for request, count in (("send_message_v2", 4), ("send_batch_message", 1))
+        for result in (SUCCESS, FAILED)
+    }
 
 
 @pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
