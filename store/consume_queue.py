@@ -36,22 +36,22 @@ _HEAD_SIZE = (
 _pack_entry = ENTRY.pack
 
 
-class _Hot:
-    """What every append looks at, side by side in memory: with tens of thousands of queues none is in any cache."""
-
-    __slots__ = ("dirty", "held", "next_offset", "queue_id", "readable", "tail")
-
-
-class ConsumeQueue(_Hot):
+class ConsumeQueue:
     __slots__ = (
         "_disk",
         "_loaded_end",
         "_read_last",
+        "dirty",
         "directory",
         "epoch",
         "file_size",
         "first",
+        "held",
         "min_offset",
+        "next_offset",
+        "queue_id",
+        "readable",
+        "tail",
         "tail_base",
         "topic",
         "topic_bytes",
