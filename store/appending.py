@@ -71,8 +71,8 @@ class Appender:
         """Whether the log grows by a master's bytes at present, and by nothing else."""
         self.deferred = False
         """Whether consumers see a message only when the store says so."""
-        self.unreadable: deque[tuple[int, ConsumeQueue]] = deque()
-        """Entries that wait for that, in order: where their records end, and their queues."""
+        self.unreadable: deque[tuple[int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
+        """Queues that became longer and wait for that, and how long, by the log offset that has to be readable."""
         self.woken: list[ConsumeQueue] = []
         """Queues with somebody in `held` that became longer; always this one list."""
         self.sizes: list[int] = []
@@ -88,7 +88,7 @@ class Appender:
         The result is shorter than the batch if the disk is full: the rest was not stored, and the store's `full` says
         why. What can never be stored raises LocalProtocolError before anything is written.
         """
-        segments, store_host, now, index = self._log.segments, self._store_host, self.now, self._index
+        segments, store_host, now = self._log.segments, self._store_host, self.now
         assert not self.closed, "a slave's log grows by its master's bytes alone"
         fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
         sizes = self.sizes
@@ -147,15 +147,17 @@ class Appender:
                 records.append(record)
                 sizes.append(size)
                 position += size
-                index(queue, offset, size, tags_code)
+                queue.tail += _pack_entry(offset, size, tags_code)
+                queue.next_offset = queue_offset + 1
                 results.append((offset, queue_offset))
         finally:
             segment.write(records)
+            self._grew([message[0] for message in batch[: len(results)]], base + position)
         return results
 
     def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
         """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
-        segments, now, index, sizes = self._log.segments, self.now, self._index, self.sizes
+        segments, now, sizes = self._log.segments, self.now, self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
         records: list[bytes | memoryview] = []
@@ -227,26 +229,29 @@ class Appender:
                     )
                 position += size
                 sizes.append(size)
-                index(queue, offset, size, tag_code)
+                queue.tail += _pack_entry(offset, size, tag_code)
+                queue.next_offset = queue_offset + 1
                 results.append((offset, queue_offset))
         finally:
             if segment is not None:
                 segment.write(records, in_pieces=in_pieces)
+            self._grew([message[0] for message in batch[: len(results)]], base + position)
         return results
 
-    def _index(self, queue: ConsumeQueue, offset: int, size: int, tag_code: int) -> None:
-        """Make the queue entry of the record just appended, as `ConsumeQueue.add` does, and say who may see it. HOT."""
-        queue.tail += _pack_entry(offset, size, tag_code)
-        queue.next_offset = number = queue.next_offset + 1
-        if self.deferred:
-            self.unreadable.append((offset + size, queue))
+    def _grew(self, queues: Iterable[ConsumeQueue], end: int) -> None:
+        """These queues have got the entries of all their records before log offset `end`: say who may see them. HOT."""
+        grown = dict.fromkeys(queues)
+        if self.deferred and grown:
+            self.unreadable.append((end, [(queue, queue.next_offset) for queue in grown]))
         else:
-            queue.readable = number
-            if queue.held is not None:
-                self.woken.append(queue)
-        if not queue.dirty:
-            queue.dirty = True
-            self._dirty.append(queue)
+            for queue in grown:
+                queue.readable = queue.next_offset
+                if queue.held is not None:
+                    self.woken.append(queue)
+        for queue in grown:
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
 
     def put_columns(
         self,
@@ -273,9 +278,8 @@ class Appender:
         end = begin + size * count
         offsets = range(begin, end, size)
         entries = map(_pack_entry, offsets, repeat(size), repeat(tag_code))
-        ends = range(begin + size, end + 1, size)
         index = self._index_run if middles is None else self._index_each
-        numbers = index(queues, entries, ends)
+        numbers = index(queues, entries, end)
         segment.write(
             list(
                 map(
@@ -300,32 +304,25 @@ class Appender:
         )
         return offsets, numbers
 
-    def _index_run(
-        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], ends: Sequence[int]
-    ) -> list[int]:
-        """As `_index`, of a run of records that end there; the queue offsets of all. HOT."""
+    def _index_run(self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], end: int) -> list[int]:
+        """Index a run of records that ends at log offset `end`; the queue offsets of all. HOT."""
+        queue, count = queues[0], len(queues)
+        if queue is queues[-1] and queues.count(queue) == count:
+            number = queue.next_offset
+            queue.next_offset = number + count
+            queue.tail += b"".join(entries)
+            self._grew((queue,), end)
+            return list(range(number, number + count))
         numbers: list[int] = []
         for queue, entry in zip(queues, entries, strict=True):
             number = queue.next_offset
             numbers.append(number)
             queue.next_offset = number + 1
             queue.tail += entry
-        deferred = self.deferred
-        if deferred:
-            self.unreadable.extend(zip(ends, queues, strict=True))
-        for queue in dict.fromkeys(queues):
-            if not deferred:
-                queue.readable = queue.next_offset
-                if queue.held is not None:
-                    self.woken.append(queue)
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
+        self._grew(queues, end)
         return numbers
 
-    def _index_each(
-        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], ends: Sequence[int]
-    ) -> list[int]:
+    def _index_each(self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], end: int) -> list[int]:
         """`_index_run` where nearly every record has another queue, which is looked at once. HOT."""
         numbers: list[int] = []
         deferred = self.deferred
@@ -342,9 +339,11 @@ class Appender:
                 queue.dirty = True
                 self._dirty.append(queue)
         if deferred:
-            self.unreadable.extend(zip(ends, queues, strict=True))
+            self.unreadable.append((end, [(queue, queue.next_offset) for queue in queues]))
         return numbers
 
     def forget(self, gone: Collection[ConsumeQueue]) -> None:
         """These queues were deleted: nobody will see the entries of theirs that wait."""
-        self.unreadable = deque(entry for entry in self.unreadable if entry[1] not in gone)
+        self.unreadable = deque(
+            (end, [entry for entry in grown if entry[0] not in gone]) for end, grown in self.unreadable
+        )

@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +110,6 @@ class MessageStore:
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
-        self._grown: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
-        """Of a slave: queues that became longer, and how long, by the log offset that has to be readable for that."""
         self._last_store_ms = 0
         self._next_flush_ms = self._ticked_ms = 0
         boot = boot_id(disk)
@@ -306,8 +303,6 @@ class MessageStore:
             queue.forget()
         if gone:
             self._appender.forget(gone)
-            for _end, grown in self._grown:
-                grown[:] = [entry for entry in grown if entry[0] not in gone]
         text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
         self._write_back.give_up(entries)
 
@@ -421,7 +416,10 @@ class MessageStore:
             self._move_readable()
 
     def limit_readable(self, offset: int) -> None:
-        """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good."""
+        """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.
+
+        What was put together is shown together, when the limit is behind all of it.
+        """
         self._readable_limit = offset
         self._move_readable()
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
@@ -432,17 +430,12 @@ class MessageStore:
         if offset <= self.readable_offset:
             return
         self.readable_offset = offset
-        while self._grown and self._grown[0][0] <= offset:
-            for queue, number in self._grown.popleft()[1]:
+        unreadable = self._appender.unreadable
+        while unreadable and unreadable[0][0] <= offset:
+            for queue, number in unreadable.popleft()[1]:
                 queue.readable = max(queue.readable, number)
                 if queue.held is not None:
                     self.woken.append(queue)
-        unreadable = self._appender.unreadable
-        while unreadable and unreadable[0][0] <= offset:
-            queue = unreadable.popleft()[1]
-            queue.readable += 1
-            if queue.held is not None:
-                self.woken.append(queue)
 
     # -- following another log -----------------------------------------------------------------------
 
@@ -489,7 +482,7 @@ class MessageStore:
     def dispatched(self, queues: Iterable[ConsumeQueue], end: int) -> None:
         """These queues have got the entries of all their records before log offset `end`."""
         grown = [(queue, queue.next_offset) for queue in queues]
-        self._grown.append((end, grown))
+        self._appender.unreadable.append((end, grown))
         for queue, _number in grown:
             self._write_back.mark_dirty(queue)
 

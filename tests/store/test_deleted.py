@@ -97,6 +97,23 @@ def test_a_topic_created_anew_under_the_name_keeps_its_own_numbers(tmp_path: Pat
     store.close()
 
 
+def test_who_holds_a_deleted_queue_finds_it_empty_also_when_its_messages_may_be_seen_at_last(
+    tmp_path: Path,
+) -> None:
+    """Slaves confirm what was put before the deletion after it."""
+    store = opened(tmp_path)
+    store.limit_readable(0)
+    put(store, "again", b"1", b"2", b"3")
+    put(store, "kept", b"4")
+    held = store.queue("again", 0)
+    delete(store, "again")
+    put(store, "again", b"new")
+    store.limit_readable(store.log.end_offset)
+    assert held.readable == held.next_offset == 0
+    assert [store.queue(topic, 0).readable for topic in ("again", "kept")] == [1, 1]
+    store.close()
+
+
 def test_where_nobody_remembers_the_deletion_a_number_counts_once(tmp_path: Path) -> None:
     """A store of RocketMQ's: the log holds message 0 twice, and queue entries stay in step with the numbers."""
     store = opened(tmp_path)
