@@ -1,8 +1,9 @@
 """Producers' answers that wait for the log: an ordered queue keyed by log offset, and one pump.
 
-The answers of one read are one entry: they wait for the end of the last record among them. When the log has been
-flushed and replicated through some offset, as far as either is promised, the pump hands every satisfied entry to its
-connection's buffer. It never awaits: a producer that reads slowly delays nobody else's acknowledgement.
+The answers of one read are one entry: they wait for the end of the last record among them. So are those of many
+clients whose messages were appended at once. When the log has been flushed and replicated through some offset, as far
+as either is promised, the pump hands every satisfied entry to its connections' buffers. It never awaits: a producer
+that reads slowly delays nobody else's acknowledgement.
 
 An entry whose slaves do not report in time is answered "stored, but a slave was late" (12), one whose flush does not
 come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the slaves say goes first, as with RocketMQ.
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
+from typing import TypeAlias
 
 from broker.rpc_times import FAILED, SUCCESS, Kind, RpcTimes
 from broker.session import Session
@@ -27,15 +29,21 @@ _SUCCESS = b'{"code":0,'  # how our own answers to sends begin, after the sizes
 _NO_REMARK = b'"remark":'
 
 
+Owed: TypeAlias = tuple[Session, Sequence[bytes]]
+"""Answers, and whose they are."""
+
+
 @dataclass(slots=True)
 class _Entry:
     end: int
     deadline_ms: int
     slaves_deadline_ms: int
-    session: Session
-    answers: list[bytes]
+    owed: Sequence[Owed]
+    """Nothing, once it was answered."""
+    count: int
+    """How many answers wait."""
     kinds: Sequence[Kind]
-    """What they answer (`rpc_times`)."""
+    """What they answer (`rpc_times`); those of several sessions answer plain sends."""
     read_at: float
 
 
@@ -51,8 +59,7 @@ class AckQueue:
 
     def add(
         self,
-        session: Session,
-        answers: list[bytes],
+        owed: Sequence[Owed],
         end: int,
         deadline_ms: int,
         slaves_deadline_ms: int = NEVER,
@@ -62,11 +69,14 @@ class AckQueue:
     ) -> None:
         """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves.
 
-        `kinds` and `read_at` say what they answer, and when that had been read (`rpc_times`).
+        `kinds` and `read_at` say what they answer, and when that had been read (`rpc_times`). Kinds are for the answers
+        of one session: what several wait for together are plain sends.
         """
         assert not self._entries or self._entries[-1].end <= end
-        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, session, answers, kinds, read_at))
-        self._count += len(answers)
+        assert len(owed) == 1 or not kinds
+        count = sum([len(answers) for _session, answers in owed])
+        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, owed, count, kinds, read_at))
+        self._count += count
 
     def __len__(self) -> int:
         """How many answers wait: one read can bring hundreds of requests."""
@@ -80,17 +90,21 @@ class AckQueue:
             times.look()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
-            answers = entry.answers
-            self._count -= len(answers)
-            if answers:
-                is_open, count = entry.session.is_open, len(answers)
-                if is_open:
-                    entry.session.link.send(answers[0] if count == 1 else b"".join(answers))
-                if is_open and not entry.kinds:  # HOT: as it nearly always is
-                    times.count(times.plain, count, times.at - entry.read_at)
+            left = count = entry.count
+            self._count -= count
+            for session, answers in entry.owed:
+                if session.is_open:
+                    session.link.send(answers[0] if len(answers) == 1 else b"".join(answers))
                 else:
-                    result = SUCCESS if is_open else FAILED
-                    times.add_all(count, entry.kinds, times.at - entry.read_at, result)
+                    left -= len(answers)
+            took_s = times.at - entry.read_at
+            if left < count:
+                times.add_all(count - left, entry.kinds, took_s, FAILED)
+            elif not entry.kinds:  # HOT: as it nearly always is
+                times.count(times.plain, left, took_s)
+                continue
+            if left:
+                times.add_all(left, entry.kinds, took_s)
 
     def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
         """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
@@ -105,31 +119,25 @@ class AckQueue:
                 self._answer(
                     entry, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the flush did not finish in time"
                 )
-        while self._entries and not self._entries[0].answers:
+        while self._entries and not self._entries[0].count:
             self._entries.popleft()
 
     def _answer(self, entry: _Entry, code: int, remark: str) -> None:
-        answers, entry.answers = entry.answers, []
-        self._count -= len(answers)
-        give(self._times, entry.session, answers, entry.kinds, entry.read_at, code, remark)
+        owed, entry.owed = entry.owed, ()
+        self._count -= entry.count
+        entry.count = 0
+        give(self._times, owed, entry.kinds, entry.read_at, code, remark)
 
 
 def give(
-    times: RpcTimes,
-    session: Session,
-    answers: Sequence[bytes],
-    kinds: Sequence[Kind],
-    read_at: float,
-    code: int,
-    remark: str,
+    times: RpcTimes, owed: Sequence[Owed], kinds: Sequence[Kind], read_at: float, code: int, remark: str
 ) -> None:
     """Hand over answers that said "stored", with another code."""
-    if not answers:
-        return
-    if session.is_open:
-        session.link.send(b"".join(with_code(answer, code, remark) for answer in answers))
-    result = SUCCESS if session.is_open else FAILED
-    times.add_all(len(answers), kinds, times.look() - read_at, result, code)
+    for session, answers in owed:
+        if session.is_open:
+            session.link.send(b"".join([with_code(answer, code, remark) for answer in answers]))
+        result = SUCCESS if session.is_open else FAILED
+        times.add_all(len(answers), kinds, times.look() - read_at, result, code)
 
 
 def with_code(answer: bytes, code: int, remark: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from broker import json_file
-from broker.acks import AckQueue, give
+from broker.acks import AckQueue, Owed, give
 from broker.admin import Admin
 from broker.asks import Asks
 from broker.bulk_pull import BulkPull, BulkRules
@@ -206,8 +206,9 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
-        self._runs = SendRuns(sends)
+        self._runs = SendRuns(sends, self._wait)
         self.handlers.run = self._runs.take
+        self.handlers.sends = self._runs.take_one
         self.handlers.hurry = self.replication.hurry
         self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)
@@ -379,21 +380,21 @@ class Broker:
     def _wait_for(self, session: Session) -> None:
         answers, session.waiting = session.waiting, []
         kinds, session.waiting_kinds = session.waiting_kinds, []
-        self._wait(session, answers, kinds, session.read_at)
+        if answers:
+            self._wait([(session, answers)], session.read_at, kinds)
 
-    def _wait(self, session: Session, answers: list[bytes], kinds: list[Kind], read_at: float) -> None:
-        """Have answers wait for all that is appended, or say at once that there is nobody to wait for.
+    def _wait(self, owed: Sequence[Owed], read_at: float, kinds: Sequence[Kind] = ()) -> None:
+        """Have answers wait for all that is appended, or say at once that there is nobody to wait for. HOT.
 
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
             text = "stored, but there are fewer slaves than inSyncReplicas asks for"
-            give(self.rpc_times, session, answers, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
+            give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
             return
         now = self.monotonic_ms()
         self.acks.add(
-            session,
-            answers,
+            owed,
             self.store.log.end_offset,
             now + self.config.sync_flush_timeout,
             now + self.config.slave_timeout,

@@ -11,10 +11,10 @@ reply topic's route, which is why every broker registers that topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker.acks import AckQueue
+from broker.acks import AckQueue, Owed
 from broker.asks import Asks
 from broker.clients import ClientRegistry
 from broker.rpc_times import Kind
@@ -49,7 +49,7 @@ class ReplyProcessor:
         *,
         keep: bool,
         address: tuple[str, int],
-        wait: Callable[[Session, list[bytes], list[Kind], float], None],
+        wait: Callable[[Sequence[Owed], float, Sequence[Kind]], None],
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -147,4 +147,4 @@ class ReplyProcessor:
         else:
             # Behind everything that waits already: the queue is in the order of the log.
             kind = request.code, ResponseCode.SUCCESS
-            self._wait(session, [request.reply(ResponseCode.SUCCESS, None, ext)], [kind], request.read_at)
+            self._wait([(session, [request.reply(ResponseCode.SUCCESS, None, ext)])], request.read_at, [kind])

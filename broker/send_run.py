@@ -5,13 +5,17 @@ Three ways of taking a message have one outcome. `SendProcessor.send` is the rea
 instead of parsing it, one append for the whole run, formatted answers. Of those it hands on the ones whose header the
 client has sent before but for a few values (`send_shape`), which are neither decoded nor judged again; and where a
 read brought only a few of these, they are put off until the turn ends, so that what many clients send one by one is
-appended at once too. A test sends the same messages in all ways and compares what is stored and answered.
+appended at once too. A read that is one such request is not even cut into frames (`SendRuns.take_one`). Tests send the
+same messages in all ways and compare what is stored and answered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import structlog
 
+from broker.acks import Owed
 from broker.send import (
     NO_WAIT,
     PROPERTIES_SIZE_MAX,
@@ -39,23 +43,46 @@ _CODE = int(RequestCode.SEND_MESSAGE_V2)
 _UNIQ = P.UNIQ_KEY + "\x01"
 _FEW = 8
 
-_Owed = tuple[Session, Shape, bytes, bytes, bytes, bytes]
+_Due = tuple[Session, Shape, bytes, bytes, bytes, bytes]
 """To whom an answer is owed, and what stands in it: queue id, unique key and opaque; and the request as it came."""
 
 
 class SendRuns:
     """The quick ways into the store, in front of one `SendProcessor`."""
 
-    def __init__(self, sends: SendProcessor) -> None:
+    def __init__(self, sends: SendProcessor, wait: Callable[[Sequence[Owed], float], None]) -> None:
+        """`wait` has answers wait, all of which answer plain sends that had been read at the time it is told."""
         self._sends = sends
+        self._wait = wait
         self._put_off: list[Session] = []
         self._batch: list[Alike] = []
-        self._owed: list[_Owed] = []
+        self._owed: list[_Due] = []
         self._judged: object = None
         """By what everything that is put off was judged."""
         self._topic: str | None = None
         """The one topic of what is put off; None if there are several."""
         self._kinds = Kinds()
+
+    def take_one(self, session: Session, payload: bytes) -> bool:
+        """Take a plain send that is all that a read brought, if its client has sent one like it before. HOT.
+
+        It is put off, like a few; whatever may be different by the end of the turn is looked at then.
+        """
+        shapes = session.shapes
+        if shapes is None:
+            return False
+        shape = shapes.known.get(payload[:4])
+        if shape is None or shape.judged is not self._sends.judged:
+            return False
+        found = self._read(session, shape, payload)
+        if found is None:
+            return False
+        message, due = found
+        self._batch.append(message)
+        self._owed.append(due)
+        self._put_off_of(session, shape, message[0].topic)
+        shapes.helped(1)
+        return True
 
     def take(self, session: Session, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
@@ -215,53 +242,58 @@ class SendRuns:
 
     def _take_alike(self, session: Session, shape: Shape, payloads: list[bytes], start: int, end: int) -> int:
         """Take the run of requests that have this shape; return the index behind it. HOT."""
-        unpack, fixed, body_at, queues = shape.unpack, shape.fixed, shape.body_at, shape.queues
-        at_queue, at_born, at_key, at_opaque = shape.places
-        opaque_min, opaque_max, size_max = shape.opaque_min, shape.opaque_max, self._sends.plain_size_max
-        pattern, tag_code = shape.pattern, shape.tag_code
         if taken := take_columns(self._sends, session, shape, payloads, start, end):
             return start + taken
         batch: list[Alike] = []
-        owed: list[_Owed] = []
-        born_text, born = b"", 0
+        owed: list[_Due] = []
         for index in range(start, end):
-            payload = payloads[index]
-            if len(payload) < body_at:
+            found = self._read(session, shape, payloads[index])
+            if found is None:
                 break
-            pieces = unpack(payload)
-            key, opaque = pieces[at_key], pieces[at_opaque]
-            queue = queues.get(pieces[at_queue])
-            large = len(payload) - body_at >= SPLIT_MIN
-            body = memoryview(payload)[body_at:] if large else payload[body_at:]
-            if (
-                pieces[::2] != fixed
-                or queue is None
-                or not (key.isalnum() and opaque.isdigit() and opaque_min <= opaque <= opaque_max)
-                or len(body) > size_max
-            ):
-                break
-            if pieces[at_born] != born_text:
-                born_text = pieces[at_born]
-                if not born_text.isdigit():
-                    break
-                born = int(born_text)
-            batch.append((queue, body, born, key, pattern, tag_code))
-            owed.append((session, shape, pieces[at_queue], key, opaque, payload))
+            batch.append(found[0])
+            owed.append(found[1])
         taken = len(batch)
         if 0 < taken <= _FEW and start + taken == len(payloads):
-            session.put_off = True
-            topic = batch[0][0].topic
-            if not self._put_off:
-                self._judged, self._topic = shape.judged, topic
-            elif topic is not self._topic:
-                self._topic = None
-            self._put_off.append(session)
             self._batch += batch
             self._owed += owed
-            if len(self._batch) >= RUN_MAX:
-                self.settle()
+            self._put_off_of(session, shape, batch[0][0].topic)
             return start + taken
         return start + self._store(batch, owed, one_topic=True)
+
+    def _read(self, session: Session, shape: Shape, payload: bytes) -> tuple[Alike, _Due] | None:
+        """A request that has this shape, as a message and as an answer that is due; None if it has another. HOT."""
+        body_at = shape.body_at
+        if len(payload) < body_at:
+            return None
+        pieces = shape.unpack(payload)
+        at_queue, at_born, at_key, at_opaque = shape.places
+        key, opaque, born, queue_id = pieces[at_key], pieces[at_opaque], pieces[at_born], pieces[at_queue]
+        queue = shape.queues.get(queue_id)
+        size = len(payload) - body_at
+        if (
+            pieces[::2] != shape.fixed
+            or queue is None
+            or not (key.isalnum() and opaque.isdigit() and shape.opaque_min <= opaque <= shape.opaque_max)
+            or not born.isdigit()
+            or size > self._sends.plain_size_max
+        ):
+            return None
+        body = memoryview(payload)[body_at:] if size >= SPLIT_MIN else payload[body_at:]
+        return (
+            (queue, body, int(born), key, shape.pattern, shape.tag_code),
+            (session, shape, queue_id, key, opaque, payload),
+        )
+
+    def _put_off_of(self, session: Session, shape: Shape, topic: str) -> None:
+        """What was put last into the batch is this session's, and all of one topic. HOT."""
+        session.put_off = True
+        if not self._put_off:
+            self._judged, self._topic = shape.judged, topic
+        elif topic is not self._topic:
+            self._topic = None
+        self._put_off.append(session)
+        if len(self._batch) >= RUN_MAX:
+            self.settle()
 
     def settle(self) -> None:
         """Append and answer what was put off; before a turn ends, and before its sender asks for more. HOT."""
@@ -286,15 +318,23 @@ class SendRuns:
             session.handle(payload)  # something changed since it came, or the disk is full
         # All were read in this turn, most of them before anything else was done in it.
         times, count, read_at = sends.statistics.rpc, 0, sessions[0].read_at
+        waiting: list[Owed] = []
         for session in sessions:
-            if session.waiting or session.kinds:
+            if session.kinds or session.waiting_kinds:
                 session.owe()
-            elif session.ready:
+                continue
+            if session.waiting:
+                waiting.append((session, session.waiting))
+                session.waiting = []
+            if session.ready:
                 count += len(session.ready)
                 session.hand_over()
-        times.count(times.plain, count, times.look() - read_at)
+        if waiting:
+            self._wait(waiting, read_at)
+        if count:
+            times.count(times.plain, count, times.look() - read_at)
 
-    def _store(self, batch: list[Alike], owed: list[_Owed], *, one_topic: bool) -> int:
+    def _store(self, batch: list[Alike], owed: list[_Due], *, one_topic: bool) -> int:
         """Append, and prepare the answers; return how many there was room for. HOT."""
         if not batch:
             return 0

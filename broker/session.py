@@ -48,7 +48,8 @@ _NO_FIELDS = Raw(b"")
 _H = TypeVar("_H", bound=Struct)
 RUN_MAX = 256
 """Requests that a run takes at most, before what it answered leaves."""
-_RUN_MIN = 16
+_RUN_MIN = 24
+"""Half a run has as many, or is not split off: what each costs by itself is then more than its client gains."""
 _PULL = b'{"code":11,'
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
@@ -165,6 +166,8 @@ class Handlers:
         self.hot: dict[int, _Hot] = {}
         self.run: Callable[[Session, list[bytes], int, int], int] | None = None
         """Takes the run of requests of one kind from one index up to another, and returns the index behind it."""
+        self.sends: Callable[[Session, bytes], bool] | None = None
+        """Takes a plain send that came alone and is like an earlier one of its client, or leaves it to `run`."""
         self.pulls: Callable[[Session, bytes], bool] | None = None
         """Takes a plain pull that is like an earlier one of its client, or leaves it (False) to `hot`."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
@@ -174,7 +177,7 @@ class Handlers:
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
         rest = Handlers(self.times)
-        rest.run, rest.hurry = self.run, self.hurry
+        rest.run, rest.sends, rest.hurry = self.run, self.sends, self.hurry
         if RequestCode.PULL_MESSAGE not in codes:
             rest.pulls = self.pulls
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
@@ -282,16 +285,19 @@ class Session:
             if data[0] == _TLS_HELLO:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         self.read_at = self._times.at
-        tried = False
+        tried, handlers = False, self._handlers
+        # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
+        if self.shapes is not None and handlers.sends is not None:
+            if not self._backlog and self._frames.is_whole(data) and handlers.sends(self, data[4:]):
+                return
         if (
             data.startswith(_PULL, 8)
             and not self._backlog
             and not self.put_off
-            and self._handlers.pulls is not None
+            and handlers.pulls is not None
             and self._frames.is_whole(data)
         ):
-            # One pull and nothing else: what a consumer sends nearly always, and there is nothing to cut or to owe.
-            if self._handlers.pulls(self, data[4:]):
+            if handlers.pulls(self, data[4:]):
                 return
             tried = True
         try:

@@ -1,17 +1,19 @@
 """What a turn of the loop brings from many clients: one append, and every promise to each of them kept."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import send_run
 from ropewalk.codes import RequestCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.record_pattern import SPLIT_MIN
 from store.appending import Alike
-from tests.broker.harness import Client, FullDisk, InProcess, pull_ext, request, send_ext
-from tests.broker.send_pairs import Pair, stored_since
+from tests.broker.harness import UNIQ, Client, FullDisk, InProcess, pull_ext, request, send_ext, text_of
+from tests.broker.send_pairs import Pair, counted, stored_since
 
 StartBroker = Callable[..., InProcess]
 V2 = RequestCode.SEND_MESSAGE_V2
@@ -37,7 +39,7 @@ def test_what_many_clients_send_in_a_turn_is_stored_as_each_of_them_sent_it(
         for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
             client.send(topic, b"warm", queueId=queue_id)
     running.settle()
-    mark = running.broker.store.log.end_offset
+    mark, before = running.broker.store.log.end_offset, counted(running)
     sent: list[list[tuple[int, str, int, bytes]]] = [[] for _ in clients]
     pulls = [0] * len(clients)
     running.broker.begin_turn()
@@ -58,6 +60,9 @@ def test_what_many_clients_send_in_a_turn_is_stored_as_each_of_them_sent_it(
     running.broker.end_turn()
     running.settle()
     new = stored_since(running, mark)
+    counts = counted(running) - before
+    for topic in ("T", "U"):
+        assert counts[topic, 0] == sum(record.topic == topic for record in new)
     assert sorted(r.body for r in new) == sorted(body for mine in sent for *_, body in mine)
     by_body = {r.body: r for r in new}
     for client, mine, pulled in zip(clients, sent, pulls, strict=True):
@@ -87,28 +92,30 @@ def learned(running: InProcess, count: int) -> list[Client]:
     return clients
 
 
-def give(client: Client, body: bytes, opaque: int) -> None:
-    client.session.receive(request(V2, send_ext("T"), body, opaque=opaque))
+def give(client: Client, body: bytes, opaque: int, **header: Any) -> None:
+    client.session.receive(request(V2, send_ext("T", **header), body, opaque=opaque))
 
 
+@pytest.mark.parametrize(("run_max", "appends"), [(256, [5]), (3, [3, 2])])
 def test_one_append_takes_what_many_clients_sent_in_a_turn(
-    running: InProcess, monkeypatch: pytest.MonkeyPatch
+    running: InProcess, monkeypatch: pytest.MonkeyPatch, run_max: int, appends: list[int]
 ) -> None:
+    monkeypatch.setattr(send_run, "RUN_MAX", run_max)
     clients = learned(running, 5)
     appended: list[int] = []
     put_alike = running.broker.store.put_alike
 
-    def counted(batch: list[Alike]) -> list[tuple[int, int]]:
+    def noted(batch: list[Alike]) -> list[tuple[int, int]]:
         appended.append(len(batch))
         return put_alike(batch)
 
-    monkeypatch.setattr(running.broker.store, "put_alike", counted)
+    monkeypatch.setattr(running.broker.store, "put_alike", noted)
     running.broker.begin_turn()
     for n, client in enumerate(clients):
         give(client, b"body%d" % n, n)
-    assert appended == []
+    assert appended == appends[:-1]
     running.broker.end_turn()
-    assert appended == [5]
+    assert appended == appends
     assert [c.answers()[0].ext["queueOffset"] for c in clients] == [str(n) for n in range(10, 15)]
 
 
@@ -163,7 +170,45 @@ def test_what_changed_in_the_turn_counts_for_sends_that_came_before(running: InP
     (answer,) = client.answers()
     assert answer.opaque == 7
     assert answer.code == {"stopping": 14, "topics": 0, "rules": 13}[what], answer.remark
+    fate = {"stopping": "service_not_available", "topics": "success", "rules": "message_illegal"}[what]
+    assert counted(running)["send_message_v2", fate, "success"] == (5 if what == "topics" else 1)
     assert len(running.stored("T")) == (1 if what == "topics" else 4)
+
+
+def test_a_header_learned_under_older_rules_is_judged_anew_beside_one_learned_since(
+    running: InProcess,
+) -> None:
+    newer, older = learned(running, 2)
+    newer.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"traceOn=false")
+    other = text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"})
+    for _ in range(2):
+        newer.send("T", b"another", properties=other)
+    running.broker.begin_turn()
+    give(newer, b"newer", 1, properties=other)
+    give(older, b"older", 2)
+    running.broker.end_turn()
+    traced = {record.body: record.properties["TRACE_ON"] for record in running.stored("T")}
+    assert traced == {b"warm": "true", b"another": "false", b"newer": "false", b"older": "false"}
+
+
+def test_a_client_that_sends_one_by_one_has_a_header_learned_again_when_others_helped_for_long(
+    running: InProcess,
+) -> None:
+    (client,) = learned(running, 1)
+
+    def send(tags: int) -> bytes:
+        frame = request(V2, send_ext("T", properties=text_of({"UNIQ_KEY": UNIQ, "TAGS": "x" * tags})), b"x")
+        client.feed(frame)
+        assert [answer.code for answer in client.answers()] == [0]
+        return frame[4:8]
+
+    for tags in range(1, 40):
+        send(tags)
+    shapes = client.session.shapes
+    assert shapes is not None and send(50) not in shapes.known, "it never sends the same again"
+    for _ in range(100):
+        client.send("T", b"like the first ones")
+    assert send(60) in shapes.known
 
 
 def test_a_topic_that_is_made_anew_gets_what_comes_under_a_learned_header(running: InProcess) -> None:

@@ -331,6 +331,19 @@ def test_the_requests_of_a_congested_peer_are_put_off_and_then_answered_in_order
     assert not client.session.has_backlog
 
 
+def test_a_send_that_comes_behind_requests_that_were_put_off_is_answered_behind_them(
+    running: InProcess,
+) -> None:
+    client = running.connect()
+    for _ in range(2):  # what it sends next is like this
+        client.send("T")
+    client.link.congested = True
+    client.feed(request(UNKNOWN, opaque=7))
+    client.link.congested = False
+    client.feed(request(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"", opaque=8))
+    assert [c.opaque for c in client.answers()] == [7, 8]
+
+
 def test_a_push_carries_an_opaque_of_its_own_and_asks_for_no_answer(client: Client) -> None:
     client.session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"})
     client.session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"})
