@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import pack
 
 import structlog
 
@@ -372,8 +373,10 @@ class SendProcessor:
         items: list[BatchItem] = []
         if alike is None:
             items = _split(request.body)
-        properties = parse_properties(header.properties or "")
-        _refuse_special_in_batch(properties)
+        text = header.properties or ""
+        properties = parse_properties(text)
+        if any(map(text.__contains__, _SPECIAL_WORDS)):
+            _refuse_special_in_batch(properties)
         placed = None
         if alike is not None:
             first_text = alike.properties[0]
@@ -392,7 +395,9 @@ class SendProcessor:
                 took_s = self.statistics.clock() - began
                 size = queue.max_physical - offsets[0]
                 self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
-                ids = ",".join([self._id_prefix.decode() + "%016X"] * len(offsets)) % tuple(offsets)
+                digits = pack(f">{len(offsets)}q", *offsets).hex(",", 8).upper()
+                prefix = self._id_prefix.decode()
+                ids = prefix + digits.replace(",", f",{prefix}")
                 wait = True
         if placed is None:
             items = items or _split(request.body)
@@ -417,7 +422,7 @@ class SendProcessor:
         for item in items:
             text = item.properties.decode("utf-8", "replace")
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
-            if any(word in text for word in _SPECIAL_WORDS):
+            if any(map(text.__contains__, _SPECIAL_WORDS)):
                 _refuse_special_in_batch(parse_properties(text))
             wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
             properties = item.properties

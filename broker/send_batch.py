@@ -21,6 +21,8 @@ from store.message_store import MessageStore
 _HEAD: Final = Struct(">i8xii")
 _OVERHEAD: Final = 22
 _KEPT_MAX: Final = 256
+_AT_ONCE_MAX: Final = 128
+"""Items that one cut is kept for: it is a third quicker than a cut an item, and as large as they are many."""
 _ASKS: Final = (b"DELAY", b"TRAN_MSG", b"TIMER_", b"INNER_", b"WAIT\x01false")
 """Words that ask for more than to be stored, or to be answered at once."""
 _TAGS: Final = b"TAGS\x01"
@@ -41,7 +43,7 @@ class AlikeBatches:
     def __init__(self, tags_code_of: Callable[[str], int]) -> None:
         """`tags_code_of` is the tag hash of a property text."""
         self._tags_code_of = tags_code_of
-        self._cutters: dict[tuple[int, int], Struct] = {}
+        self._cutters: dict[tuple[int, int, int], Struct] = {}
         self._patterns: dict[tuple[bytes, int, int, bytes, bytes, int, int], RecordPattern] = {}
 
     def cut(self, body: bytes) -> AlikeItems | None:
@@ -53,24 +55,26 @@ class AlikeBatches:
         properties_size = size - _OVERHEAD - body_size
         if rest or count < 2 or body_size < 0 or not 0 <= properties_size <= PROPERTIES_SIZE_MAX:
             return None
-        cutter = self._cutters.get((body_size, properties_size))
+        at_once = count if count <= _AT_ONCE_MAX else 1
+        kind = body_size, properties_size, at_once
+        cutter = self._cutters.get(kind)
         if cutter is None:
             if len(self._cutters) >= _KEPT_MAX:
                 self._cutters.clear()
-            cutter = Struct(f">i8xii{body_size}sH{properties_size}s")
-            self._cutters[body_size, properties_size] = cutter
-        sizes, flags, body_sizes, bodies, properties_sizes, properties = zip(
-            *cutter.iter_unpack(body), strict=True
-        )
+            cutter = self._cutters[kind] = Struct(f"20s{body_size}s2s{properties_size}s" * at_once)
+        if at_once == count:
+            pieces = cutter.unpack(body)
+            heads, bodies, lengths, properties = pieces[::4], pieces[1::4], pieces[2::4], pieces[3::4]
+        else:
+            heads, bodies, lengths, properties = zip(*cutter.iter_unpack(body), strict=True)
         if (
-            sizes.count(size) != count
-            or flags.count(flag) != count
-            or body_sizes.count(body_size) != count
-            or properties_sizes.count(properties_size) != count
+            heads.count(heads[0]) != count
+            or lengths.count(lengths[0]) != count
+            or int.from_bytes(lengths[0], "big") != properties_size
         ):
             return None
         text = b"\0".join(properties)
-        if any(word in text for word in _ASKS):
+        if any(map(text.__contains__, _ASKS)):
             return None
         if properties_size and (b"\0\0" in text or text[-1] == 0):
             return None  # one may end in a zero, as no record does

@@ -94,7 +94,7 @@ class SendRuns:
         sends = self._sends
         if session.put_off:
             self.settle()
-        if not sends.takes_runs:
+        if not payloads[start].startswith(_PLAIN, 4) or not sends.takes_runs:
             return start
         shapes = session.shapes
         if shapes is None:

@@ -199,6 +199,7 @@ _unlike = st.sampled_from([None, "flag", "size", "properties", "body size", "byt
     ext=st.sampled_from([{}, {"sysFlag": 1}, {"reconsumeTimes": 2}, {"properties": ""}, {"properties": "DELAY\x011"}]),
     flag=st.sampled_from([0, 7, -1]),
     filled=st.integers(0, 3),
+    at_once=st.sampled_from([1, 4, 128]),
 )  # fmt: skip
 def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
@@ -210,6 +211,7 @@ def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
     ext: dict[str, Any],
     flag: int,
     filled: int,
+    at_once: int,
 ) -> None:
     odd = int(place * count)
     items = []
@@ -233,6 +235,7 @@ def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
     for quick in (True, False):
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr("broker.send_batch._AT_ONCE_MAX", at_once)
             if not quick:
                 patch.setattr(AlikeBatches, "cut", lambda *_: None)
             without_fsync(patch)
@@ -256,9 +259,11 @@ def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("at_once", [2, 3])
 def test_a_batch_of_many_alike_messages_takes_the_quick_way(
-    running: InProcess, monkeypatch: pytest.MonkeyPatch
+    running: InProcess, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
+    monkeypatch.setattr("broker.send_batch._AT_ONCE_MAX", at_once)
     client = running.connect()
     client.send("T")
     monkeypatch.setattr("broker.send.split_batch", None)
