@@ -83,7 +83,14 @@ def good(count: int = 3) -> bytes:
     return batch_of(*[b"body %d" % n for n in range(count)])
 
 
+def misnumbered(count: int = 3) -> bytes:
+    """Items that all say of their properties that they are a byte longer."""
+    item = encode_batch([BatchItem(0, b"body", b"k\x01v")])
+    return (item[:24] + (4).to_bytes(2, "big") + item[26:]) * count
+
+
 MALFORMED = [
+    misnumbered(),
     b"",
     b"\x00",
     good()[:-1],
