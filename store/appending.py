@@ -71,8 +71,12 @@ class Appender:
         """Whether the log grows by a master's bytes at present, and by nothing else."""
         self.deferred = False
         """Whether consumers see a message only when the store says so."""
-        self.unreadable: deque[tuple[int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
-        """Queues that became longer and wait for that, and how long, by the log offset that has to be readable."""
+        self.unreadable: deque[tuple[int, int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
+        """Queues that became longer and wait for that, and how long: with where in the log their records begin and end.
+
+        One entry for what a segment got of a run. Every record behind `readable_offset` that has a queue entry is in
+        one: who asks what may be seen can do so in the middle of a run, when a segment is to be begun.
+        """
         self.woken: list[ConsumeQueue] = []
         """Queues with somebody in `held` that became longer; always this one list."""
         self.sizes: list[int] = []
@@ -86,7 +90,7 @@ class Appender:
         """Append messages in order; return (log offset, queue offset) of each. HOT.
 
         The result is shorter than the batch if the disk is full: the rest was not stored, and the store's `full` says
-        why. What can never be stored raises LocalProtocolError before anything is written.
+        why. What can never be stored raises LocalProtocolError; what comes before it in the batch is stored.
         """
         segments, store_host, now = self._log.segments, self._store_host, self.now
         assert not self.closed, "a slave's log grows by its master's bytes alone"
@@ -100,6 +104,7 @@ class Appender:
             return results
         position, base, room = segment.write_position, segment.base_offset, segment.room
         records: list[bytes] = []
+        begin, noted = base + position, 0
         try:
             for (
                 queue,
@@ -116,6 +121,8 @@ class Appender:
                 if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
                     segment.write(records)
                     records = []
+                    self._grew(batch[noted : len(results)], begin, base + position)
+                    noted = len(results)
                     size = fixed + len(topic) + len(body) + len(properties) + 1
                     if not self._log.fits(size):
                         raise LocalProtocolError(
@@ -126,6 +133,7 @@ class Appender:
                     except DiskFull:
                         return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
+                    begin = base + position
                 offset, queue_offset = base + position, queue.next_offset
                 record = encode_record(
                     topic,
@@ -152,7 +160,7 @@ class Appender:
                 results.append((offset, queue_offset))
         finally:
             segment.write(records)
-            self._grew([message[0] for message in batch[: len(results)]], base + position)
+            self._grew(batch[noted : len(results)], begin, base + position)
         return results
 
     def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
@@ -163,7 +171,7 @@ class Appender:
         records: list[bytes | memoryview] = []
         kind: RecordPattern | None = None
         body_size, room, in_pieces = -1, -1, False
-        position = base = size = 0
+        position = base = size = begin = noted = 0
         segment: Segment | None = None
         try:
             for queue, body, born_timestamp, key, pattern, tag_code in batch:
@@ -179,6 +187,8 @@ class Appender:
                     if segment is not None:
                         segment.write(records, in_pieces=in_pieces)
                         records = []
+                        self._grew(batch[noted : len(results)], begin, base + position)
+                        noted = len(results)
                     elif segments and segments[-1].has_room_for(size):
                         segment = segments[-1]
                     if segment is None or not segment.has_room_for(size):
@@ -187,6 +197,7 @@ class Appender:
                         except DiskFull:
                             return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
+                    begin = base + position
                 offset, queue_offset = base + position, queue.next_offset
                 crc = crc32(body) & 0x7FFFFFFF
                 if body_size >= SPLIT_MIN:
@@ -235,20 +246,24 @@ class Appender:
         finally:
             if segment is not None:
                 segment.write(records, in_pieces=in_pieces)
-            self._grew([message[0] for message in batch[: len(results)]], base + position)
+            self._grew(batch[noted : len(results)], begin, base + position)
         return results
 
-    def _grew(self, queues: Iterable[ConsumeQueue], end: int) -> None:
-        """These queues have got the entries of all their records before log offset `end`: say who may see them. HOT."""
-        grown = dict.fromkeys(queues)
-        if self.deferred and grown:
-            self.unreadable.append((end, [(queue, queue.next_offset) for queue in grown]))
+    def _grew(self, batch: Sequence[Message] | Sequence[Alike], begin: int, end: int) -> None:
+        """These have their records from log offset `begin` to `end`, and their entries. HOT."""
+        if batch:
+            self._note(dict.fromkeys([message[0] for message in batch]), begin, end)
+
+    def _note(self, queues: Collection[ConsumeQueue], begin: int, end: int) -> None:
+        """These queues have got entries of records from log offset `begin` to `end`: say who may see them. HOT."""
+        if self.deferred:
+            self.unreadable.append((begin, end, [(queue, queue.next_offset) for queue in queues]))
         else:
-            for queue in grown:
+            for queue in queues:
                 queue.readable = queue.next_offset
                 if queue.held is not None:
                     self.woken.append(queue)
-        for queue in grown:
+        for queue in queues:
             if not queue.dirty:
                 queue.dirty = True
                 self._dirty.append(queue)
@@ -279,7 +294,7 @@ class Appender:
         offsets = range(begin, end, size)
         entries = map(_pack_entry, offsets, repeat(size), repeat(tag_code))
         index = self._index_run if middles is None else self._index_each
-        numbers = index(queues, entries, end)
+        numbers = index(queues, entries, begin, end)
         segment.write(
             list(
                 map(
@@ -304,14 +319,16 @@ class Appender:
         )
         return offsets, numbers
 
-    def _index_run(self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], end: int) -> list[int]:
-        """Index a run of records that ends at log offset `end`; the queue offsets of all. HOT."""
+    def _index_run(
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
+    ) -> list[int]:
+        """Index a run of records from log offset `begin` to `end`; the queue offsets of all. HOT."""
         queue, count = queues[0], len(queues)
         if queue is queues[-1] and queues.count(queue) == count:
             number = queue.next_offset
             queue.next_offset = number + count
             queue.tail += b"".join(entries)
-            self._grew((queue,), end)
+            self._note((queue,), begin, end)
             return list(range(number, number + count))
         numbers: list[int] = []
         for queue, entry in zip(queues, entries, strict=True):
@@ -319,10 +336,12 @@ class Appender:
             numbers.append(number)
             queue.next_offset = number + 1
             queue.tail += entry
-        self._grew(queues, end)
+        self._note(dict.fromkeys(queues), begin, end)
         return numbers
 
-    def _index_each(self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], end: int) -> list[int]:
+    def _index_each(
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
+    ) -> list[int]:
         """`_index_run` where nearly every record has another queue, which is looked at once. HOT."""
         numbers: list[int] = []
         deferred = self.deferred
@@ -339,11 +358,12 @@ class Appender:
                 queue.dirty = True
                 self._dirty.append(queue)
         if deferred:
-            self.unreadable.append((end, [(queue, queue.next_offset) for queue in queues]))
+            self.unreadable.append((begin, end, [(queue, queue.next_offset) for queue in queues]))
         return numbers
 
     def forget(self, gone: Collection[ConsumeQueue]) -> None:
         """These queues were deleted: nobody will see the entries of theirs that wait."""
         self.unreadable = deque(
-            (end, [entry for entry in grown if entry[0] not in gone]) for end, grown in self.unreadable
+            (begin, end, [entry for entry in grown if entry[0] not in gone])
+            for begin, end, grown in self.unreadable
         )

@@ -139,14 +139,14 @@ class Follower:
         come, self._come = self._come, None
         if not self._log.segments or (come is None and self._rest is not None):
             return
-        segment = self._log.segments[-1]
+        segment, begin = self._log.segments[-1], self.boundary
         self._rest = None
         grown: dict[ConsumeQueue, None] = {}
         try:
             self.boundary = segment.base_offset + self._take_in(segment, grown, come)
         finally:
             if grown:
-                self._store.dispatched(grown, self.boundary)
+                self._store.dispatched(grown, begin, self.boundary)
         end = segment.write_position
         left = segment.base_offset + end - self.boundary
         if left <= _REST_MAX:

@@ -429,13 +429,16 @@ class MessageStore:
         offset = min(offset, self._readable_limit)
         if offset <= self.readable_offset:
             return
-        self.readable_offset = offset
         unreadable = self._appender.unreadable
-        while unreadable and unreadable[0][0] <= offset:
-            for queue, number in unreadable.popleft()[1]:
+        while unreadable and unreadable[0][1] <= offset:
+            for queue, number in unreadable.popleft()[2]:
                 queue.readable = max(queue.readable, number)
                 if queue.held is not None:
                     self.woken.append(queue)
+        # What is shown together counts as readable together: the write-back takes this for what has its entries.
+        self.readable_offset = max(
+            self.readable_offset, min(offset, unreadable[0][0]) if unreadable else offset
+        )
 
     # -- following another log -----------------------------------------------------------------------
 
@@ -479,10 +482,10 @@ class MessageStore:
         queue.add(record.offset, record.size, record.tags_code)
         return queue
 
-    def dispatched(self, queues: Iterable[ConsumeQueue], end: int) -> None:
-        """These queues have got the entries of all their records before log offset `end`."""
+    def dispatched(self, queues: Iterable[ConsumeQueue], begin: int, end: int) -> None:
+        """These queues have got the entries of their records from log offset `begin` to `end`."""
         grown = [(queue, queue.next_offset) for queue in queues]
-        self._appender.unreadable.append((end, grown))
+        self._appender.unreadable.append((begin, end, grown))
         for queue, _number in grown:
             self._write_back.mark_dirty(queue)
 
