@@ -418,7 +418,7 @@ class MessageStore:
     def limit_readable(self, offset: int) -> None:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.
 
-        What was put together is shown together, when the limit is behind all of it.
+        What was put together into one segment is shown together, when the limit is behind all of it.
         """
         self._readable_limit = offset
         self._move_readable()

@@ -1,4 +1,4 @@
-"""What one append brought is shown together, also when a flush or a slave's report ends in the middle of it.
+"""What one append brought into a segment is shown together, also when a flush or a limit ends in the middle of it.
 
 Until it is shown, what says how far entries are in their files must not be ahead of it: recovery begins there.
 """
