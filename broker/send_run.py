@@ -316,7 +316,7 @@ class SendRuns:
                 return
         for session, _shape, _queue_id, _key, _opaque, payload in owed[done:]:
             session.handle(payload)  # something changed since it came, or the disk is full
-        # All were read in this turn, most of them before anything else was done in it.
+        # All were read in this turn, but for those of a peer that took too little: these come last, and count as quick.
         times, count, read_at = sends.statistics.rpc, 0, sessions[0].read_at
         waiting: list[Owed] = []
         for session in sessions:
