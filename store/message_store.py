@@ -454,6 +454,7 @@ class MessageStore:
         assert self.follower is not None
         self.follower.drop_partial()
         self.follower = None
+        self._move_readable()  # from here on nothing may be left behind: a plain master's turn shows what it appends
         self._appender.closed = False
 
     def next_segment(self, base_offset: int) -> Segment | None:

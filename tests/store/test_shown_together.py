@@ -114,6 +114,25 @@ def test_a_limit_inside_what_a_slave_took_in_at_once_costs_no_entry_when_it_is_k
         assert [len(bodies(again, topic)) for topic in "ABC"] == [1, 1, 1]
 
 
+def test_what_a_slave_took_in_before_it_became_master_is_shown_by_its_first_turn_as_one(
+    tmp_path: Path,
+) -> None:
+    with World(tmp_path / "master").opened() as master:
+        put(master, [b"a"])
+        data = bytes(master.log.segments[0].map[: master.log.end_offset])
+    world, helpers = World(tmp_path / "slave"), SteppedHelpers()
+    store = opened(world, helpers)
+    follower = store.follow()
+    store.next_segment(0)
+    work(store, helpers, flush=True)
+    store.begin_turn()
+    assert follower.take(0, data) == len(data)
+    store.lead()
+    store.publish()
+    assert shown(store) == 1
+    assert store.readable_offset == len(data)
+
+
 _appends = st.lists(
     st.lists(st.tuples(st.sampled_from("TUV"), st.integers(0, 2000)), min_size=1, max_size=6),
     min_size=1,
