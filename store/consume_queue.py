@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,16 @@ class ConsumeQueue:
             writes.append((path, self.file_size, position, data))
             at += count
         return writes
+
+    def unwritten_from(self, offset: int) -> int:
+        """How many of the entries that `take_writes` gives are of records at or behind a log offset."""
+        late = bisect_left(range(self.written, self.readable), offset, key=self._offset_in_memory)
+        return self.readable - self.written - late
+
+    def _offset_in_memory(self, number: int) -> int:
+        offset: int
+        offset, _size, _tags = ENTRY.unpack_from(self.tail, (number - self.tail_base) * ENTRY_SIZE)
+        return offset
 
     def note_written(self, through: int, keep: int = TAIL_KEEP) -> None:
         """Entries below `through` are in their files; the tail may let go of those more than `keep` behind."""

@@ -7,9 +7,11 @@ checkpoint in the order in which they were asked for, so that no claim is writte
     ropewalk/bound   written after the entries it counts, in the page cache like they are
     checkpoint       written after the queue files it vouches for were synced
 
-Every file here claims less than the truth or the truth, at any moment and after any crash. A disk without room
-passes: entries stay in memory and are tried again, a bound or checkpoint that was not written leaves an older one,
-which claims less. Whatever else goes wrong is raised on the loop, and ends the process.
+Every file here claims less than the truth or the truth, at any moment and after any crash. What a pass over queues
+writes is claimed at its end, and of records that were there when it began: of later ones, some queue files hold
+entries and others not yet. A disk without room passes: entries stay in memory and are tried again, a bound or
+checkpoint that was not written leaves an older one, which claims less. Whatever else goes wrong is raised on the
+loop, and ends the process.
 
 Left to others: the log itself and its flushes (`commitlog`, `workers`), what the files mean to a start (`opening`),
 and why a queue shrinks (`cleaner`, a deleted topic).
@@ -81,6 +83,9 @@ class WriteBack:
         self._pass_began_ms: int | None = None
         """When the last pass over many queues began, until it is known how long it took."""
         self._entries_written = 0
+        """How many entries of those records are in queue files; there can be more of later ones."""
+        self._entries_in_files = self._late_in_files = 0
+        """How many entries are in files; of those that the pass under way wrote, how many are of later records."""
         self._unsynced: set[str] = set()
         """Queue files and directories written since the last checkpoint, or a few too many for `SYNC_SINGLY_MAX`.
 
@@ -98,7 +103,7 @@ class WriteBack:
         `inherited`: another process wrote those, and may not have synced them.
         """
         self.queues_written = written_to
-        self._entries_written = entries
+        self._entries_written = self._entries_in_files = entries
         self._inherited = inherited
         self.worker = self._helpers.worker("ropewalk-writer", self._completions)
 
@@ -142,23 +147,25 @@ class WriteBack:
         self.dirty.clear()
         self._through = max(self._through, readable_offset)
         if not self.writing:
+            self._late_in_files = 0
             self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
             self._write_some()
 
     def _write_some(self) -> None:
         """Give the worker the next queues of the pass, or end it."""
         writes: list[tuple[str, int, int, bytes]] = []
-        marks: list[tuple[ConsumeQueue, int]] = []
+        marks: list[tuple[ConsumeQueue, int, int]] = []
         while self._left and len(writes) < _QUEUES_AT_ONCE:
             queue = self._left.popleft()
             queue.dirty = False
             writes += queue.take_writes()
-            marks.append((queue, queue.readable))
+            marks.append((queue, queue.readable, queue.unwritten_from(self._through)))
             if queue.readable < queue.next_offset:
                 self.mark_dirty(queue)
         self.writing = bool(writes)
         if not writes:
             self.queues_written = max(self.queues_written, self._through)
+            self._entries_written = self._entries_in_files - self._late_in_files
             return
 
         def write() -> None:
@@ -171,11 +178,12 @@ class WriteBack:
                     self._note_unsynced(path, new=new)
 
         def done(written: bool) -> None:
-            for queue, at in marks:
+            for queue, at, late in marks:
                 if at > queue.readable:
                     continue  # its topic was deleted meanwhile
                 if written:
-                    self._entries_written += max(0, at - queue.written)
+                    self._entries_in_files += max(0, at - queue.written)
+                    self._late_in_files += late
                     queue.note_written(at, self._keep)
                 else:
                     self.mark_dirty(queue)
@@ -257,6 +265,7 @@ class WriteBack:
     def give_up(self, entries: int) -> None:
         """So many written entries are about to go: the bound claims fewer before there are fewer."""
         self._entries_written -= entries
+        self._entries_in_files -= entries
         self.write_bound(clean=False)
 
     def remove_files(self, entries: int, paths: Sequence[Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ import store.write_back
 from store.bound import decode_bound
 from store.commitlog import segment_name
 from store.disk import Disk
+from store.message_store import MessageStore
+from tests.sim.world import SteppedHelpers
 from tests.store.worlds import (
     World,
+    abandon,
     bodies,
     put,
     queues,
@@ -120,6 +124,58 @@ def test_the_bound_claims_no_more_than_the_truth_at_any_moment(sync_world: World
                 assert not bound.clean
                 assert bound.entries <= sum(q.readable for q in queues(store))
         settle(store)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_kill_in_the_middle_of_a_pass_over_many_queues_does_not_send_the_start_back_to_the_beginning(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Queues that the pass comes to later are written with what came meanwhile, and others are written already."""
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
+    chance, helpers = random.Random(seed), SteppedHelpers()
+    full = False
+    write_paged = Disk.write_paged
+
+    def write_while_there_is_room(self: Disk, path: str, size: int, position: int, data: bytes) -> bool:
+        if full and chance.random() < 0.5:
+            raise OSError(errno.ENOSPC, "no room")
+        return write_paged(self, path, size, position, data)
+
+    monkeypatch.setattr(Disk, "write_paged", write_while_there_is_room)
+    opened = MessageStore(world.config, Disk(), world.clock, lambda: None, helpers)
+    opened.open()
+    claimed = set()
+    for step in range(200):
+        topic = chance.choice("TU") if step < 120 else "T"
+        put(opened, [b"x"] * chance.randrange(1, 4), topic, chance.randrange(8))
+        world.clock.ms += chance.choice((0, 0, 160))
+        full = step % 50 > 40
+        if step == 120:
+            opened.delete_topic("U", lambda _done: None)
+        opened.tick()
+        for _ in range(chance.randrange(4)):
+            helpers.pause()
+            opened.run_completions()
+        bound_file = world.root / "ropewalk" / "bound"
+        if step % 7 == 0 and bound_file.exists():
+            bound = decode_bound(bound_file.read_bytes())
+            assert bound is not None
+            killed = world.killed()
+            with killed.opened() as again:
+                assert again.recovered.scanned_from == bound.queues
+            claimed.add(bound.queues)
+    full = False
+    assert len(claimed) > 2, "there was little to believe"
+    for _ in range(30):
+        world.clock.ms += 20_000
+        opened.tick()
+        for _ in range(5):
+            helpers.pause()
+            opened.run_completions()
+    bound = decode_bound(bound_file.read_bytes())
+    assert bound is not None
+    assert bound.entries == sum(queue.readable for queue in queues(opened))
+    abandon(opened)
 
 
 def test_a_clean_stop_leaves_no_trace_of_running(world: World) -> None:
