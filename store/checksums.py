@@ -296,6 +296,11 @@ class Checksums:
             self._worker.submit(partial(self._sum, segment, sidecar, limit, _BLOCKS_AT_ONCE), done)
             return
 
+    def is_owed(self, segment: Segment) -> bool:
+        """Whether `tick` has still to sum some of this segment, however full it is."""
+        sidecar = self._sidecars.get(segment.base_offset)
+        return segment.base_offset >= self._from and (sidecar is None or not sidecar.is_complete)
+
     def _new(self, segment: Segment) -> Sidecar:
         sidecar = Sidecar(segment.base_offset, segment.size, self.block_size)
         self._sidecars[segment.base_offset] = sidecar

@@ -86,7 +86,11 @@ class Scrubber:
 
     def _choose(self, flushed_offset: int) -> Segment | None:
         """The next full segment, round and round."""
-        full = [s for s in self._log.segments[:-1] if s.end_offset <= flushed_offset]
+        full = [
+            segment
+            for segment in self._log.segments[:-1]
+            if segment.end_offset <= flushed_offset and not self._checksums.is_owed(segment)
+        ]
         chosen = next((s for s in full if s.base_offset >= self._next_base), None)
         if chosen is None and full:
             self.passes += 1
