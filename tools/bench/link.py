@@ -16,6 +16,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_frame
@@ -30,8 +31,11 @@ POLL_S = 0.05
 _SELECT_FD_MAX = 1024  # select() knows no descriptor beyond
 _LENGTH: Callable[[bytes, int], tuple[int]] = struct.Struct(">i").unpack_from
 _BINARY: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = struct.Struct(">iIhbhi").unpack_from
+_FIRST_OPAQUE = re.compile(rb'"opaque":(\d+),').search
 _CODE = re.compile(rb'"code":(-?\d+)').findall
 _OPAQUE = re.compile(rb'"opaque":(-?\d+)').findall
+_OPAQUE_MARK = b'"opaque":'
+_ALIKE_MIN = 4
 _LATENCY_BUFFER = 1 << 16
 
 Refusal = tuple[int, int, str]
@@ -69,6 +73,8 @@ def whole_frames(data: bytes) -> tuple[int, int]:
 def parse_replies(data: bytes, count: int) -> tuple[Sequence[int], Sequence[Refusal]]:
     """The opaques of `count` complete frames, in their order, and every refusal among them."""
     if data[4] == 0:
+        if count >= _ALIKE_MIN and (numbers := _opaques_alike(data, count)) is not None:
+            return numbers, ()
         codes, opaques = _CODE(data), _OPAQUE(data)
         if len(opaques) == count and len(codes) == count == codes.count(b"0"):
             return list(map(int, opaques)), ()
@@ -84,6 +90,31 @@ def parse_replies(data: bytes, count: int) -> tuple[Sequence[int], Sequence[Refu
         else:
             return numbers, ()
     return _parse_slowly(data)
+
+
+def _opaques_alike(data: bytes, count: int) -> list[int] | None:
+    """The opaques of accepted requests whose replies are alike, with the opaque at one place; None if they are not."""
+    size, odd = divmod(len(data), count)
+    first = _FIRST_OPAQUE(data, 0, size)
+    if (
+        odd
+        or first is None
+        or data.count(b'"code":') != count
+        or data.count(b'"code":0,') != count
+        or data.count(_OPAQUE_MARK) != count
+    ):
+        return None
+    at, end = first.start(1), first.end(1)
+    marks, opaques, commas = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
+    if marks.count(_OPAQUE_MARK) != count or commas.count(b",") != count or not b"".join(opaques).isdigit():
+        return None
+    return list(map(int, opaques))
+
+
+@lru_cache(maxsize=256)
+def _columns_of(size: int, at: int, end: int) -> struct.Struct:
+    mark = len(_OPAQUE_MARK)
+    return struct.Struct(f"{at - mark}x{mark}s{end - at}s1s{size - end - 1}x")
 
 
 def _parse_slowly(data: bytes) -> tuple[Sequence[int], Sequence[Refusal]]:
