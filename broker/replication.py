@@ -232,7 +232,7 @@ class Replication:
         elif self.fence is not None:
             self.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
         elif self.waits or (self.role == SYNC_MASTER and self._min_in_sync > 1):
-            copies = 1 + sum(map(self.counts, self.service.in_sync()))
+            copies = 1 + sum([self.counts(slave) for slave in self.service.in_sync()])
             self.available = copies > self.transfer.needed
             if self.role == SYNC_MASTER and copies < self._min_in_sync:
                 self.refused = (
@@ -306,10 +306,14 @@ class Replication:
             if self._dirty:
                 self._dirty = False
                 transfer.reported(
-                    slave.acknowledged for slave in self.service.counted() if self.counts(slave)
+                    [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
                 )
-            transfer.appended(self.store.log.end_offset, self._now_ms(), available=self.available)
-            self.store.limit_readable(transfer.decided)
+            if (end := self.store.log.end_offset) > transfer.noted:
+                transfer.appended(end, self._now_ms(), available=self.available)
+            if (
+                transfer.decided != self.store.readable_limit
+            ):  # else the end of the turn shows what may be seen
+                self.store.limit_readable(transfer.decided)
         if self.service.connections:
             self.service.advance()
 

@@ -199,10 +199,14 @@ class HaConnection:
     def _send(self, data: memoryview) -> None:
         send, batch, offset = self.link.send, self._rules.batch, self.next_offset
         size = len(data)
-        for start in range(0, size, batch):
-            piece = data[start : start + batch]
-            send(encode_header(offset + start, len(piece)))
-            send(piece)
+        if size <= batch:
+            send(encode_header(offset, size))
+            send(data)
+        else:
+            for start in range(0, size, batch):
+                piece = data[start : start + batch]
+                send(encode_header(offset + start, len(piece)))
+                send(piece)
         self.next_offset = offset + size
         self.sent_bytes += size
         self._second_bytes += size

@@ -27,7 +27,8 @@ class GroupTransfer:
         self.timeout_ms = timeout_ms
         self._confirmed = end
         self._decided = end
-        self._noted = end
+        self.noted = end
+        """The end of the log when `appended` was told of it last."""
         self._waits: deque[tuple[int, int]] = deque()  # (end, deadline)
 
     @property
@@ -42,9 +43,9 @@ class GroupTransfer:
 
     def appended(self, end: int, now_ms: int, *, available: bool) -> None:
         """A turn has ended, and the log with it at `end`; `available`: enough slaves were there to wait for."""
-        if end <= self._noted:
+        if end <= self.noted:
             return
-        self._noted = end
+        self.noted = end
         self._waits.append((end, now_ms + self.timeout_ms if available else now_ms))
         if not available:
             self.expire(now_ms)

@@ -103,7 +103,8 @@ class MessageStore:
         """Store time of this turn, ms; never goes back, so that records stay ordered by it."""
         self.follower: Follower | None = None
         """The one writer of this log while it is a slave's."""
-        self._readable_limit = NO_LIMIT
+        self.readable_limit = NO_LIMIT
+        """What `limit_readable` was told last."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -420,13 +421,13 @@ class MessageStore:
 
         What was put together into one segment is shown together, when the limit is behind all of it.
         """
-        self._readable_limit = offset
+        self.readable_limit = offset
         self._move_readable()
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
 
     def _move_readable(self) -> None:
         offset = self.flushed_offset if self.config.sync_flush else self.whole_end
-        offset = min(offset, self._readable_limit)
+        offset = min(offset, self.readable_limit)
         if offset <= self.readable_offset:
             return
         unreadable = self._appender.unreadable
@@ -538,7 +539,7 @@ class MessageStore:
         if self.follower is not None:
             self.follower.drop_partial()
         if (
-            self._readable_limit != NO_LIMIT
+            self.readable_limit != NO_LIMIT
         ):  # nobody is served any more, and the next start shows everything too
             self.limit_readable(NO_LIMIT)
         self.request_flush()

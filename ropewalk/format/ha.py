@@ -38,6 +38,8 @@ class Reports:
 
     def feed(self, data: bytes) -> tuple[int, ...]:
         """The reports that are complete now, oldest first."""
+        if len(data) == REPORT_SIZE and not self._rest:  # as it nearly always is
+            return _REPORT.unpack(data)
         if self._rest:
             data = self._rest + data
         end = len(data) - len(data) % REPORT_SIZE

@@ -397,6 +397,7 @@ _LAYOUTS = (
 
 @example(layouts=list(_LAYOUTS[3:5]), codes=(0,), replies=[(1, 2)] * 4, add=0)
 @example(layouts=[_LAYOUTS[4]], codes=(0,), replies=[(5, 0), (0, 5)] * 2, add=5)
+@example(layouts=[_LAYOUTS[7]], codes=(0,), replies=[(1, 2)] * 4, add=0)
 @given(
     layouts=st.lists(st.sampled_from(_LAYOUTS), min_size=1, max_size=2),
     codes=st.sampled_from(((0,), (0,), (0, 2))),
