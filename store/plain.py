@@ -164,10 +164,14 @@ def _take_alike(
         return nothing
     behind = ENTRY.pack(0, size, 0)[8:]
     entries: Sequence[bytes] = offsets
-    if b"TAGS\x01" in b"".join(texts):
-        known = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
-        entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(known.__getitem__, texts)))
-        behind = b""
+    if b"TAGS\x01" in (joined := b"".join(texts)):
+        code = _code_of_all(joined, count)
+        if code is not None:
+            behind = ENTRY.pack(0, size, code)[8:]
+        else:
+            known = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
+            entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(known.__getitem__, texts)))
+            behind = b""
     if not _add(runs, numbers, entries, behind, grown):
         return nothing
     return end, count, max(stored)
@@ -343,6 +347,20 @@ def _code_in(tail: bytes, at: int) -> int:
     tags = tail[found + 6 : stop] if stop >= 0 else tail[found + 6 :]
     # The first of the properties, or one without a value: not worth a way of its own.
     return _code_of(tags) if found >= 0 and tags else tags_code_of(tail[at:])
+
+
+def _code_of_all(texts: bytes, count: int) -> int | None:
+    """The code of the tags of so many properties of one size; None if they do not all end with the same ones."""
+    size = len(texts) // count
+    at = texts.rfind(_TAGS, 0, size)
+    if at < 0 or texts[at + 6 : min(at + 7, size)] in (b"", b"\x02"):  # no value: an earlier one counts
+        return None
+    return _code_in(texts[:size], at) if len(set(_ends(at, size).iter_unpack(texts))) == 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _ends(at: int, size: int) -> struct.Struct:
+    return struct.Struct(f"{at}x{size - at}s")
 
 
 @lru_cache(maxsize=4096)

@@ -120,10 +120,32 @@ ALIKE = st.sampled_from(  # of one size: which are read by one format
         [(b"K\x01v\x02", 0, V4, b"body")],
         [(b"TAGS\x01a\x02", 0, V4, b""), (b"TAGS\x01b\x02", 0, V4, b""), (b"TAGS\x01\x02b", 0, V4, b"")],
         [(b"K\x01v\x02TAGS\x01a", 0, V4, b"body"), (b"TAGS\x01a\x02K\x01v", 0, V4, b"soul")],
+        [(b"U\x01%d\x02TAGS\x01a\x02" % number, 0, V4, b"body") for number in range(10_000, 10_014)],
+        [
+            (b"U\x01%b\x02TAGS\x01%b" % middle, 0, V4, b"body")
+            for middle in (
+                (b"k", b"a\x02"),
+                (b"l", b"a\x02"),
+                (b"l", b"b\x02"),
+                (b"k", b"\x02a"),
+                (b"l", b"\x02a"),
+            )
+        ],
+        [
+            (b"%b\x02TAGS\x01a\x02" % first, 0, V4, b"")
+            for first in (b"KEYS\x01key", b"TAGS\x01tag", b"xTAGS\x01ta", b"K\x01TAGS\x01")
+        ],
+        [(b"TAGS\x01a\x02U\x01%d\x02" % number, 0, V4, b"") for number in range(5)],
     ]
 ).flatmap(lambda some: st.lists(st.sampled_from(some), min_size=7, max_size=14))
 QUEUES = (("T", 1), ("T", 2), ("T", 300), ("other", 1), ("other", 2))
 DAMAGE = st.tuples(st.integers(0, 14), st.integers(0, 92) | st.integers(-12, -1), st.integers(1, 255))
+
+
+def tagged(before: bytes, tags: bytes, end: bytes = b"\x02") -> tuple[bytes, int, bytes, bytes]:
+    return before + b"\x02TAGS\x01" + tags + end, 0, V4, b""
+
+
 NOTHING = (b"K\x01v\x02", 0, V4, b"")
 
 
@@ -140,6 +162,11 @@ NOTHING = (b"K\x01v\x02", 0, V4, b"")
     damage=st.none() | DAMAGE,
 )
 @example([NOTHING] * 9, [("T", 1), ("other", 2)], False, 0, 0, 0, None)
+@example([*[tagged(b"k", b"a")] * 4, *[tagged(b"l", b"a")] * 4], [("T", 1)], False, 0, 0, 0, None)
+@example([*[tagged(b"k", b"a")] * 4, *[tagged(b"l", b"b")] * 4], [("T", 1)], False, 0, 0, 0, None)
+@example([tagged(b"TAGS\x01k", b"")] * 8, [("T", 1)], False, 0, 0, 0, None)
+@example([tagged(b"TAGS\x01k", b"", b"")] * 8, [("T", 1)], False, 0, 0, 0, None)
+@example([tagged(b"TAGS\x01k", b"a", b"")] * 8, [("T", 1)], False, 0, 0, 0, None)
 @example([NOTHING] * 9, [("T", 1)], True, 3, 0, 0, None)
 @example([NOTHING] * 9, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 0, 0, None)
 @example([NOTHING] * 8, [("T", 1), ("T", 2), ("other", 1), ("other", 2)], True, 3, 1, 0, None)
