@@ -135,6 +135,8 @@ class SendProcessor:
         self.stall_s = math.inf
         self.stalled: Callable[[float], None] = lambda took_s: None
         """Called after an append that took longer than `stall_s`."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Has slaves that are waited for work on what is appended while its answers are made."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:

@@ -79,8 +79,11 @@ def take_columns(
     stored = sends.store.put_columns(queues, columns[9], born_times, keys, shape.pattern, shape.tag_code)
     if stored is None:
         return 0
+    took_s = clock() - began
+    if shape.waits and session.link.alone:
+        sends.hurry()
     offsets, numbers = stored
-    sends.count_run(queues[0].topic, count, count * (offsets[1] - offsets[0]), clock() - began)
+    sends.count_run(queues[0].topic, count, count * (offsets[1] - offsets[0]), took_s)
     if shape.oneway:
         session.unanswered(count)
     else:
