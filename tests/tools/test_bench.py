@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
@@ -380,6 +381,16 @@ def test_opaque_and_code_are_found_whatever_the_order_and_the_texts_of_a_header(
     opaques, refusals = parse_replies(data, 4)
     assert list(opaques) == [11, 12, 13, 14]
     assert list(refusals) == [(14, 3, "spaced out")]
+
+
+@given(sizes=st.lists(st.sampled_from((4, 6, 8, 12)), min_size=1, max_size=9), cut=st.integers(0, 12))
+@example(sizes=[6, 16, 6, 6], cut=0)
+@example(sizes=[6] * 5, cut=0)
+def test_frames_are_counted_as_far_as_they_are_whole(sizes: list[int], cut: int) -> None:
+    frames = [struct.pack(">i", size) + bytes(size) for size in sizes]
+    data = b"".join(frames)[: sum(map(len, frames)) - cut]
+    ends = [end for end in itertools.accumulate(map(len, frames)) if end <= len(data)]
+    assert whole_frames(data) == (ends[-1] if ends else 0, len(ends))
 
 
 _LAYOUTS = (

@@ -34,6 +34,8 @@ _BINARY: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = struct.St
 _FIRST_OPAQUE = re.compile(rb'"opaque":(\d+),').search
 _CODE = re.compile(rb'"code":(-?\d+)').findall
 _OPAQUE = re.compile(rb'"opaque":(-?\d+)').findall
+_ACCEPTED = b'{"code":0,'
+"""How every known broker's JSON encoder begins the header of such a reply."""
 _OPAQUE_MARK = b'"opaque":'
 _ALIKE_MIN = 4
 _LATENCY_BUFFER = 1 << 16
@@ -58,6 +60,10 @@ def whole_frames(data: bytes) -> tuple[int, int]:
     """Where the last complete frame of `data` ends, and how many there are."""
     end = count = 0
     size = len(data)
+    first = 4 + _LENGTH(data, 0)[0] if size >= 4 else 0
+    if 8 <= first <= min(size // _ALIKE_MIN, FRAME_SIZE_MAX) and not size % first:
+        if len(set(_lengths_of(first).iter_unpack(data))) == 1:
+            return size, size // first
     while end + 4 <= size:
         (length,) = _LENGTH(data, end)
         if not 4 <= length <= FRAME_SIZE_MAX - 4:
@@ -96,25 +102,29 @@ def _opaques_alike(data: bytes, count: int) -> list[int] | None:
     """The opaques of accepted requests whose replies are alike, with the opaque at one place; None if they are not."""
     size, odd = divmod(len(data), count)
     first = _FIRST_OPAQUE(data, 0, size)
-    if (
-        odd
-        or first is None
-        or data.count(b'"code":') != count
-        or data.count(b'"code":0,') != count
-        or data.count(_OPAQUE_MARK) != count
-    ):
+    if odd or first is None or first.start() < len(_ACCEPTED) + 8 or data.count(_OPAQUE_MARK) != count:
         return None
     at, end = first.start(1), first.end(1)
-    marks, opaques, commas = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
-    if marks.count(_OPAQUE_MARK) != count or commas.count(b",") != count or not b"".join(opaques).isdigit():
+    codes, marks, opaques, commas = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
+    if (
+        codes.count(_ACCEPTED) != count
+        or marks.count(_OPAQUE_MARK) != count
+        or commas.count(b",") != count
+        or not b"".join(opaques).isdigit()
+    ):
         return None
     return list(map(int, opaques))
 
 
 @lru_cache(maxsize=256)
+def _lengths_of(size: int) -> struct.Struct:
+    return struct.Struct(f"4s{size - 4}x")
+
+
+@lru_cache(maxsize=256)
 def _columns_of(size: int, at: int, end: int) -> struct.Struct:
-    mark = len(_OPAQUE_MARK)
-    return struct.Struct(f"{at - mark}x{mark}s{end - at}s1s{size - end - 1}x")
+    code, mark = len(_ACCEPTED), len(_OPAQUE_MARK)
+    return struct.Struct(f"8x{code}s{at - mark - code - 8}x{mark}s{end - at}s1s{size - end - 1}x")
 
 
 def _parse_slowly(data: bytes) -> tuple[Sequence[int], Sequence[Refusal]]:
