@@ -203,13 +203,16 @@ class ConsumeQueue:
             return True
         if bases != list(range(bases[0], bases[-1] + 1, self.file_size)):
             return False
-        end = 0
+        end, head = 0, b""
         for base in reversed(bases):
-            count = self._first(base, lambda offset, size: offset < 0 or size <= 0)
+            head = self._head(base)
+            count = self._first(base, head, lambda offset, size: offset < 0 or size <= 0)
             if count or base == bases[0]:
                 end = base // ENTRY_SIZE + count
                 break
-        blanks = self._first(bases[0], lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
+        if base != bases[0]:
+            head = self._head(bases[0])
+        blanks = self._first(bases[0], head, lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
         self.first = bases[0] // ENTRY_SIZE
         self.min_offset = self.first + blanks
         self._set_end(max(end, self.min_offset))
@@ -223,23 +226,35 @@ class ConsumeQueue:
         self.first = self.min_offset = 0
         self._set_end(0)
 
-    def _first(self, base: int, past: Callable[[int, int], bool]) -> int:
-        """How many entries of a file come before the first that is `past`; the file is ordered that way."""
+    def _head(self, base: int) -> bytes:
+        return self._disk.open_paged(self._path(base)).read_at(0, min(_HEAD_SIZE, self.file_size))
+
+    def _first(self, base: int, head: bytes, past: Callable[[int, int], bool]) -> int:
+        """How many entries of a file come before the first that is `past`; it begins with `head`, and is ordered.
+
+        The search goes from the front on, in growing steps, and reads what belongs together at once: most queues are
+        short, and each place that is looked at brings a page of the file into memory.
+        """
         file = self._disk.open_paged(self._path(base))
-        head = file.read_at(0, min(_HEAD_SIZE, self.file_size))
-        low, high = 0, self.file_size // ENTRY_SIZE
-        known = len(head) // ENTRY_SIZE
-        if known and past(*ENTRY.unpack_from(head, (known - 1) * ENTRY_SIZE)[:2]):
-            high = known - 1
+        at, piece, width = 0, head, len(head) // ENTRY_SIZE
+
+        def is_past(number: int) -> bool:
+            nonlocal at, piece
+            if not at <= number < at + width:
+                at = number - number % width
+                piece = file.read_at(at * ENTRY_SIZE, width * ENTRY_SIZE)
+            offset, size, _tags = ENTRY.unpack_from(piece, (number - at) * ENTRY_SIZE)
+            return past(offset, size)
+
+        low, high, reach = 0, self.file_size // ENTRY_SIZE, width
+        while reach < high:
+            if is_past(reach - 1):
+                high = reach - 1
+                break
+            low, reach = reach, 2 * reach
         while low < high:
             middle = (low + high) // 2
-            entry = (
-                head[middle * ENTRY_SIZE : (middle + 1) * ENTRY_SIZE]
-                if middle < known
-                else file.read_at(middle * ENTRY_SIZE, ENTRY_SIZE)
-            )
-            offset, size, _tags = ENTRY.unpack(entry)
-            if past(offset, size):
+            if is_past(middle):
                 high = middle
             else:
                 low = middle + 1
@@ -265,6 +280,8 @@ class ConsumeQueue:
 
     def keep(self, end: int) -> None:
         """Believe the entries below `end` only; those behind it are gone from memory, not yet from the files."""
+        if end == self.next_offset and not self.tail:
+            return  # as it is after `load`
         self.first = min(self.first, end)
         self.min_offset = min(self.min_offset, end)
         self._set_end(end)

@@ -459,7 +459,7 @@ def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
     What the files say about later records is not even read, since the walk knows better. The last entry that
     stays must name its own record, or the files are not what they were: `QueueGap`.
     """
-    count = queue.find(start)
+    count = queue.next_offset if queue.max_physical <= start else queue.find(start)
     if count > queue.min_offset:
         offset, size, _tags = queue.read(count - 1)
         segment = log.find(offset)

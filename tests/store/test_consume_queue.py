@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE, PRE_BLANK
 from store.commitlog import StoreDamaged, segment_name
 from store.consume_queue import ConsumeQueue
-from store.disk import Disk
+from store.disk import Disk, PagedFile
 
 FILE_SIZE = 10 * ENTRY_SIZE
 
@@ -137,6 +137,33 @@ def test_a_restart_finds_the_end(tmp_path: Path, count: int) -> None:
     assert (queue.min_offset, queue.readable, queue.next_offset, queue.written) == (0, count, count, count)
     assert queue.max_physical == (100 * count if count else 0)
     assert numbers(queue) == list(range(count))
+
+
+@pytest.mark.parametrize("count", [0, 1, 199, 200, 201, 330, 399, 400, 401, 5_000, 299_999, 300_000, 300_001])
+@pytest.mark.parametrize("start", [0, 150, 5_000])
+def test_a_restart_looks_at_little_of_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, start: int
+) -> None:
+    """Tens of thousands of short queues are opened one by one, and each place that is looked at takes a page."""
+    size = 300_000 * ENTRY_SIZE
+    queue = ConsumeQueue("T", 0, tmp_path, size, Disk())
+    if start:
+        queue.start_at(start)
+    queue.add_run(b"".join(ENTRY.pack(100 * number, 100, 0) for number in range(start, start + count)))
+    queue.readable = queue.next_offset
+    write_back(queue)
+    read_at, places = PagedFile.read_at, list[int]()
+
+    def noted(self: PagedFile, position: int, size: int) -> bytes:
+        places.append(position)
+        return read_at(self, position, size)
+
+    monkeypatch.setattr(PagedFile, "read_at", noted)
+    again = ConsumeQueue("T", 0, tmp_path, size, Disk())
+    assert again.load()
+    assert (again.min_offset, again.next_offset) == (start if count or start else 0, start + count)
+    if start + count < 400:
+        assert len(places) <= 4 and max(places, default=0) <= 400 * ENTRY_SIZE
 
 
 @pytest.mark.parametrize("start", [1, 7, 10, 13, 30])
