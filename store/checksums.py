@@ -169,6 +169,8 @@ class Checksums:
         self._sidecars: dict[int, Sidecar] = {}
         self._from = 0
         """Segments from this offset on are summed as they fill; older ones without checksums are the scrubber's."""
+        self._failed: set[int] = set()
+        """Where segments begin that could not be summed when it was last tried; until they can, the scrubber's too."""
         self._worker: Worker | None = None
         self._busy = False
         self._saved_s = 0.0
@@ -276,30 +278,41 @@ class Checksums:
         """Have the worker sum what was flushed since, if there is a whole block of it."""
         if self._busy or self._worker is None:
             return
+        due: Segment | None = None
         for segment in reversed(self._log.segments):
             if segment.base_offset < self._from:
-                return
-            limit = min(flushed_offset - segment.base_offset, segment.size)
-            limit -= limit % self.block_size if limit < segment.size else 0
-            sidecar = self._sidecars.get(segment.base_offset)
-            if limit <= (sidecar.covered if sidecar is not None else 0):
-                continue
-            if sidecar is None:
-                sidecar = self._new(segment)
-            self._busy = True
-            segment.pins += 1
+                break
+            if self._limit(segment, flushed_offset) > self._covered(segment):
+                due = segment
+                if segment.base_offset not in self._failed:
+                    break  # else others come first
+        if due is not None:
+            self._submit(self._worker, due, self._limit(due, flushed_offset))
 
-            def done(_result: object, segment: Segment = segment) -> None:
-                segment.pins -= 1
-                self._busy = False
+    def _submit(self, worker: Worker, segment: Segment, limit: int) -> None:
+        sidecar = self._sidecars.get(segment.base_offset) or self._new(segment)
+        self._busy = True
+        segment.pins += 1
 
-            self._worker.submit(partial(self._sum, segment, sidecar, limit, _BLOCKS_AT_ONCE), done)
-            return
+        def done(_result: object) -> None:
+            segment.pins -= 1
+            self._busy = False
+
+        worker.submit(partial(self._sum, segment, sidecar, limit, _BLOCKS_AT_ONCE), done)
+
+    def _limit(self, segment: Segment, flushed_offset: int) -> int:
+        """Up to where a segment can be summed by now."""
+        limit = min(flushed_offset - segment.base_offset, segment.size)
+        return limit - limit % self.block_size if limit < segment.size else limit
+
+    def _covered(self, segment: Segment) -> int:
+        sidecar = self._sidecars.get(segment.base_offset)
+        return sidecar.covered if sidecar is not None else 0
 
     def is_owed(self, segment: Segment) -> bool:
-        """Whether `tick` has still to sum some of this segment, however full it is."""
-        sidecar = self._sidecars.get(segment.base_offset)
-        return segment.base_offset >= self._from and (sidecar is None or not sidecar.is_complete)
+        """Whether `tick` is about to sum the rest of this segment, however full it is, as far as one can tell."""
+        base = segment.base_offset
+        return base >= self._from and base not in self._failed and self._covered(segment) < segment.size
 
     def _new(self, segment: Segment) -> Sidecar:
         sidecar = Sidecar(segment.base_offset, segment.size, self.block_size)
@@ -319,8 +332,10 @@ class Checksums:
             if sidecar.covered == limit or time.monotonic() - self._saved_s > _SAVE_INTERVAL_S:
                 self._saved_s = time.monotonic()
                 self.save(sidecar)
+            self._failed.discard(segment.base_offset)
         except OSError as exc:  # no room, or bytes that cannot be read: no checksums then
             self.findings.append(f"{segment.file.path} gets no checksums: {exc}")
+            self._failed.add(segment.base_offset)
             sidecar.shorten(0)
 
     def save(self, sidecar: Sidecar) -> None:

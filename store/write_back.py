@@ -285,10 +285,9 @@ class WriteBack:
 
         The log has to be flushed to its end. What has found no room is taken from the log at the next start.
         """
-        self._drain()
-        self.write_queues(readable_offset)
-        while self.writing:
-            self._drain()
+        self._end_pass()
+        self.write_queues(readable_offset)  # in a pass of its own, which is claimed for all that is there
+        self._end_pass()
         end = self._log.end_offset
         clean = self.queues_written == end
         if clean:
@@ -298,6 +297,11 @@ class WriteBack:
         self._drain()
         self.worker.stop()
         return clean
+
+    def _end_pass(self) -> None:
+        self._drain()
+        while self.writing:
+            self._drain()
 
     def _drain(self) -> None:
         """Have the worker finish what it was given, and take in the results. Blocks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tarfile
 from dataclasses import replace
@@ -12,8 +13,8 @@ import pytest
 import store.checksums
 import store.scrub
 from ropewalk.format.sidecar import Sidecar, block_sum
-from store.checksums import BlockDamaged
-from store.disk import Disk
+from store.checksums import BlockDamaged, Checksums
+from store.disk import Disk, MappedFile
 from store.message_store import MessageStore, StoreConfig
 from tests.store.test_verify import SEGMENT_SIZE, STORES, config, fill, flip, segments
 from tests.store.worlds import Clock, put, settle, wait_for
@@ -135,6 +136,59 @@ def test_the_scrubber_leaves_a_segment_that_is_being_summed_to_whoever_sums_it(
     while opened._scrubber.passes < 5:
         turn(opened, clock, 1000)
     assert not opened.take_findings()
+    opened.close()
+
+
+@pytest.mark.parametrize("room_comes", [False, True])
+def test_a_segment_that_cannot_be_summed_is_read_record_by_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_comes: bool
+) -> None:
+    def no_room(_self: Checksums, _sidecar: Sidecar) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    clock = Clock()
+    opened = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
+    opened.open()
+    assert opened.damage is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Checksums, "save", no_room)
+        for number in range(60):
+            put(opened, [f"message {number} ".encode() * 10])
+        settle(opened)
+        flip(segments(tmp_path / "store")[1], 700, 1)
+        for _ in range(10):
+            turn(opened, clock, 1000)
+        if not room_comes:
+            assert len(opened.damage) == 1
+    for _ in range(20):
+        turn(opened, clock, 1000)
+    assert len(opened.damage) == 1
+    opened.close()
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_from_its_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    opened = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
+    opened.open()
+    for number in range(60):
+        put(opened, [f"message {number} ".encode() * 10])
+    settle(opened)
+    bad, read_at = opened.log.segments[-2].file.path, MappedFile.read_at
+
+    def read_the_others(self: MappedFile, position: int, size: int) -> bytes:
+        if self.path == bad:
+            raise OSError(errno.EIO, "a bad sector")
+        return read_at(self, position, size)
+
+    monkeypatch.setattr(MappedFile, "read_at", read_the_others)
+    for _ in range(60):
+        turn(opened, clock, 1000)
+    whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
+    assert whole == {path.name for path in segments(tmp_path / "store")[: len(opened.log.segments) - 2]}
+    assert any("bad sector" in text for text in opened.take_findings())
+    monkeypatch.undo()
     opened.close()
 
 

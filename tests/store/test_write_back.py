@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,32 @@ def test_a_kill_in_the_middle_of_a_pass_over_many_queues_does_not_send_the_start
     assert bound is not None
     assert bound.entries == sum(queue.readable for queue in queues(opened))
     abandon(opened)
+
+
+def test_a_stop_in_the_middle_of_a_pass_claims_all_entries_that_are_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By fewer nobody would notice that a queue's file is gone."""
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 2)
+    helpers = SteppedHelpers()
+    opened = MessageStore(world.config, Disk(), world.clock, lambda: None, helpers)
+    opened.open()
+    for queue_id in range(12):
+        put(opened, [b"first"], queue_id=queue_id)
+    world.clock.ms += 5000
+    opened.tick()
+    for queue_id in range(12):
+        put(opened, [b"x"] * 5, queue_id=queue_id)
+    for _ in range(3):
+        helpers.pause()
+        opened.run_completions()
+    opened.close()
+    bound = decode_bound((world.root / "ropewalk" / "bound").read_bytes())
+    assert bound is not None and bound.clean
+    assert bound.entries == 12 * 6
+    shutil.rmtree(world.root / "consumequeue" / "T" / "3")
+    with world.opened() as again:
+        assert len(bodies(again, queue_id=3)) == 6
 
 
 def test_a_clean_stop_leaves_no_trace_of_running(world: World) -> None:
