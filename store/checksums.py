@@ -169,8 +169,8 @@ class Checksums:
         self._sidecars: dict[int, Sidecar] = {}
         self._from = 0
         """Segments from this offset on are summed as they fill; older ones without checksums are the scrubber's."""
-        self._failed: set[int] = set()
-        """Where segments begin that could not be summed when it was last tried; until they can, the scrubber's too."""
+        self._failed: dict[int, int] = {}
+        """Where segments begin that could not be summed, and when it was last tried; they are the scrubber's too."""
         self._worker: Worker | None = None
         self._busy = False
         self._saved_s = 0.0
@@ -278,16 +278,17 @@ class Checksums:
         """Have the worker sum what was flushed since, if there is a whole block of it."""
         if self._busy or self._worker is None:
             return
-        due: Segment | None = None
+        due: list[Segment] = []
         for segment in reversed(self._log.segments):
             if segment.base_offset < self._from:
                 break
             if self._limit(segment, flushed_offset) > self._covered(segment):
-                due = segment
+                due.append(segment)
                 if segment.base_offset not in self._failed:
-                    break  # else others come first
-        if due is not None:
-            self._submit(self._worker, due, self._limit(due, flushed_offset))
+                    break
+        if due:  # those that could not be summed come after all others, and in turn
+            segment = min(due, key=lambda segment: self._failed.get(segment.base_offset, 0))
+            self._submit(self._worker, segment, self._limit(segment, flushed_offset))
 
     def _submit(self, worker: Worker, segment: Segment, limit: int) -> None:
         sidecar = self._sidecars.get(segment.base_offset) or self._new(segment)
@@ -332,10 +333,11 @@ class Checksums:
             if sidecar.covered == limit or time.monotonic() - self._saved_s > _SAVE_INTERVAL_S:
                 self._saved_s = time.monotonic()
                 self.save(sidecar)
-            self._failed.discard(segment.base_offset)
+            if sidecar.covered == limit:
+                self._failed.pop(segment.base_offset, None)
         except OSError as exc:  # no room, or bytes that cannot be read: no checksums then
             self.findings.append(f"{segment.file.path} gets no checksums: {exc}")
-            self._failed.add(segment.base_offset)
+            self._failed[segment.base_offset] = time.monotonic_ns()
             sidecar.shorten(0)
 
     def save(self, sidecar: Sidecar) -> None:

@@ -456,20 +456,31 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
 def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
     """How many entries of a queue's files the walk builds on: those of records before `start`.
 
-    What the files say about later records is not even read, since the walk knows better. The last entry that
-    stays must name its own record, or the files are not what they were: `QueueGap`.
+    What the files say about later records is not believed, since the walk knows better. The last entry that stays
+    must name its own record, or the files are not what they were: `QueueGap`. Those before it are not looked at.
     """
-    count = queue.next_offset if queue.max_physical <= start else queue.find(start)
-    if count > queue.min_offset:
-        offset, size, _tags = queue.read(count - 1)
-        segment = log.find(offset)
-        # Where the segment is gone there is nothing to compare with, and the numbers still count.
-        if segment is not None:
-            seen = look(segment, offset - segment.base_offset)
-            if (
-                not isinstance(seen, Sighted)
-                or (seen.size, seen.topic, seen.queue_id, seen.queue_offset)
-                != (size, queue.topic, queue.queue_id, count - 1)
-            ):  # fmt: skip
-                raise QueueGap
+    count = queue.next_offset
+    if queue.max_physical <= start and _names_its_record(queue, log, count - 1):
+        return count
+    count = queue.find(start)
+    # Where the segment is gone there is nothing to compare with, and the numbers still count.
+    if count > queue.min_offset and _names_its_record(queue, log, count - 1) is False:
+        raise QueueGap
     return count
+
+
+def _names_its_record(queue: ConsumeQueue, log: CommitLog, number: int) -> bool | None:
+    """Whether an entry names the record that it is for; None where that is gone, or there is no such entry."""
+    if number < queue.min_offset:
+        return None
+    offset, size, _tags = queue.read(number)
+    segment = log.find(offset)
+    if segment is None:
+        return None
+    seen = look(segment, offset - segment.base_offset)
+    return isinstance(seen, Sighted) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
+        size,
+        queue.topic,
+        queue.queue_id,
+        number,
+    )

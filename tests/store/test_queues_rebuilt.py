@@ -118,3 +118,29 @@ def test_queues_of_a_kind_that_is_not_read_here_are_refused(world: World, folder
     (world.root / folder).mkdir(parents=True)
     with pytest.raises(StoreDamaged, match="does not read"), world.opened():
         pass
+
+
+def test_a_last_entry_that_names_a_place_before_the_log_does_not_vouch_for_those_before_it(
+    world: World,
+) -> None:
+    """Retention took what stood there: there is no record to hold the entry against, and the log has the right one."""
+    with world.opened() as store:
+        put(store, [b"%d" % n * 50 for n in range(100)])
+        write_back(store)
+        bound = (world.root / "ropewalk" / "bound").read_bytes()
+        put(store, [b"%d" % n * 50 for n in range(100, 105)])
+        write_back(store)
+        killed = world.killed()
+    (killed.root / "ropewalk" / "bound").write_bytes(bound)
+    killed.segment(0).unlink()
+    damage(
+        killed.root / "consumequeue" / "T" / "0" / segment_name(2000),
+        4 * ENTRY_SIZE,
+        struct.pack(">q", 32),
+    )
+    for _ in range(2):
+        with killed.opened() as again:
+            queue = again.find_queue("T", 0)
+            assert queue is not None and queue.readable == 105
+            assert 0 < queue.min_offset < 100
+            assert bodies(again)[-5:] == [b"%d" % n * 50 for n in range(100, 105)]

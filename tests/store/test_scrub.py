@@ -192,6 +192,45 @@ def test_a_segment_that_cannot_be_read_keeps_no_other_from_its_checksums(
     opened.close()
 
 
+@pytest.mark.parametrize("number_of_bad", [0, 1])
+def test_segments_that_cannot_be_summed_are_tried_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number_of_bad: int
+) -> None:
+    """One that will never be whole keeps no other from its checksums when there is room again."""
+    clock, full = Clock(), True
+    opened = MessageStore(scrubbing(tmp_path / "store", 0), Disk(), clock, lambda: None)
+    opened.open()
+    bad = opened.log.directory / f"{number_of_bad * SEGMENT_SIZE:020d}"
+    read_at, save = MappedFile.read_at, Checksums.save
+
+    def read_the_others(self: MappedFile, position: int, size: int) -> bytes:
+        if self.path == bad:
+            raise OSError(errno.EIO, "a bad sector")
+        return read_at(self, position, size)
+
+    def save_if_there_is_room(self: Checksums, sidecar: Sidecar) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "no room")
+        save(self, sidecar)
+
+    monkeypatch.setattr(MappedFile, "read_at", read_the_others)
+    monkeypatch.setattr(Checksums, "save", save_if_there_is_room)
+    for number in range(60):
+        put(opened, [f"message {number} ".encode() * 10])
+    settle(opened)
+    for _ in range(10):
+        turn(opened, clock, 1000)
+    full = False
+    for _ in range(20):
+        turn(opened, clock, 1000)
+    whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
+    full_ones = segments(tmp_path / "store")[: len(opened.log.segments) - 1]
+    assert len(full_ones) > 1
+    assert whole == {path.name for path in full_ones if path != bad}
+    monkeypatch.undo()
+    opened.close()
+
+
 def test_the_scrubber_finds_a_flipped_bit_and_says_where(tmp_path: Path) -> None:
     fill(tmp_path / "store")
     path = segments(tmp_path / "store")[1]
