@@ -310,9 +310,8 @@ class Replication:
                 )
             if (end := self.store.log.end_offset) > transfer.noted:
                 transfer.appended(end, self._now_ms(), available=self.available)
-            if (
-                transfer.decided != self.store.readable_limit
-            ):  # else the end of the turn shows what may be seen
+            # Else what may be seen is shown as the turn ends.
+            if transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(transfer.decided)
         if self.service.connections:
             self.service.advance()
