@@ -21,9 +21,9 @@ from store.message_store import MessageStore, StoreConfig
 from store.reader import Reader, ReadLimits
 from store.segment import Segment
 from tests.sim.disk import PowerLoss, SimDisk, SimFile
-from tests.store.test_scrub import scrubbing, turn
+from tests.store.test_scrub import running, scrubbing, turn
 from tests.store.test_verify import SEGMENT_SIZE, fill, flip, segments
-from tests.store.worlds import Clock, put, settle, wait_for
+from tests.store.worlds import Clock, wait_for
 
 BLOCK = 512
 ALL_WARM = ReadLimits(memory_window=1 << 40, warm_window=1 << 40)
@@ -31,20 +31,13 @@ ALL_WARM = ReadLimits(memory_window=1 << 40, warm_window=1 << 40)
 
 @contextmanager
 def opened(config: StoreConfig, records: int = 0) -> Iterator[tuple[MessageStore, Clock]]:
-    clock = Clock()
-    store = MessageStore(config, Disk(), clock, lambda: None)
-    store.open()
-    try:
-        for number in range(records):
-            put(store, [f"message {number} ".encode() * 10])
-        settle(store)
+    """A store whose full segments are under checksums."""
+    with running(config, records) as (store, clock):
         turn(store, clock, 10)
         assert store._checksums is not None
         while any(store._checksums.is_owed(segment) for segment in store.log.segments[:-1]):
             turn(store, clock, 10)
         yield store, clock
-    finally:
-        store.close()
 
 
 def scrub(store: MessageStore, clock: Clock) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +47,21 @@ def turn(store: MessageStore, clock: Clock, ms: int) -> None:
             or not store._checksums._worker.pending
         ),
     )
+
+
+@contextmanager
+def running(config: StoreConfig, records: int = 0) -> Iterator[tuple[MessageStore, Clock]]:
+    """An open store with so many records, all flushed."""
+    clock = Clock()
+    opened = MessageStore(config, Disk(), clock, lambda: None)
+    opened.open()
+    try:
+        for number in range(records):
+            put(opened, [f"message {number} ".encode() * 10])
+        settle(opened)
+        yield opened, clock
+    finally:
+        opened.close()
 
 
 def test_a_stopped_store_is_under_checksums_to_its_last_byte(tmp_path: Path) -> None:
@@ -122,85 +139,44 @@ def test_the_scrubber_reads_no_more_than_its_budget(tmp_path: Path, rate: int) -
 def test_the_scrubber_leaves_a_segment_that_is_being_summed_to_whoever_sums_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To read it record by record, as one of RocketMQ's, would cost a loaded broker a tenth of a processor."""
+    """To read it record by record, as one of RocketMQ's, would cost a loaded broker a part of a processor."""
     monkeypatch.setattr(store.scrub, "whole_records", lambda *_: pytest.fail("read record by record"))
     monkeypatch.setattr(store.checksums, "_BLOCKS_AT_ONCE", 1)
-    clock = Clock()
-    opened = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
-    opened.open()
-    for number in range(60):
-        put(opened, [f"message {number} ".encode() * 10])
-    settle(opened)
-    assert opened._scrubber is not None
-    assert len(opened.log.segments) > 2
-    while opened._scrubber.passes < 5:
-        turn(opened, clock, 1000)
-    assert not opened.take_findings()
-    opened.close()
+    with running(scrubbing(tmp_path / "store", 1 << 20), 60) as (opened, clock):
+        assert opened._scrubber is not None
+        assert len(opened.log.segments) > 2
+        while opened._scrubber.passes < 5:
+            turn(opened, clock, 1000)
+        assert not opened.take_findings()
 
 
-@pytest.mark.parametrize("room_comes", [False, True])
 def test_a_segment_that_cannot_be_summed_is_read_record_by_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_comes: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(_self: Checksums, _sidecar: Sidecar) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    clock = Clock()
-    opened = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
-    opened.open()
-    assert opened.damage is not None
     with monkeypatch.context() as patch:
         patch.setattr(Checksums, "save", no_room)
-        for number in range(60):
-            put(opened, [f"message {number} ".encode() * 10])
-        settle(opened)
-        flip(segments(tmp_path / "store")[1], 700, 1)
-        for _ in range(10):
-            turn(opened, clock, 1000)
-        if not room_comes:
+        with running(scrubbing(tmp_path / "store", 1 << 20), 60) as (opened, clock):
+            assert opened.damage is not None
+            flip(segments(tmp_path / "store")[1], 700, 1)
+            for _ in range(10):
+                turn(opened, clock, 1000)
             assert len(opened.damage) == 1
-    for _ in range(20):
-        turn(opened, clock, 1000)
-    assert len(opened.damage) == 1
-    opened.close()
-
-
-def test_a_segment_that_cannot_be_read_keeps_no_other_from_its_checksums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    opened = MessageStore(scrubbing(tmp_path / "store", 1 << 20), Disk(), clock, lambda: None)
-    opened.open()
-    for number in range(60):
-        put(opened, [f"message {number} ".encode() * 10])
-    settle(opened)
-    bad, read_at = opened.log.segments[-2].file.path, MappedFile.read_at
-
-    def read_the_others(self: MappedFile, position: int, size: int) -> bytes:
-        if self.path == bad:
-            raise OSError(errno.EIO, "a bad sector")
-        return read_at(self, position, size)
-
-    monkeypatch.setattr(MappedFile, "read_at", read_the_others)
-    for _ in range(60):
-        turn(opened, clock, 1000)
-    whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
-    assert whole == {path.name for path in segments(tmp_path / "store")[: len(opened.log.segments) - 2]}
-    assert any("bad sector" in text for text in opened.take_findings())
-    monkeypatch.undo()
-    opened.close()
+            patch.undo()  # there is room again: what was found stays known
+            for _ in range(20):
+                turn(opened, clock, 1000)
+            assert len(opened.damage) == 1
 
 
 @pytest.mark.parametrize("number_of_bad", [0, 1])
-def test_segments_that_cannot_be_summed_are_tried_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number_of_bad: int
+@pytest.mark.parametrize("room", [True, False])
+def test_segments_that_cannot_be_summed_are_tried_after_all_others_and_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number_of_bad: int, room: bool
 ) -> None:
-    """One that will never be whole keeps no other from its checksums when there is room again."""
-    clock, full = Clock(), True
-    opened = MessageStore(scrubbing(tmp_path / "store", 0), Disk(), clock, lambda: None)
-    opened.open()
-    bad = opened.log.directory / f"{number_of_bad * SEGMENT_SIZE:020d}"
+    """One that will never be whole keeps no other from its checksums, also not when there is room again."""
+    bad = tmp_path / "store" / "commitlog" / f"{number_of_bad * SEGMENT_SIZE:020d}"
     read_at, save = MappedFile.read_at, Checksums.save
 
     def read_the_others(self: MappedFile, position: int, size: int) -> bytes:
@@ -209,26 +185,25 @@ def test_segments_that_cannot_be_summed_are_tried_in_turn(
         return read_at(self, position, size)
 
     def save_if_there_is_room(self: Checksums, sidecar: Sidecar) -> None:
-        if full:
+        if not room:
             raise OSError(errno.ENOSPC, "no room")
         save(self, sidecar)
 
-    monkeypatch.setattr(MappedFile, "read_at", read_the_others)
-    monkeypatch.setattr(Checksums, "save", save_if_there_is_room)
-    for number in range(60):
-        put(opened, [f"message {number} ".encode() * 10])
-    settle(opened)
-    for _ in range(10):
-        turn(opened, clock, 1000)
-    full = False
-    for _ in range(20):
-        turn(opened, clock, 1000)
-    whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
-    full_ones = segments(tmp_path / "store")[: len(opened.log.segments) - 1]
-    assert len(full_ones) > 1
-    assert whole == {path.name for path in full_ones if path != bad}
-    monkeypatch.undo()
-    opened.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(MappedFile, "read_at", read_the_others)
+        patch.setattr(Checksums, "save", save_if_there_is_room)
+        with running(scrubbing(tmp_path / "store", 0), 60) as (opened, clock):
+            for _ in range(10):
+                turn(opened, clock, 1000)
+            room = True
+            for _ in range(20):
+                turn(opened, clock, 1000)
+            full = segments(tmp_path / "store")[: len(opened.log.segments) - 1]
+            assert len(full) > 1
+            whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
+            assert whole == {path.name for path in full if path != bad}
+            assert any("bad sector" in text for text in opened.take_findings())
+            patch.undo()
 
 
 def test_the_scrubber_finds_a_flipped_bit_and_says_where(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.disk import Disk, DiskFull, MappedFile
+from store.following import Follower
 from store.message_store import MessageStore
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import HOST, SEGMENT_SIZE, World, bodies, put, queues, wait_for
@@ -42,6 +43,15 @@ def work(store: MessageStore, helpers: SteppedHelpers, *, flush: bool) -> None:
         for flusher in helpers.flushers if flush else ():
             flusher.step()
         store.run_completions()
+
+
+def following(world: World, helpers: SteppedHelpers) -> tuple[MessageStore, Follower]:
+    """An empty slave with a segment to begin in."""
+    store = opened(world, helpers)
+    follower = store.follow()
+    store.next_segment(0)
+    work(store, helpers, flush=True)
+    return store, follower
 
 
 def pass_time(store: MessageStore, world: World, helpers: SteppedHelpers, *, flush: bool) -> None:
@@ -100,10 +110,7 @@ def test_a_limit_inside_what_a_slave_took_in_at_once_costs_no_entry_when_it_is_k
         offsets = [offset for offset, _ in send(master, ("B", b"b"), ("A", b"a"), ("C", b"c"))]
         data = bytes(master.log.segments[0].map[: master.log.end_offset])
     world, helpers = World(tmp_path / "slave"), SteppedHelpers()
-    store = opened(world, helpers)
-    follower = store.follow()
-    store.next_segment(0)
-    work(store, helpers, flush=True)
+    store, follower = following(world, helpers)
     for begin, end in ((0, offsets[1]), (offsets[1], len(data))):
         store.begin_turn()
         assert follower.take(begin, data[begin:end]) == end - begin
@@ -120,11 +127,7 @@ def test_what_a_slave_took_in_before_it_became_master_is_shown_by_its_first_turn
     with World(tmp_path / "master").opened() as master:
         put(master, [b"a"])
         data = bytes(master.log.segments[0].map[: master.log.end_offset])
-    world, helpers = World(tmp_path / "slave"), SteppedHelpers()
-    store = opened(world, helpers)
-    follower = store.follow()
-    store.next_segment(0)
-    work(store, helpers, flush=True)
+    store, follower = following(World(tmp_path / "slave"), SteppedHelpers())
     store.begin_turn()
     assert follower.take(0, data) == len(data)
     store.lead()
