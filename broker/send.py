@@ -490,6 +490,24 @@ class SendProcessor:
             return known
         name = header.topic
         config = self._topics.get(name)
+        self._judge_name(name, config)
+        if config is None:
+            config = self._create(header)
+        return self._known(name, config)
+
+    def target_of(self, name: str) -> Target | None:
+        """What is known about a topic that is there; None for others, and for one that only `send` can judge. HOT."""
+        target = self.targets.get(name)
+        if target is None and (config := self._topics.get(name)) is not None and self.takes_runs:
+            try:
+                self._judge_name(name, config)
+            except _Refused:
+                return None
+            self._known(name, config)
+            target = self.targets.get(name)
+        return target
+
+    def _judge_name(self, name: str, config: TopicConfig | None) -> None:
         if config is not None and config.order and not self._rules.broker_writable:
             raise _Refused(
                 ResponseCode.NO_PERMISSION, f"the broker is not writable and {name} is an order topic"
@@ -499,8 +517,9 @@ class SendProcessor:
             raise _Refused(ResponseCode.INVALID_PARAMETER, reason)
         if name in names.SEND_FORBIDDEN_TOPICS:
             raise _Refused(ResponseCode.NO_PERMISSION, f"sending to the system topic {name} is not allowed")
-        if config is None:
-            config = self._create(header)
+
+    def _known(self, name: str, config: TopicConfig) -> Target:
+        """What is known about a topic that has passed its checks, remembered."""
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
         queues = self.store.queues.setdefault(name, {})
         target = Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})

@@ -112,7 +112,7 @@ class SendRuns:
             if index > start:
                 shapes.helped(index - start)
                 return index
-        targets, size_max = sends.targets, sends.plain_size_max
+        target_of, size_max = sends.target_of, sends.plain_size_max
         own_text, sync = sends.own_text, sends.waits
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
@@ -132,15 +132,14 @@ class SendRuns:
             except UNREADABLE:
                 break
             header = frame.extFields
-            target = targets.get(header.topic)
+            target = target_of(header.topic)
             # The last of several codes counts, as for every reader.
             if target is None or header.batch or frame.flag & FrameFlag.RESPONSE or frame.code != _CODE:
                 break
             queue_id = header.queue_id
-            queue = target.queues.get(queue_id)
             body = payload[header_end:]
             text = header.properties
-            if queue is None or queue_id >= target.queues_max or len(body) > size_max or not text:
+            if not 0 <= queue_id < target.queues_max or len(body) > size_max or not text:
                 break
             sys_flag = header.sys_flag | target.sys_flag
             if (
@@ -162,6 +161,7 @@ class SendRuns:
             properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
             if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
                 break
+            queue = target.queues.get(queue_id) or sends.store.queue(header.topic, queue_id)
             if target is not last:
                 last = target
                 topic_count += 1

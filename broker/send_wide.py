@@ -6,14 +6,16 @@ shape has the topic as a place too. A message to a topic that has passed its che
 one that the shape was learned from; one to any other is judged by itself.
 
 Only whole runs are taken, by columns as in `send_columns`. With tens of thousands of queues every object of a queue's
-own is in no cache: so there is none here but the queue, and what was sent is counted by topic later (`put_each`).
+own is in no cache: so none is touched here. The queues are told of their entries later (`store.entry_pool`), and what
+was sent is counted by topic later too (`put_each`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import repeat
-from operator import add, attrgetter, getitem
+from operator import getitem
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -22,13 +24,12 @@ import msgspec
 from broker.send_columns import born_times_of, judged_columns
 from broker.send_shape import UNREADABLE, PlainHeader, Shape, decode_plain
 from broker.session import Session
-from store.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
     from broker.send import SendProcessor
 
 _KINDS_MAX: Final = 16
-_topic = attrgetter("topic")
+_DIGITS: Final = bytes((byte - ord("0")) & 0xFF for byte in range(256))
 _TOPIC_SIZE_MAX: Final = 127  # of a record that tells it in one byte
 CHANGES_MIN: Final = 4
 """So often a shape has to make room for one to another topic before the client gets a wide one."""
@@ -36,8 +37,14 @@ MISFITS_MAX: Final = 64
 """After so many runs of other headers of its length a wide shape is given up."""
 
 
-Places = dict[bytes, dict[bytes, ConsumeQueue]]
-"""Where messages go, by queue id and topic."""
+@dataclass(slots=True)
+class Places:
+    """Where messages of one kind go: the slot of a queue in the store's pool."""
+
+    slots: dict[bytes, dict[bytes, int]] = field(default_factory=dict)
+    """By queue id and topic."""
+    names: dict[bytes, bytes] = field(default_factory=dict)
+    """The topics, each of which is one object for all of its queues: a copy for each would be in no cache."""
 
 
 class Kinds:
@@ -53,7 +60,7 @@ class Kinds:
         if self._judged is not judged or (kind not in self._places and len(self._places) >= _KINDS_MAX):
             self._judged = judged
             self._places = {}
-        return self._places.setdefault(kind, {})
+        return self._places.setdefault(kind, Places())
 
 
 @dataclass(slots=True)
@@ -61,10 +68,11 @@ class WideShape:
     """A header with one more place in front of the others: the topic."""
 
     cut: Shape
-    """It has no queues, and its pattern is right for other topics too but for the `middle`."""
+    """It has no queues, and its pattern is right for other topics too: middles come in pieces, of which one is that."""
     common: bytes
     """What follows the topic in the middle of every record."""
-    topic_size: int
+    topic_size: bytes
+    """Of one byte, as records tell it."""
     sys_flag: int
     """The bits that the topic adds to the message's own."""
     places: Places
@@ -73,11 +81,13 @@ class WideShape:
 
     def find(self, sends: SendProcessor, queue_ids: tuple[bytes, ...], names: tuple[bytes, ...]) -> bool:
         """Have all of these in `places`; False if one is of no topic, or queue, that plain messages go to."""
+        pool, slots = sends.store.pool, self.places.slots
         for queue_id, name in zip(queue_ids, names, strict=True):
-            if name in self.places.get(queue_id, ()):
+            slot = slots.get(queue_id, {}).get(name)
+            if slot is not None and pool.is_in(slot):
                 continue
             # No known topic has an escape in its name, so this is what a decoder would take it for.
-            target = sends.targets.get(name.decode(errors="replace"))
+            target = sends.target_of(name.decode(errors="replace"))
             # As it is written in an answer, and not in another way to write the number.
             if target is None or target.sys_flag != self.sys_flag or not queue_id.isdigit():
                 return False
@@ -85,7 +95,7 @@ class WideShape:
             if number >= target.queues_max or b"%d" % number != queue_id:
                 return False
             queue = sends.store.queue(target.config.name, number)
-            self.places.setdefault(queue_id, {})[name] = queue
+            slots.setdefault(queue_id, {})[self.places.names.setdefault(name, name)] = pool.enter(queue)
         return True
 
 
@@ -110,11 +120,12 @@ def widened(
         fixed=cutter.unpack_from(payload)[::2],
         places=(3, 5, 7, 9),
         layout=cutter.format,
+        pattern=shape.pattern.in_pieces(1, len(name), len(common)),
         queues={},
         wholes={},
     )
     places = kinds.places(shape.judged, between, common, len(name), sys_flag)
-    return WideShape(cut, common, len(name), sys_flag, places)
+    return WideShape(cut, common, bytes((len(name),)), sys_flag, places)
 
 
 def _proves(payload: bytes, at: int, header: PlainHeader) -> bool:
@@ -149,27 +160,42 @@ def take_wide(
     if columns is None:
         return 0
     _, names, _, queue_ids, _, born_texts, _, keys, _, opaques, _, bodies = columns
-    places = wide.places
+    places = wide.places.slots
     try:
-        queues = list(map(getitem, map(places.__getitem__, queue_ids), names))
+        slots = list(map(getitem, map(places.__getitem__, queue_ids), names))
     except KeyError:
         if not wide.find(sends, queue_ids, names):
             return 0
-        queues = [places[queue_id][name] for queue_id, name in zip(queue_ids, names, strict=True)]
+        slots = [places[queue_id][name] for queue_id, name in zip(queue_ids, names, strict=True)]
     clock = sends.statistics.clock
     began = clock()
-    middles = map(add, map(add, repeat(bytes((wide.topic_size,))), names), repeat(wide.common))
-    born_times = born_times_of(born_texts)
-    stored = sends.store.put_columns(queues, bodies, born_times, keys, cut.pattern, cut.tag_code, middles)
+    middles = repeat(wide.topic_size), names, repeat(wide.common)
+    stored = sends.store.put_wide(
+        slots,
+        _numbers(queue_ids),
+        bodies,
+        born_times_of(born_texts),
+        keys,
+        cut.pattern,
+        cut.tag_code,
+        *middles,
+    )
     if stored is None:
+        wide.find(sends, queue_ids, names)  # one of the queues may be out: for the next run
         return 0
     offsets, numbers = stored
-    took_s, count = clock() - began, len(queues)
+    took_s, count = clock() - began, len(slots)
     sends.took(took_s)
-    sends.statistics.put_each(list(map(_topic, queues)), sends.store.now, offsets[1] - offsets[0], took_s)
+    topics, size = sends.store.pool.topics, offsets[1] - offsets[0]
+    sends.statistics.put_each(slots, topics, sends.store.now, size, took_s)
     if cut.oneway:
         session.unanswered(count)
     else:
         answers = sends.answers.run(offsets, queue_ids, numbers, keys, opaques)
         (session.waiting if cut.waits else session.ready).extend(answers)
     return count
+
+
+def _numbers(queue_ids: tuple[bytes, ...]) -> Iterable[int]:
+    """Texts of digits, all of one width, as numbers. HOT."""
+    return b"".join(queue_ids).translate(_DIGITS) if len(queue_ids[0]) == 1 else map(int, queue_ids)

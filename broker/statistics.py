@@ -14,9 +14,10 @@ start of the process.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Final, NamedTuple
@@ -204,8 +205,11 @@ class Statistics:
         )
         self._meters: dict[str, dict[str, Meter]] = {}
         self._size = 0
-        self._later: dict[int, Counter[str]] = {}
-        """By size, how many messages of which topics are still to be counted by topic."""
+        self._later: dict[int, array[int]] = {}
+        """By size, how many messages to which queue, by slot, are still to be counted by topic."""
+        self._rare: dict[int, Counter[int]] = {}
+        """The same for sizes beyond the first few: one number for each queue would be too many."""
+        self._later_topics: Sequence[str] = ()
         self._later_until_ms = self._later_ms = 0
         """When that has to be done because a new slot begins; and when the last of it came."""
         self._overflow = TopicMeter(now_ms)
@@ -269,36 +273,64 @@ class Statistics:
             self.put_time_max_s = took_s
         self.put_times[0 if took_s < 0.001 else bisect_left(PUT_TIME_BOUNDS_MS, took_s * 1000)] += 1
 
-    def put_each(self, topics: Sequence[str], now_ms: int, size: int, took_s: float) -> None:
-        """A run of messages, each to one of these topics and `size` bytes long, was stored and took so long. HOT.
+    def put_each(
+        self, slots: Sequence[int], topics: Sequence[str], now_ms: int, size: int, took_s: float
+    ) -> None:
+        """A run of messages of `size` bytes, each to the topic of its slot, was stored in so long. HOT.
 
-        They are counted by topic when somebody asks or a slot ends: the meters of thousands of topics are in no cache,
-        and to look for one at each message costs a third of what else is done for it.
+        They are counted by topic when somebody asks or a slot of time ends: the meters of thousands of topics are in
+        no cache, and to look for one at each message costs a third of what else is done for it. `topics` is always
+        one list, which grows.
         """
         if now_ms >= self._later_until_ms:
             self._count_later()
             self._later_until_ms = (now_ms // MINUTE.slot_ms + 1) * MINUTE.slot_ms
-        self._later_ms = now_ms
+        self._later_ms, self._later_topics = now_ms, topics
         later = self._later.get(size)
+        if later is None and len(self._later) < _SIZES_MAX:
+            later = self._later[size] = array("I")
         if later is None:
-            if len(self._later) >= _SIZES_MAX:
-                self._count_later()
-            later = self._later[size] = Counter()
-        later.update(topics)
-        self._count_puts(len(topics), len(topics) * size, took_s)
+            self._note_rare(slots, size)
+        else:
+            if len(later) < len(topics):
+                later.frombytes(bytes(later.itemsize * (len(topics) - len(later))))
+            for slot in slots:
+                later[slot] += 1
+        self._count_puts(len(slots), len(slots) * size, took_s)
+
+    def _note_rare(self, slots: Sequence[int], size: int) -> None:
+        rare = self._rare.get(size)
+        if rare is None:
+            if len(self._rare) >= _SIZES_MAX:
+                self._count_rare()
+            rare = self._rare[size] = Counter()
+        rare.update(slots)
 
     def _count_later(self) -> None:
         """Count by topic what was not yet."""
-        now_ms = self._later_ms  # all came in this slot
-        for size, topics in self._later.items():
-            least = bisect_left(SIZE_BOUNDS, size)
-            for topic, messages in topics.items():
-                meter = self._topic(topic, now_ms)
-                meter.add(now_ms, messages, messages * size)
-                meter.times += messages - 1
-                meter.classes[least] += messages
-                meter.classes_total += messages * size
+        for size, counts in self._later.items():
+            self._count_slots(size, enumerate(counts))
         self._later.clear()
+        self._count_rare()
+
+    def _count_rare(self) -> None:
+        for size, counts in self._rare.items():
+            self._count_slots(size, counts.items())
+        self._rare.clear()
+
+    def _count_slots(self, size: int, counts: Iterable[tuple[int, int]]) -> None:
+        now_ms = self._later_ms  # all came in this slot of time
+        least = bisect_left(SIZE_BOUNDS, size)
+        topics: Counter[str] = Counter()
+        for slot, messages in counts:
+            if messages:
+                topics[self._later_topics[slot]] += messages
+        for topic, messages in topics.items():
+            meter = self._topic(topic, now_ms)
+            meter.add(now_ms, messages, messages * size)
+            meter.times += messages - 1
+            meter.classes[least] += messages
+            meter.classes_total += messages * size
 
     def got(self, topic: str, group: str, now_ms: int, messages: int, size: int) -> None:
         """A pull was answered with messages. HOT."""

@@ -26,6 +26,7 @@ from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.commitlog import CommitLog
 from store.consume_queue import ConsumeQueue
 from store.disk import DiskFull
+from store.entry_pool import EntryPool
 from store.segment import Segment
 
 _pack_entry = ENTRY.pack
@@ -47,6 +48,7 @@ class Appender:
     __slots__ = (
         "_dirty",
         "_log",
+        "_pool",
         "_reserve",
         "_store_host",
         "closed",
@@ -63,6 +65,7 @@ class Appender:
         store_host: bytes,
         reserve: Callable[[int], Segment],
         dirty: list[ConsumeQueue],
+        pool: EntryPool,
     ) -> None:
         """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
         self.now = 0
@@ -85,6 +88,7 @@ class Appender:
         self._store_host = store_host
         self._reserve = reserve
         self._dirty = dirty
+        self._pool = pool
 
     def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
         """Append messages in order; return (log offset, queue offset) of each. HOT.
@@ -98,6 +102,7 @@ class Appender:
         sizes = self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
+        self._settle([message[0] for message in batch])
         try:
             segment = segments[-1] if segments else self._reserve(fixed)
         except DiskFull:
@@ -134,7 +139,7 @@ class Appender:
                         return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
                     begin = base + position
-                offset, queue_offset = base + position, queue.next_offset
+                offset, queue_offset = base + position, queue.own_next
                 record = encode_record(
                     topic,
                     queue.queue_id,
@@ -155,8 +160,8 @@ class Appender:
                 records.append(record)
                 sizes.append(size)
                 position += size
-                queue.tail += _pack_entry(offset, size, tags_code)
-                queue.next_offset = queue_offset + 1
+                queue.own_tail += _pack_entry(offset, size, tags_code)
+                queue.own_next = queue_offset + 1
                 results.append((offset, queue_offset))
         finally:
             segment.write(records)
@@ -168,6 +173,7 @@ class Appender:
         segments, now, sizes = self._log.segments, self.now, self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
+        self._settle([message[0] for message in batch])
         records: list[bytes | memoryview] = []
         kind: RecordPattern | None = None
         body_size, room, in_pieces = -1, -1, False
@@ -198,7 +204,7 @@ class Appender:
                             return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
                     begin = base + position
-                offset, queue_offset = base + position, queue.next_offset
+                offset, queue_offset = base + position, queue.own_next
                 crc = crc32(body) & 0x7FFFFFFF
                 if body_size >= SPLIT_MIN:
                     records += (
@@ -240,14 +246,20 @@ class Appender:
                     )
                 position += size
                 sizes.append(size)
-                queue.tail += _pack_entry(offset, size, tag_code)
-                queue.next_offset = queue_offset + 1
+                queue.own_tail += _pack_entry(offset, size, tag_code)
+                queue.own_next = queue_offset + 1
                 results.append((offset, queue_offset))
         finally:
             if segment is not None:
                 segment.write(records, in_pieces=in_pieces)
             self._grew(batch[noted : len(results)], begin, base + position)
         return results
+
+    def _settle(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Have these queues' own numbers be the next ones. HOT."""
+        if self._pool.queues:
+            for queue in dict.fromkeys(queues):
+                queue.settle()
 
     def _grew(self, batch: Sequence[Message] | Sequence[Alike], begin: int, end: int) -> None:
         """These have their records from log offset `begin` to `end`, and their entries. HOT."""
@@ -257,16 +269,18 @@ class Appender:
     def _note(self, queues: Collection[ConsumeQueue], begin: int, end: int) -> None:
         """These queues have got entries of records from log offset `begin` to `end`: say who may see them. HOT."""
         if self.deferred:
-            self.unreadable.append((begin, end, [(queue, queue.next_offset) for queue in queues]))
+            self.unreadable.append((begin, end, [(queue, queue.own_next) for queue in queues]))
         else:
             for queue in queues:
-                queue.readable = queue.next_offset
+                queue.own_readable = queue.own_next
                 if queue.held is not None:
                     self.woken.append(queue)
         for queue in queues:
             if not queue.dirty:
                 queue.dirty = True
                 self._dirty.append(queue)
+            if queue.slot >= 0:
+                self._pool.note_grown(queue)
 
     def put_columns(
         self,
@@ -276,32 +290,94 @@ class Appender:
         keys: Sequence[bytes],
         pattern: RecordPattern,
         tag_code: int,
-        middles: Iterable[bytes] | None = None,
     ) -> tuple[Sequence[int], Sequence[int]] | None:
         """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
 
-        `middles` are what they have in place of the pattern's, each as long as that: topics can differ so.
-
         Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
         """
-        size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
-        segments, count = self._log.segments, len(bodies)
+        laid_out = self._lay_out(len(bodies), len(bodies[0]), pattern, tag_code)
+        if laid_out is None:
+            return None
+        offsets, entries = laid_out
+        self._settle(queues)
+        numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+        ids = map(_queue_id, queues)
+        self._write(bodies, born_timestamps, keys, pattern, ids, numbers, offsets, repeat(pattern.middle))
+        return offsets, numbers
+
+    def put_wide(
+        self,
+        slots: Sequence[int],
+        queue_ids: Iterable[int],
+        bodies: Sequence[bytes],
+        born_timestamps: Iterable[int],
+        keys: Sequence[bytes],
+        pattern: RecordPattern,
+        tag_code: int,
+        *middles: Iterable[bytes],
+    ) -> tuple[Sequence[int], Sequence[int]] | None:
+        """`put_columns` for messages nearly each of which goes to another queue, by its slot in the pool. HOT.
+
+        `middles` are the pieces of the middles that they have in place of the pattern's: topics can differ so. None
+        also if one of the queues is out of the pool.
+        """
+        laid_out = self._lay_out(len(bodies), len(bodies[0]), pattern, tag_code)
+        if laid_out is None:
+            return None
+        offsets, entries = laid_out
+        pool = self._pool
+        if self.deferred:  # then each of them has to be told what its consumers may see
+            queues = pool.queues_in(slots)
+            if queues is None:
+                return None
+            self._settle(queues)
+            numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+        else:
+            added = pool.add(slots, entries)
+            if added is None:
+                return None
+            numbers, first = added
+            for queue in filter(None, map(pool.queues.__getitem__, first)):
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+            if pool.held and not pool.held.isdisjoint(slots):
+                self.woken += filter(None, map(pool.queues.__getitem__, pool.held.intersection(slots)))
+        self._write(bodies, born_timestamps, keys, pattern, queue_ids, numbers, offsets, *middles)
+        return offsets, numbers
+
+    def _lay_out(
+        self, count: int, body_size: int, pattern: RecordPattern, tag_code: int
+    ) -> tuple[range, Iterable[bytes]] | None:
+        """Where so many records begin, with their entries; None if they do not fit into the last segment. HOT."""
+        size = pattern.form(body_size).size
+        segments = self._log.segments
         if not segments or not segments[-1].has_room_for(size * count):
             return None
-        segment = segments[-1]
-        begin = segment.base_offset + segment.write_position
-        end = begin + size * count
-        offsets = range(begin, end, size)
-        entries = map(_pack_entry, offsets, repeat(size), repeat(tag_code))
-        index = self._index_run if middles is None else self._index_each
-        numbers = index(queues, entries, begin, end)
-        segment.write(
+        begin = segments[-1].base_offset + segments[-1].write_position
+        offsets = range(begin, begin + size * count, size)
+        return offsets, map(_pack_entry, offsets, repeat(size), repeat(tag_code))
+
+    def _write(
+        self,
+        bodies: Sequence[bytes],
+        born_timestamps: Iterable[int],
+        keys: Iterable[bytes],
+        pattern: RecordPattern,
+        queue_ids: Iterable[int],
+        numbers: Iterable[int],
+        offsets: Iterable[int],
+        *middles: Iterable[bytes],
+    ) -> None:
+        """Write the records of a run, by its columns, where they were laid out. HOT."""
+        _size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
+        self._log.segments[-1].write(
             list(
                 map(
                     pack,
                     repeat(head),
                     map(and_, map(crc32, bodies), repeat(0x7FFFFFFF)),
-                    map(_queue_id, queues),
+                    queue_ids,
                     repeat(pattern.flag),
                     numbers,
                     offsets,
@@ -311,13 +387,12 @@ class Appender:
                     repeat(self.now),
                     repeat(rest),
                     bodies,
-                    repeat(pattern.middle) if middles is None else middles,
+                    *middles,
                     keys,
                     repeat(pattern.after),
                 )
             )
         )
-        return offsets, numbers
 
     def _index_run(
         self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
@@ -325,40 +400,18 @@ class Appender:
         """Index a run of records from log offset `begin` to `end`; the queue offsets of all. HOT."""
         queue, count = queues[0], len(queues)
         if queue is queues[-1] and queues.count(queue) == count:
-            number = queue.next_offset
-            queue.next_offset = number + count
-            queue.tail += b"".join(entries)
+            number = queue.own_next
+            queue.own_next = number + count
+            queue.own_tail += b"".join(entries)
             self._note((queue,), begin, end)
             return list(range(number, number + count))
         numbers: list[int] = []
         for queue, entry in zip(queues, entries, strict=True):
-            number = queue.next_offset
+            number = queue.own_next
             numbers.append(number)
-            queue.next_offset = number + 1
-            queue.tail += entry
+            queue.own_next = number + 1
+            queue.own_tail += entry
         self._note(dict.fromkeys(queues), begin, end)
-        return numbers
-
-    def _index_each(
-        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
-    ) -> list[int]:
-        """`_index_run` where nearly every record has another queue, which is looked at once. HOT."""
-        numbers: list[int] = []
-        deferred = self.deferred
-        for queue, entry in zip(queues, entries, strict=True):
-            number = queue.next_offset
-            numbers.append(number)
-            queue.next_offset = following = number + 1
-            queue.tail += entry
-            if not deferred:
-                queue.readable = following
-                if queue.held is not None:
-                    self.woken.append(queue)
-            if not queue.dirty:
-                queue.dirty = True
-                self._dirty.append(queue)
-        if deferred:
-            self.unreadable.append((begin, end, [(queue, queue.next_offset) for queue in queues]))
         return numbers
 
     def forget(self, gone: Collection[ConsumeQueue]) -> None:

@@ -6,7 +6,8 @@
 
 An entry is born in memory when its record is appended. It becomes readable when the store says that no producer's
 answer about it is open any more, and goes to its file some time later: never before, so that a queue file never
-points at a record that a crash could still take back.
+points at a record that a crash could still take back. Entries of a queue that is one of very many are born in a pool
+(`entry_pool`), and taken from there before anything is said about the queue.
 
 Invariants: `tail_base <= written <= readable <= next_offset`, and the tail holds [tail_base, next_offset).
 The loop owns everything here; a helper thread gets copies to write.
@@ -25,6 +26,7 @@ from typing import Any
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import NAME_DIGITS, StoreDamaged, segment_name
 from store.disk import Disk, PagedFile
+from store.entry_pool import EntryPool
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
 TAIL_KEEP = 1024
@@ -39,85 +41,131 @@ _pack_entry = ENTRY.pack
 
 class ConsumeQueue:
     __slots__ = (
+        "_directory",
         "_disk",
+        "_held",
         "_loaded_end",
         "_read_last",
         "dirty",
-        "directory",
         "epoch",
         "file_size",
         "first",
-        "held",
         "min_offset",
-        "next_offset",
+        "own_next",
+        "own_readable",
+        "own_tail",
+        "pool",
         "queue_id",
-        "readable",
-        "tail",
+        "slot",
         "tail_base",
         "topic",
         "topic_bytes",
         "written",
     )
 
-    def __init__(self, topic: str, queue_id: int, directory: Path, file_size: int, disk: Disk) -> None:
+    def __init__(self, topic: str, queue_id: int, directory: Path | str, file_size: int, disk: Disk) -> None:
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
-        self.directory = directory
+        self._directory = str(directory)  # there can be tens of thousands, and a Path takes ten times as long
         self.file_size = file_size - file_size % ENTRY_SIZE
         self.first = 0
         """The number of the first entry in the first file; `min_offset` can be higher, and is not stored."""
         self.min_offset = 0
-        self.next_offset = 0
-        self.readable = 0
         self.written = 0
         self.tail_base = 0
-        self.tail = bytearray()
+        self.own_next = self.own_readable = 0
+        """As `next_offset` and `readable`, and `own_tail` what is in memory, but for entries that wait in `pool`.
+
+        For whoever appends, and has had the queue `settle` before."""
+        self.own_tail = bytearray()
         self._loaded_end = 0
         self.dirty = False
         self.epoch = 0
         """Another one since entries were taken back: what was read of the queue before is worth nothing."""
-        self.held: Any = None
-        """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
+        self.pool: EntryPool | None = None
+        """Where entries may wait for the queue, at its `slot`; set by the pool."""
+        self.slot = -1
+        self._held: Any = None
         self._disk = disk
         self._read_last: tuple[int, PagedFile] | None = None
+
+    @property
+    def directory(self) -> Path:
+        return Path(self._directory)
+
+    @property
+    def next_offset(self) -> int:
+        """The number that the next message gets."""
+        self.settle()
+        return self.own_next
+
+    @property
+    def readable(self) -> int:
+        """The number up to which consumers may see messages."""
+        self.settle()
+        return self.own_readable
+
+    @property
+    def held(self) -> Any:
+        """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
+        return self._held
+
+    @held.setter
+    def held(self, waiting: Any) -> None:
+        self._held = waiting
+        if self.pool is not None:
+            self.pool.note_held(self)
+
+    def settle(self) -> None:
+        """Take what waits in the pool. HOT."""
+        if self.pool is not None:
+            self.pool.settle(self)
+
+    def _leave_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.leave(self)
 
     # -- append --------------------------------------------------------------------------------------
 
     def add(self, offset: int, size: int, tags_code: int) -> None:
         """Index the record just appended at `offset`; it is not readable yet. HOT."""
-        self.tail += _pack_entry(offset, size, tags_code)
-        self.next_offset += 1
+        self._leave_pool()
+        self.own_tail += _pack_entry(offset, size, tags_code)
+        self.own_next += 1
 
     def add_run(self, entries: bytes) -> None:
         """Index records just appended, the next ones of this queue, by their packed entries. HOT."""
-        self.tail += entries
-        self.next_offset += len(entries) // ENTRY_SIZE
+        self._leave_pool()
+        self.own_tail += entries
+        self.own_next += len(entries) // ENTRY_SIZE
 
     def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at a later number: its earlier messages are gone with their log segments."""
         assert self.next_offset == 0, (self.topic, self.queue_id, self.next_offset)
-        self.min_offset = self.next_offset = self.readable = queue_offset
+        self._leave_pool()
+        self.min_offset = self.own_next = self.own_readable = queue_offset
         # RocketMQ fills the head of such a file with entries that are no messages.
         first = queue_offset - queue_offset % (self.file_size // ENTRY_SIZE)
         self.tail_base = self.written = self.first = first
-        self.tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
+        self.own_tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
 
     # -- read ----------------------------------------------------------------------------------------
 
     @property
     def max_physical(self) -> int:
         """The log offset behind the record of the last entry; 0 if the queue never had one."""
-        if not self.tail:
+        self.settle()
+        if not self.own_tail:
             return self._loaded_end
-        offset, size, _tags = ENTRY.unpack_from(self.tail, len(self.tail) - ENTRY_SIZE)
+        offset, size, _tags = ENTRY.unpack_from(self.own_tail, len(self.own_tail) - ENTRY_SIZE)
         return offset + size if size != PRE_BLANK_SIZE else 0
 
     def entries_nowait(self, queue_offset: int, count: int) -> bytes | None:
         """Up to `count` raw entries from `queue_offset`, within one file; None if that needs the disk."""
         if queue_offset >= self.tail_base:
             start = (queue_offset - self.tail_base) * ENTRY_SIZE
-            return bytes(self.tail[start : start + count * ENTRY_SIZE])
+            return bytes(self.own_tail[start : start + count * ENTRY_SIZE])
         file, position, size = self.place(queue_offset, count)
         return file.read_at_nowait(position, size)
 
@@ -133,39 +181,39 @@ class ConsumeQueue:
         return last[1], position, size
 
     def _path(self, file_base: int) -> Path:
-        return self.directory / segment_name(file_base)
+        return Path(f"{self._directory}/{segment_name(file_base)}")
 
     def frozen(self) -> FrozenQueue:
         """What a reader thread may use while the loop goes on: the readable entries as they are now."""
         count = self.readable - self.tail_base
-        return FrozenQueue(self, bytes(self.tail[: count * ENTRY_SIZE]))
+        return FrozenQueue(self, bytes(self.own_tail[: count * ENTRY_SIZE]))
 
     # -- write back ----------------------------------------------------------------------------------
 
     def take_writes(self) -> list[tuple[str, int, int, bytes]]:
         """What a helper thread has to write now, as (path, file size, position, bytes) in order."""
+        self.settle()
         writes: list[tuple[str, int, int, bytes]] = []
         at = self.written
-        while at < self.readable:
+        while at < self.own_readable:
             logical = at * ENTRY_SIZE
             position = logical % self.file_size
-            count = min(self.readable - at, (self.file_size - position) // ENTRY_SIZE)
+            count = min(self.own_readable - at, (self.file_size - position) // ENTRY_SIZE)
             start = (at - self.tail_base) * ENTRY_SIZE
-            data = bytes(self.tail[start : start + count * ENTRY_SIZE])
-            # Not a Path, which costs as much as all the rest.
-            path = f"{self.directory}/{segment_name(logical - position)}"
+            data = bytes(self.own_tail[start : start + count * ENTRY_SIZE])
+            path = f"{self._directory}/{segment_name(logical - position)}"
             writes.append((path, self.file_size, position, data))
             at += count
         return writes
 
     def unwritten_from(self, offset: int) -> int:
         """How many of the entries that `take_writes` gives are of records at or behind a log offset."""
-        late = bisect_left(range(self.written, self.readable), offset, key=self._offset_in_memory)
-        return self.readable - self.written - late
+        late = bisect_left(range(self.written, self.own_readable), offset, key=self._offset_in_memory)
+        return self.own_readable - self.written - late
 
     def _offset_in_memory(self, number: int) -> int:
         offset: int
-        offset, _size, _tags = ENTRY.unpack_from(self.tail, (number - self.tail_base) * ENTRY_SIZE)
+        offset, _size, _tags = ENTRY.unpack_from(self.own_tail, (number - self.tail_base) * ENTRY_SIZE)
         return offset
 
     def note_written(self, through: int, keep: int = TAIL_KEEP) -> None:
@@ -173,7 +221,7 @@ class ConsumeQueue:
         self.written = max(self.written, through)
         keep_from = self.written - keep
         if keep_from - self.tail_base > _TRIM * keep:
-            del self.tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
+            del self.own_tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
             self.tail_base = keep_from
 
     # -- open ----------------------------------------------------------------------------------------
@@ -262,8 +310,9 @@ class ConsumeQueue:
 
     def _set_end(self, end: int) -> None:
         self.epoch += 1
-        self.next_offset = self.readable = self.written = self.tail_base = end
-        self.tail.clear()
+        self._leave_pool()
+        self.own_next = self.own_readable = self.written = self.tail_base = end
+        self.own_tail.clear()
         self._loaded_end = 0
         if end > self.min_offset:
             offset, size, _tags = self.read(end - 1)
@@ -272,7 +321,9 @@ class ConsumeQueue:
     def read(self, queue_offset: int) -> tuple[int, int, int]:
         """One entry as (offset, size, tag code). Blocks; for recovery and look-ups off the loop."""
         if queue_offset >= self.tail_base:
-            offset, size, tags = ENTRY.unpack_from(self.tail, (queue_offset - self.tail_base) * ENTRY_SIZE)
+            offset, size, tags = ENTRY.unpack_from(
+                self.own_tail, (queue_offset - self.tail_base) * ENTRY_SIZE
+            )
         else:
             file, position, _size = self.place(queue_offset, 1)
             offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
@@ -280,7 +331,7 @@ class ConsumeQueue:
 
     def keep(self, end: int) -> None:
         """Believe the entries below `end` only; those behind it are gone from memory, not yet from the files."""
-        if end == self.next_offset and not self.tail:
+        if end == self.next_offset and not self.own_tail:
             return  # as it is after `load`
         self.first = min(self.first, end)
         self.min_offset = min(self.min_offset, end)

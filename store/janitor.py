@@ -7,7 +7,7 @@ moment ago is found.
 The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
 every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
 bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
-when nobody else wants the processor (`_be_modest`), unless a query or a stop waits for it. Two cores still share
+when nobody else wants the processor (`be_modest`), unless a query or a stop waits for it. Two cores still share
 their memory and their disk, so while the log grows by more than 5 MB/s the index is left behind. Past 1 GiB it gets
 15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by 5 MB/s. It
 catches up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a helper
@@ -24,14 +24,11 @@ it lives: a broker that is started at once waits for it with its first index fil
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
-import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -41,9 +38,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ropewalk
 from ropewalk.format.index import Geometry
-from store.disk import Disk, StoreLocked
+from store.disk import Disk
+from store.helper_process import be_a_helper, be_modest, lock_of_helper, start_helper
 from store.index import IndexBuilder, IndexPlace, indexed_through, stay
 from store.workers import Completions, Worker
 
@@ -56,7 +53,6 @@ _BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
 _WAIT_MS = 5000
 _RESTART_MS = 5000
 _STOP_S = 5.0
-_PR_SET_PDEATHSIG = 1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -149,7 +145,7 @@ class KeyIndex(ABC):
     def _build_here(self, through: int, min_offset: int) -> None:
         """For the end of a store: what a moment's work is left needs no helper."""
         builder = IndexBuilder(self.place, self.disk, self._now_ms)
-        lock = _lock(self.disk, self.place.lock)
+        lock = lock_of_helper(self.disk, self.place.lock)
         try:
             builder.open(self._log_end, self._trusted_ms)
             builder.drop_before(min_offset)
@@ -163,18 +159,6 @@ class KeyIndex(ABC):
         finally:
             self.disk.unlock(lock)
         self._took(builder.position, builder.full_timestamp, builder.findings)
-
-
-def _lock(disk: Disk, path: Path) -> int:
-    """Wait for a helper of a broker that is gone; it ends by itself, between two batches."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            return disk.lock(path)
-        except StoreLocked:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
 
 
 class WorkerIndex(KeyIndex):
@@ -288,20 +272,9 @@ class ProcessIndex(KeyIndex):
 
     def _run(self, order: str) -> None:
         """On a thread of its own: start the process and listen to it."""
-        rooms = Path(__file__).resolve().parent.parent
-        here = Path(ropewalk.__file__).resolve().parent.parent
         code: int | str
         try:
-            with (
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", "store.janitor", order],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    bufsize=0,
-                    process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `_be_modest`
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
-                ) as process
-            ):
+            with start_helper("store.janitor", order) as process:
                 assert process.stdin is not None and process.stdout is not None
                 os.set_blocking(process.stdin.fileno(), False)
                 self._process = process
@@ -346,12 +319,7 @@ class ProcessIndex(KeyIndex):
 
 
 def main() -> None:
-    order: dict[str, Any] = json.loads(sys.argv[1])
-    # The broker alone decides when this ends; a terminal and a service manager signal the whole group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Whoever opens the store next, RocketMQ perhaps, must not meet a writer that outlived its broker.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    order: dict[str, Any] = json.loads(be_a_helper())
     place = IndexPlace(
         Path(order["directory"]),
         Path(order["log_directory"]),
@@ -363,7 +331,7 @@ def main() -> None:
 
 
 def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) -> None:
-    _lock(disk, place.lock)
+    lock_of_helper(disk, place.lock)
     builder = IndexBuilder(place, disk, lambda: time.time_ns() // 1_000_000)
     builder.open(log_end, trusted_ms)
     through = min_offset = dropped_before = 0
@@ -382,7 +350,7 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
         while len(received) >= _MESSAGE.size:
             kind, through, min_offset = _MESSAGE.unpack_from(received)
             received = received[_MESSAGE.size :]
-        modest = _be_modest(kind == b"F", modest)
+        modest = be_modest(kind == b"F", modest)
         builder.give_way = os.sched_yield if modest else stay
         try:
             if min_offset > dropped_before:
@@ -408,21 +376,6 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
                 return  # the broker is gone
         if done and kind == b"S":
             return
-
-
-def _be_modest(wanted: bool, already: bool) -> bool:
-    """Give way to everybody, or stop doing so; a kernel that refuses leaves things as they are.
-
-    Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
-    session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even
-    an idle-class process run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
-    none, a lone producer under SYNC_MASTER had a quarter of its rate. So the builder yields before each record.
-    """
-    if wanted != already:
-        policy = os.SCHED_IDLE if wanted else os.SCHED_OTHER
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
-    return wanted
 
 
 if __name__ == "__main__":

@@ -37,11 +37,13 @@ from store.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.deleted import DeletedTopics
 from store.disk import Disk, DiskFull
 from store.durations import Durations
+from store.entry_pool import EntryPool
 from store.following import Follower
 from store.index import IndexPlace
 from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
 from store.mending import Damage
 from store.opening import Opening
+from store.queue_files import await_writer, queue_files
 from store.recovery import Recovered, Sighted
 from store.retention import RetentionRules
 from store.scrub import Scrubber
@@ -110,6 +112,7 @@ class MessageStore:
         self._disk = disk
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
+        self._queues_lock = config.root / "ropewalk" / "queues.lock"
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
         self._last_store_ms = 0
         self._next_flush_ms = self._ticked_ms = 0
@@ -136,23 +139,30 @@ class MessageStore:
             self._helpers,
             self.completions,
         )
+        self.pool = EntryPool()
+        """Where the entries of queues wait that get them by turns, if they are very many."""
         self._write_back = WriteBack(
             config.root,
             self.log,
             disk,
             boot,
+            self.pool,
+            queue_files(disk, self._queues_lock),
             config.queue_flush_interval_ms,
             self._count_queues,
             lambda: self.index.full_timestamp if self.index is not None else 0,
             self._helpers,
             self.completions,
         )
-        self._appender = Appender(self.log, config.store_host, self.reserve, self._write_back.dirty)
+        self._appender = Appender(
+            self.log, config.store_host, self.reserve, self._write_back.dirty, self.pool
+        )
         self._appender.deferred = config.sync_flush
         self._appender.now = self.now
         self.put = self._appender.put
         self.put_alike = self._appender.put_alike
         self.put_columns = self._appender.put_columns
+        self.put_wide = self._appender.put_wide
         self.woken = self._appender.woken
         self.sizes = self._appender.sizes
         """Queues with somebody in `held` that became longer; whoever answers them clears this."""
@@ -180,6 +190,7 @@ class MessageStore:
         """
         self._lock_fd = self._disk.lock(self.config.root / "lock")
         try:
+            await_writer(self._disk, self._queues_lock)
             self.recovered = self._opening.run()
         except BaseException as exc:
             self.release()
@@ -280,7 +291,7 @@ class MessageStore:
             queues = self.queues[topic] = {}
         queue = queues.get(queue_id)
         if queue is None:
-            directory = self.config.root / "consumequeue" / topic / str(queue_id)
+            directory = f"{self.config.root}/consumequeue/{topic}/{queue_id}"
             queue = queues[queue_id] = ConsumeQueue(
                 topic, queue_id, directory, self.config.queue_file_size, self._disk
             )
@@ -302,6 +313,7 @@ class MessageStore:
         entries = sum(queue.written - queue.first for queue in gone)
         for queue in gone:
             queue.forget()
+            self.pool.forget(queue)
         if gone:
             self._appender.forget(gone)
         text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
@@ -433,7 +445,7 @@ class MessageStore:
         unreadable = self._appender.unreadable
         while unreadable and unreadable[0][1] <= offset:
             for queue, number in unreadable.popleft()[2]:
-                queue.readable = max(queue.readable, number)
+                queue.own_readable = max(queue.own_readable, number)
                 if queue.held is not None:
                     self.woken.append(queue)
         # What is shown together counts as readable together: the write-back takes this for what has its entries.

@@ -271,7 +271,7 @@ class Opening:
             kept[queue] = 0  # what its files tell is older than the log
             queue.restart_at(record.queue_offset)
         queue.add(record.offset, record.size, record.tags_code)
-        queue.readable = queue.next_offset
+        queue.own_readable = queue.next_offset
         self.mark_dirty(queue)
 
     def _lower_checkpoint(self, stored_before_ms: int) -> None:

@@ -247,7 +247,7 @@ def _add(
     for queue, run in new:
         queue.add_run(run)
         if grown is None:
-            queue.readable = queue.next_offset
+            queue.own_readable = queue.own_next
         else:
             grown[queue] = None
     return True
@@ -315,7 +315,7 @@ def _take_each(
             continue  # its entry was in the files
         queue.add(offset, size, known[1])
         if grown is None:
-            queue.readable = number + 1
+            queue.own_readable = number + 1
         else:
             grown[queue] = None
     return position, records, latest

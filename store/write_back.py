@@ -30,13 +30,19 @@ from store.bound import Bound
 from store.commitlog import CommitLog
 from store.consume_queue import TAIL_KEEP, ConsumeQueue
 from store.disk import Disk
+from store.entry_pool import EntryPool
+from store.queue_files import QueueFiles
 from store.workers import Completions, Helpers, Worker
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
+_CHECKPOINT_LATER_MS = 20_000
+"""So much longer where long passes are made, all of whose files are synced for it; RocketMQ does so each minute."""
 SYNC_SINGLY_MAX = 256
 """Files; beyond, one call for the whole file system is cheaper."""
-_QUEUES_AT_ONCE = 512  # in one job: what the loop puts together in a few milliseconds
+_MANY = 512
+"""Queues; more are a long pass."""
+_QUEUES_AT_ONCE = 128  # in one job: what the loop puts together in a few milliseconds
 _KEEP_ALL, _KEEP_MIN = 1 << 19, 16  # written entries, of all queues and of each, that stay in memory
 _PAUSE, _PAUSE_MAX_MS = 9, 10_000  # times as long as a pass over more queues than that took
 
@@ -52,6 +58,8 @@ class WriteBack:
         log: CommitLog,
         disk: Disk,
         boot: bytes,
+        pool: EntryPool,
+        files: QueueFiles,
         queues_interval_ms: int,
         queue_count: Callable[[], int],
         index_ms: Callable[[], int],
@@ -76,12 +84,18 @@ class WriteBack:
         self._index_ms = index_ms
         self._helpers = helpers
         self._completions = completions
+        self._files = files
+        self._pool = pool
+        self._pool_through = 0
+        """The entries that stand in the pool before this place are their queues' own when the pass ends."""
         self._left: deque[ConsumeQueue] = deque()
         """Queues that the pass has still to come to."""
         self._through = 0
         """What will be true of `queues_written` at its end, unless the disk is full."""
         self._pass_began_ms: int | None = None
         """When the last pass over many queues began, until it is known how long it took."""
+        self._long_pass = False
+        """Whether there was one since the last checkpoint."""
         self._entries_written = 0
         """How many entries of those records are in queue files; there can be more of later ones."""
         self._entries_in_files = self._late_in_files = 0
@@ -129,13 +143,15 @@ class WriteBack:
                 self._pass_began_ms = None
             if now >= self._next_queues_ms:
                 self._next_queues_ms = now + self._queues_interval_ms
-                self._pass_began_ms = now if len(self.dirty) > _QUEUES_AT_ONCE else None
+                self._pass_began_ms = now if len(self.dirty) > _MANY else None
+                self._long_pass |= self._pass_began_ms is not None
                 self.write_queues(readable_offset)
         if now >= self._next_bound_ms:
             self._next_bound_ms = now + _BOUND_INTERVAL_MS
             self.write_bound(clean=False)
-        if now >= self._next_checkpoint_ms:
+        if now >= self._next_checkpoint_ms + (_CHECKPOINT_LATER_MS if self._long_pass else 0):
             self._next_checkpoint_ms = now + _CHECKPOINT_INTERVAL_MS
+            self._long_pass = False
             self._write_checkpoint(stored_ms)
 
     def write_queues(self, readable_offset: int) -> None:
@@ -148,6 +164,7 @@ class WriteBack:
         self._through = max(self._through, readable_offset)
         if not self.writing:
             self._late_in_files = 0
+            self._pool_through = self._pool.end
             self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
             self._write_some()
 
@@ -166,16 +183,10 @@ class WriteBack:
         if not writes:
             self.queues_written = max(self.queues_written, self._through)
             self._entries_written = self._entries_in_files - self._late_in_files
+            self._pool.let_go(self._pool_through)
             return
 
-        def write() -> None:
-            write_paged = self._disk.write_paged
-            for path, size, position, data in writes:
-                new = True  # as far as anybody knows, if there is an error
-                try:
-                    new = write_paged(path, size, position, data)
-                finally:
-                    self._note_unsynced(path, new=new)
+        many = self._pass_began_ms is not None
 
         def done(written: bool) -> None:
             for queue, at, late in marks:
@@ -195,9 +206,11 @@ class WriteBack:
             self.dirty += self._left
             self._left.clear()
 
-        self.worker.submit(lambda: unless_full(write), done)
+        self.worker.submit(
+            lambda: unless_full(lambda: self._files.write(writes, self._note_unsynced, many=many)), done
+        )
 
-    def _note_unsynced(self, path: str, *, new: bool) -> None:
+    def _note_unsynced(self, path: str, new: bool) -> None:
         """On the worker thread: this queue file, and if it is `new` the directories that name it, need a sync."""
         if len(self._unsynced) > SYNC_SINGLY_MAX:
             return
@@ -285,6 +298,7 @@ class WriteBack:
 
         The log has to be flushed to its end. What has found no room is taken from the log at the next start.
         """
+        self.worker.submit(self._files.stop, lambda _result: None)
         self._end_pass()
         self.write_queues(readable_offset)  # in a pass of its own, which is claimed for all that is there
         self._end_pass()

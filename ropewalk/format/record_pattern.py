@@ -8,6 +8,7 @@ then costs one `Struct.pack` (about half of `encode_record`, whose bytes these a
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -44,6 +45,7 @@ class RecordPattern:
     __slots__ = (
         "_forms",
         "_magic",
+        "_middle_layout",
         "_rest",
         "_size",
         "_widths",
@@ -78,8 +80,18 @@ class RecordPattern:
         self.after = after
         self._size, self._magic = len(sample), sample[4:8]
         self._rest = sample[56 + len(born_host) : body_size_at]
-        self._widths = len(born_host), len(self._rest) + 4, len(self.middle), key_width, len(after)
+        self._widths = len(born_host), len(self._rest) + 4, key_width, len(after)
+        self._middle_layout = f"{len(self.middle)}s"
         self._forms: dict[int, RecordForm] = {}
+
+    def in_pieces(self, *widths: int) -> RecordPattern:
+        """The same kind, with records of which each has a `middle` of its own, given in pieces of these widths."""
+        if sum(widths) != len(self.middle):
+            raise ValueError(f"pieces of {widths} bytes for a middle of {len(self.middle)}")
+        pattern = copy(self)
+        pattern._middle_layout = "".join(f"{width}s" for width in widths)
+        pattern._forms = {}
+        return pattern
 
     def form(self, body_size: int) -> RecordForm:
         """How records with bodies of this size are packed. Raises LocalProtocolError if there are none so long."""
@@ -88,9 +100,9 @@ class RecordPattern:
             size = self._size + body_size
             if size > 0x7FFFFFFF:
                 raise LocalProtocolError(f"a record of {size} bytes is longer than its size field can say")
-            host, rest, middle, key, after = self._widths
+            host, rest, key, after = self._widths
             before = f">8sIi4sqq4sq{host}sq{rest}s"
-            layout = Struct(f"{before}{body_size}s{middle}s{key}s{after}s")
+            layout = Struct(f"{before}{body_size}s{self._middle_layout}{key}s{after}s")
             head = size.to_bytes(4, "big") + self._magic
             if len(self._forms) >= _FORMS_MAX:
                 self._forms.clear()

@@ -85,10 +85,13 @@ def test_messages_to_many_topics_are_counted_as_one_by_one() -> None:
     """Whenever somebody looks, and with whatever else is counted in between."""
     together, singly = Statistics("C", T0), Statistics("C", T0)
     chance, now = Random(5), T0
+    known: list[str] = []
     for step in range(300):
         now += chance.choice((0, 5, 900, 7000))
         topics, size = chance.choices(("a", "b", "c", "d"), k=5), chance.choice((100, 2000, 5000 + step))
-        together.put_each(topics, now, size, 0.02)
+        slots = [2 * "abcd".index(topic) + chance.randint(0, 1) for topic in topics]
+        known += "aabbccdd"[len(known) : 1 + max(slots)]
+        together.put_each(slots, known, now, size, 0.02)
         for topic in topics:
             singly.put(topic, now, 1, size, 0.02)
         if step % 7 == 0:

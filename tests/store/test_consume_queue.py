@@ -35,7 +35,7 @@ def filled(directory: Path, count: int, *, start: int = 0) -> ConsumeQueue:
         queue.start_at(start)
     for number in range(start, start + count):
         queue.add(100 * number, 100, number)
-    queue.readable = queue.next_offset
+    queue.own_readable = queue.next_offset
     write_back(queue)
     return queue
 
@@ -59,7 +59,7 @@ def test_an_entry_is_in_memory_until_it_is_written(tmp_path: Path) -> None:
     queue.add(0, 100, 7)
     assert (queue.next_offset, queue.readable, queue.written) == (1, 0, 0)
     assert queue.take_writes() == [], "it is not readable: a crash may still take its record back"
-    queue.readable = 1
+    queue.own_readable = 1
     assert [data for *_place, data in queue.take_writes()] == [ENTRY.pack(0, 100, 7)]
     assert not (tmp_path / "q").exists()
 
@@ -68,7 +68,7 @@ def test_writes_are_split_where_a_file_ends(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     for number in range(25):
         queue.add(number, 100, number)
-    queue.readable = 25
+    queue.own_readable = 25
     places = [(path, size, position, len(data)) for path, size, position, data in queue.take_writes()]
     assert places == [
         (str(tmp_path / segment_name(0)), FILE_SIZE, 0, FILE_SIZE),
@@ -84,7 +84,7 @@ def test_a_file_size_that_is_no_multiple_of_an_entry_is_rounded_down(tmp_path: P
 def test_the_tail_lets_go_of_old_entries_and_they_are_read_from_their_files(tmp_path: Path) -> None:
     queue = filled(tmp_path, 6000)
     assert queue.tail_base > 0
-    assert len(queue.tail) < 6000 * ENTRY_SIZE
+    assert len(queue.own_tail) < 6000 * ENTRY_SIZE
     assert numbers(queue) == list(range(6000))
 
 
@@ -92,7 +92,7 @@ def test_entries_that_have_no_file_yet_stay_in_memory_however_many_they_are(tmp_
     queue = new_queue(tmp_path)
     for number in range(6000):
         queue.add(number, 100, number)
-    queue.readable = 6000
+    queue.own_readable = 6000
     queue.note_written(100)
     assert queue.read(100)[2] == 100
     assert sum(len(data) for *_place, data in queue.take_writes()) == 5900 * ENTRY_SIZE
@@ -122,7 +122,7 @@ def test_a_frozen_queue_does_not_see_what_becomes_readable_later(tmp_path: Path)
     queue = filled(tmp_path, 5)
     queue.add(500, 100, 5)
     frozen = queue.frozen()
-    queue.readable = 6
+    queue.own_readable = 6
     assert frozen.readable == 5
     assert [frozen.read(n)[2] for n in range(5)] == list(range(5))
 
@@ -150,7 +150,7 @@ def test_a_restart_looks_at_little_of_a_large_file(
     if start:
         queue.start_at(start)
     queue.add_run(b"".join(ENTRY.pack(100 * number, 100, 0) for number in range(start, start + count)))
-    queue.readable = queue.next_offset
+    queue.own_readable = queue.next_offset
     write_back(queue)
     read_at, places = PagedFile.read_at, list[int]()
 
@@ -266,7 +266,7 @@ def test_a_restart_at_a_later_number_forgets_the_entries_before(tmp_path: Path) 
     queue = reopened(tmp_path)
     queue.restart_at(42)
     queue.add(4200, 100, 42)
-    queue.readable = queue.next_offset
+    queue.own_readable = queue.next_offset
     queue.clear_files(0)
     write_back(queue)
     again = reopened(tmp_path)
@@ -319,7 +319,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def publish(self, part: float) -> None:
         self.readable += round((self.end - self.readable) * part)
-        self.queue.readable = self.readable
+        self.queue.own_readable = self.readable
 
     @rule()
     def write_back(self) -> None:

@@ -86,7 +86,7 @@ def test_the_helper_gives_way_to_everybody_unless_somebody_waits(
         "janitor.main(); print(len(given), os.sched_getscheduler(0), file=sys.stderr)"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, index._order()],
+        [sys.executable, "-c", code, index._order(), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

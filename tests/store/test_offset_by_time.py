@@ -86,10 +86,10 @@ def test_the_time_of_a_record_that_cannot_be_read_is_none(world: World) -> None:
         assert store_time(queue.frozen(), store.log, 0) == BASE
         queue.add(10**12, 100, 0)
         queue.add(SEGMENT_SIZE - 1, 100, 0)
-        queue.readable = 3
+        queue.own_readable = 3
         assert store_time(queue.frozen(), store.log, 1) == -1
         assert store_time(queue.frozen(), store.log, 2) == -1
-        queue.readable = queue.next_offset = 1
+        queue.own_readable = queue.own_next = 1
 
 
 @settings(max_examples=20)

@@ -201,7 +201,7 @@ def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
     for (topic, queue_id), queue in queues.items():
         for number in range(have):
             queue.add(10_000 + number, 100, 7)
-        queue.min_offset, queue.readable = gone, have
+        queue.min_offset, queue.own_readable = gone, have
         one = see(record(topic=topic.encode(), queue_id=queue_id))
         assert isinstance(one, Sighted)
         note_plain(one, queue, plain)

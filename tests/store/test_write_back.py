@@ -102,7 +102,7 @@ def test_many_queues_keep_few_entries_each_in_memory(world: World, monkeypatch: 
             opened.tick()
             settle(opened)
             world.clock.ms += 11_000
-        assert all(len(queue.tail) <= 20 * 5 * 16 + 20 * 40 for queue in queues(opened))
+        assert all(len(queue.own_tail) <= 20 * 5 * 16 + 20 * 40 for queue in queues(opened))
         expected = [b"%d.%d" % (round_, n) for round_ in range(8) for n in range(40)]
         assert all(bodies(opened, "T", queue_id) == expected for queue_id in range(4))
 

@@ -1,0 +1,78 @@
+"""Processes that help a broker with its store: how they are started, and that they never outlive it.
+
+The kernel kills such a process when the thread that started it ends, or with the broker as a whole. Each holds a lock
+while it lives, so that who comes next can wait for the moment between the death of one and that of the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import ropewalk
+from store.disk import Disk, StoreLocked
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start_helper(module: str, order: str) -> subprocess.Popen[bytes]:
+    """Run a module, its input and output connected; `be_a_helper` tells it the order. Raises OSError."""
+    rooms = Path(__file__).resolve().parent.parent
+    here = Path(ropewalk.__file__).resolve().parent.parent
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, order, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `be_modest`
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
+    )
+
+
+def be_a_helper() -> str:
+    """In the process: end with the broker, and not before; what it was ordered."""
+    # The broker alone decides when this ends; a terminal and a service manager signal the whole group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Whoever opens the store next, RocketMQ perhaps, must not meet a writer that outlived its broker.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    order, broker = sys.argv[1:]
+    if os.getppid() != int(broker):
+        sys.exit(0)  # it died before this could be asked for
+    return order
+
+
+def lock_of_helper(disk: Disk, path: Path) -> int:
+    """Wait for a helper of a broker that is gone, which ends by itself; hold its lock. Raises `StoreLocked`."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return disk.lock(path)
+        except StoreLocked:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
+def be_modest(wanted: bool, already: bool) -> bool:
+    """Give way to everybody, or stop doing so; whether it does now, for a kernel may refuse either.
+
+    Linux lets only the privileged leave the idle class again.
+
+    Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
+    session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even
+    an idle-class process run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
+    none, a lone producer under SYNC_MASTER had a quarter of its rate. So the index builder yields before each record.
+    """
+    if wanted != already:
+        policy = os.SCHED_IDLE if wanted else os.SCHED_OTHER
+        try:
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+        except OSError:
+            return already
+    return wanted

@@ -1,0 +1,227 @@
+"""Entries that wait in the pool for their queue: nobody can tell them from those that the queue has already."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Sequence
+
+import pytest
+
+import store.write_back
+from ropewalk.format.record_pattern import RecordPattern
+from store.consume_queue import ConsumeQueue
+from store.disk import Disk
+from store.message_store import NO_LIMIT, MessageStore
+from tests.store.worlds import HOST, World, abandon, bodies, put, queues, records, settle, write_back
+
+TOPICS = "ABCDEFGH"
+_KEY = b"%04d"
+
+
+def put_wide(
+    store: MessageStore, targets: Sequence[tuple[str, int]], marks: Sequence[bytes]
+) -> list[int] | None:
+    """One turn that appends a message of four bytes to each of these queues, by their slots; their queue offsets."""
+    if not store.log.segments:
+        put(store, [b"the first segment"], "Z")
+    store.begin_turn()
+    names = [topic.encode() for topic, _ in targets]
+    slots = [store.pool.enter(store.queue(*target)) for target in targets]
+    pattern = RecordPattern(b"?", 5, 0, HOST, store.config.store_host, 0, b"UNIQ_KEY\x01", 4, b"\x02")
+    common = pattern.middle[2:]
+    pieces = ([b"\1"] * len(names), names, [common] * len(names))
+    stored = store.put_wide(
+        slots,
+        [queue_id for _, queue_id in targets],
+        marks,
+        [77] * len(names),
+        marks,
+        pattern.in_pieces(1, 1, len(common)),
+        0,
+        *pieces,
+    )
+    store.publish()
+    return None if stored is None else list(stored[1])
+
+
+class Model:
+    """What each queue was given, and by turns in which way."""
+
+    def __init__(self, opened: MessageStore, chance: random.Random) -> None:
+        self.opened = opened
+        self.chance = chance
+        self.given: dict[tuple[str, int], list[bytes]] = {}
+        self.count = self.wide = 0
+
+    def send(self) -> None:
+        some = [(topic, queue_id) for topic in TOPICS[: self.chance.randint(1, 8)] for queue_id in range(2)]
+        targets = self.chance.choices(some, k=self.chance.randint(1, 12))
+        marks = [_KEY % (self.count + n) for n in range(len(targets))]
+        self.count += len(targets)
+        if self.chance.random() < 0.75:
+            numbers = put_wide(self.opened, targets, marks)
+            self.wide += numbers is not None
+            if numbers is None:
+                return  # a segment is full, or a queue out of the pool: others would take another way
+        else:
+            numbers = [
+                put(self.opened, [mark], *target)[0][1] for target, mark in zip(targets, marks, strict=True)
+            ]
+        for target, mark, number in zip(targets, marks, numbers, strict=True):
+            queue = self.given.setdefault(target, [])
+            assert number == len(queue)
+            queue.append(mark)
+
+    def look_at(self, target: tuple[str, int]) -> None:
+        given = self.given.get(target, [])
+        assert bodies(self.opened, *target) == given
+        queue = self.opened.queue(*target)
+        assert (queue.readable, queue.next_offset) == (len(given), len(given))
+        if given:
+            last = records(self.opened, *target)[-1]
+            assert queue.max_physical == last.offset + last.size
+
+    def look_at_all(self) -> None:
+        for target in list(self.given):
+            self.look_at(target)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_it_was_given(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int, sync: bool
+) -> None:
+    """Through passes of the write-back at any moment, deleted topics, and a kill."""
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
+    chance = random.Random(seed)
+    world.sync_flush, world.segment_size = sync, 1 << 16
+    opened = world.store()
+    opened.open()
+    model = Model(opened, chance)
+    waiting: dict[ConsumeQueue, int] = {}
+    for step in range(150):
+        model.send()
+        if sync:
+            settle(opened)
+        assert {queue for queue, at in waiting.items() if queue.next_offset > at} <= set(opened.woken)
+        waiting.clear()
+        for queue in opened.woken:
+            queue.held = None
+        opened.woken.clear()
+        match chance.randrange(8):
+            case 0:
+                model.look_at((chance.choice(TOPICS), chance.randrange(2)))
+            case 1:
+                opened._write_back.write_queues(opened.readable_offset)
+            case 2:
+                opened.run_completions()
+            case 3:
+                queue = opened.queue(chance.choice(TOPICS), chance.randrange(2))
+                queue.held = object()
+                waiting[queue] = queue.next_offset
+            case 4 if step % 10 == 0:
+                topic = chance.choice(TOPICS)
+                opened.delete_topic(topic, lambda _done: None)
+                model.given = {target: given for target, given in model.given.items() if target[0] != topic}
+    assert model.wide > 80
+    if seed % 2:
+        write_back(opened)
+        assert all(queue.written == queue.next_offset for queue in queues(opened))
+    model.look_at_all()
+    settle(opened)  # the helper may be removing a directory, and a copy would stumble over that
+    killed = world.killed()
+    abandon(opened)
+    with killed.opened() as again:
+        for target, given in model.given.items():
+            assert bodies(again, *target) == given
+
+
+def test_what_waits_in_the_pool_is_let_go_of_when_it_was_written(world: World) -> None:
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        targets = [(topic, 0) for topic in TOPICS]
+        for _ in range(5):
+            assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) is not None
+        pool = opened.pool
+        assert (len(pool._entries), len(pool._earlier), pool.end) == (40 * 20, 40, 40)
+        write_back(opened)
+        assert (len(pool._entries), len(pool._earlier), pool.end) == (0, 0, 40)
+        assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) == [5] * 8
+        assert all(len(bodies(opened, *target)) == 6 for target in targets)
+
+
+def test_a_pass_that_finds_no_room_leaves_everything_where_consumers_find_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        targets = [(topic, 0) for topic in TOPICS]
+        assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) is not None
+
+        def no_room(*_args: object) -> bool:
+            raise OSError(errno.ENOSPC, "no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "write_paged", no_room)
+            write_back(opened)
+        assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) == [1] * 8
+        assert all(len(bodies(opened, *target)) == 2 for target in targets)
+        write_back(opened)
+        assert all(opened.queue(*target).written == 2 for target in targets)
+
+
+def test_a_slave_and_the_master_it_becomes_go_on_where_the_pool_ended(world: World) -> None:
+    world.segment_size = 1 << 16
+    with (
+        world.opened() as opened,
+        World(world.root.with_name("other"), segment_size=1 << 16).opened() as other,
+    ):
+        targets = [(topic, 0) for topic in TOPICS]
+        marks = [b"%04d" % n for n in range(8)]
+        for each in (opened, other):
+            assert put_wide(each, targets, marks) == [0] * 8
+        assert put_wide(other, targets, marks) == [1] * 8
+        log, end = other.log.segments[0], opened.log.end_offset
+        follower = opened.follow()
+        assert follower.take(end, bytes(log.map[end : other.log.end_offset])) == other.log.end_offset - end
+        opened.publish()
+        assert all(len(bodies(opened, *target)) == 2 for target in targets)
+        opened.lead()
+        assert put_wide(opened, targets, marks) == [2] * 8
+        assert all(bodies(opened, *target) == [mark] * 3 for target, mark in zip(targets, marks, strict=True))
+
+
+def test_what_is_behind_a_limit_stays_hidden_though_it_went_to_queues_in_the_pool(world: World) -> None:
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        targets = [(topic, 0) for topic in TOPICS]
+        marks = [b"%04d" % n for n in range(8)]
+
+        def shown() -> list[int]:
+            return [opened.queue(*target).readable for target in targets]
+
+        assert put_wide(opened, targets, marks) is not None
+        opened.limit_readable(opened.log.end_offset)
+        assert put_wide(opened, targets, marks) == [1] * 8
+        assert shown() == [1] * 8
+        opened.limit_readable(NO_LIMIT)
+        assert put_wide(opened, targets, marks) == [2] * 8
+        assert shown() == [3] * 8
+
+
+def test_a_deleted_queue_is_in_no_pool_and_its_topic_can_come_back(world: World) -> None:
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        targets = [(topic, 0) for topic in TOPICS]
+        marks = [b"%04d" % n for n in range(8)]
+        assert put_wide(opened, targets, marks) == [0] * 8
+        old = opened.queue("A", 0)
+        old.held = object()
+        slot = old.slot
+        opened.delete_topic("A", lambda _done: None)
+        assert opened.pool.queues[slot] is None and not opened.pool.held
+        assert (old.pool, old.next_offset) == (None, 0)
+        assert put_wide(opened, targets, marks) == [0] + [1] * 7
+        assert bodies(opened, "A", 0) == [b"0000"]
+        assert opened.pool.topics[slot] == opened.pool.topics[opened.queue("A", 0).slot] == "A"

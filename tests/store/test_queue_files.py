@@ -1,0 +1,219 @@
+"""Queue files written by a process: as the thread would, and with no harm done when it is killed, slow or orphaned."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import store.queue_files
+import store.write_back
+from store.disk import Disk, StoreLocked
+from store.queue_files import ProcessQueueFiles, QueueFiles, Write, await_writer, queue_files
+from tests.store.worlds import World, bodies, put, settle, write_back
+
+SIZE = 200
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[ProcessQueueFiles]:
+    files = ProcessQueueFiles(Disk(), tmp_path / "queues.lock")
+    yield files
+    files.stop()
+
+
+def writes(root: Path, *numbers: int, at: int = 0, text: bytes = b"entry") -> list[Write]:
+    return [(str(root / "T" / str(n) / "00"), SIZE, at, text) for n in numbers]
+
+
+def pid_of(files: ProcessQueueFiles) -> int:
+    assert files._process is not None
+    return files._process.pid
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return not Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].startswith(" Z")
+    except OSError:
+        return False
+
+
+def test_the_process_writes_and_tells_what_the_thread_would(tmp_path: Path, files: ProcessQueueFiles) -> None:
+    noted: dict[bool, list[tuple[str, bool]]] = {True: [], False: []}
+    for many, root in ((True, tmp_path / "process"), (False, tmp_path / "thread")):
+
+        def note(path: str, new: bool, many: bool = many, root: Path = root) -> None:
+            noted[many].append((os.path.relpath(path, root), new))
+
+        files.write(writes(root, *range(50)), note, many=many)
+        files.write(writes(root, *range(40, 60), at=5, text=b"more"), note, many=many)
+    assert noted[True] == noted[False]
+    assert [new for _, new in noted[True]] == [True] * 50 + [False] * 10 + [True] * 10
+    for n in range(60):
+        one, other = ((tmp_path / name / "T" / str(n) / "00").read_bytes() for name in ("process", "thread"))
+        assert one == other and len(one) == SIZE
+    assert is_there(pid_of(files))
+
+
+def test_an_error_in_the_process_is_raised_here_with_the_file_and_what_was_written_before_is_told(
+    tmp_path: Path, files: ProcessQueueFiles
+) -> None:
+    noted: list[tuple[str, bool]] = []
+    (tmp_path / "T").mkdir()
+    (tmp_path / "T" / "2").write_bytes(b"in the way")
+    with pytest.raises(OSError) as raised:
+        files.write(writes(tmp_path, 0, 1, 2, 3), lambda *each: noted.append(each), many=True)
+    assert raised.value.errno == errno.ENOTDIR
+    assert raised.value.filename == str(tmp_path / "T" / "2" / "00")
+    assert [Path(path).parent.name for path, _ in noted] == ["0", "1", "2"]
+    assert not (tmp_path / "T" / "3").exists()
+    (tmp_path / "T" / "2").unlink()
+    files.write(writes(tmp_path, 2, 3), lambda *each: noted.append(each), many=True)
+    assert (tmp_path / "T" / "3" / "00").read_bytes()[:5] == b"entry"
+
+
+def test_a_killed_process_costs_nothing_and_is_started_again_later(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+    first = pid_of(files)
+    os.kill(first, signal.SIGKILL)
+    noted: list[tuple[str, bool]] = []
+    files.write(writes(tmp_path, 1), lambda *each: noted.append(each), many=True)
+    assert noted == [(str(tmp_path / "T" / "1" / "00"), True)]
+    assert files._process is None, "it was written here, and so is the next one"
+    files.write(writes(tmp_path, 2), lambda *_: None, many=True)
+    assert files._process is None
+    monkeypatch.setattr(files, "_not_before", 0.0)
+    files.write(writes(tmp_path, 3), lambda *_: None, many=True)
+    assert pid_of(files) != first
+    assert all((tmp_path / "T" / str(n) / "00").read_bytes()[:5] == b"entry" for n in range(4))
+
+
+def test_what_cannot_be_started_is_not_missed(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+    assert (tmp_path / "T" / "0" / "00").read_bytes()[:5] == b"entry"
+
+
+def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_the_work(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+    pid = pid_of(files)
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    monkeypatch.setattr(store.queue_files, "_SLOW_S", 0.0)
+    files.write(writes(tmp_path, 1), lambda *_: None, many=True)
+    os.kill(pid, signal.SIGSTOP)
+    files.write(writes(tmp_path, 2), lambda *_: None, many=True)
+    assert (tmp_path / "T" / "2" / "00").read_bytes()[:5] == b"entry"
+    os.kill(pid, signal.SIGCONT)
+    monkeypatch.setattr(files, "_slow_until", 0.0)
+    files.write(writes(tmp_path, 3), lambda *_: None, many=True)
+    assert pid_of(files) == pid
+
+
+def test_a_path_that_is_no_text_is_written_by_the_thread(tmp_path: Path, files: ProcessQueueFiles) -> None:
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    files.write(writes(root, 0), lambda *_: None, many=True)
+    assert (root / "T" / "0" / "00").read_bytes()[:5] == b"entry"
+
+
+def test_a_process_whose_broker_died_before_it_had_come_up_does_nothing(tmp_path: Path) -> None:
+    order = store.queue_files._encode(writes(tmp_path, 0))
+    message = store.queue_files._SIZE.pack(len(order)) + order
+    checkout = Path(store.queue_files.__file__).resolve().parent.parent
+    for broker, does in ((os.getpid() + 1, False), (os.getpid(), True)):
+        done = subprocess.run(
+            [sys.executable, "-m", "store.queue_files", str(tmp_path / "lock"), str(broker)],
+            input=message, stdout=subprocess.PIPE, cwd=checkout, check=True,
+        )  # fmt: skip
+        assert bool(done.stdout) == does
+        assert (tmp_path / "T").exists() == does
+
+
+def test_who_opens_the_store_next_waits_until_the_process_is_gone(
+    tmp_path: Path, files: ProcessQueueFiles
+) -> None:
+    await_writer(Disk(), tmp_path / "queues.lock")  # nobody ever wrote
+    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+    killed = threading.Timer(0.3, os.kill, (pid_of(files), signal.SIGKILL))
+    began = time.monotonic()
+    killed.start()
+    await_writer(Disk(), tmp_path / "queues.lock")
+    assert time.monotonic() - began > 0.25
+    killed.join()
+
+
+def test_the_process_dies_with_its_broker(tmp_path: Path) -> None:
+    text = """
+import sys, time
+from pathlib import Path
+from store.disk import Disk
+from store.queue_files import ProcessQueueFiles
+root = Path(sys.argv[1])
+files = ProcessQueueFiles(Disk(), root / "lock")
+files.write([(str(root / "q" / "00"), 200, 0, b"entry")], lambda *_: None, many=True)
+print(files._process.pid, flush=True)
+time.sleep(600)
+"""
+    checkout = Path(store.queue_files.__file__).resolve().parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", text, str(tmp_path)], stdout=subprocess.PIPE, cwd=checkout, text=True
+    ) as broker:
+        assert broker.stdout is not None
+        pid = int(broker.stdout.readline())
+        assert is_there(pid)
+        broker.kill()
+        until = time.monotonic() + 10
+        while is_there(pid):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    try:
+        await_writer(Disk(), tmp_path / "lock")
+    except StoreLocked:
+        pytest.fail("its lock outlived it")
+
+
+def test_a_store_has_long_passes_written_by_the_process_and_short_ones_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.write_back, "_MANY", 5)
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 4)
+    with world.opened() as opened:
+        files = opened._write_back._files
+        assert isinstance(files, ProcessQueueFiles)
+        put(opened, [b"x"])
+        write_back(opened)
+        assert files._process is None
+        for n in range(20):
+            put(opened, [b"x"], queue_id=n)
+        world.clock.ms += 5000
+        opened.tick()
+        settle(opened)
+        while opened._write_back.writing:
+            settle(opened)
+        pid = pid_of(files)
+        for n in range(20):
+            put(opened, [b"y"], queue_id=n)
+    assert not is_there(pid), "a store that is closed has no writer"
+    with world.opened() as again:
+        assert bodies(again, queue_id=7) == [b"x", b"y"]
+        assert bodies(again, queue_id=0) == [b"x", b"x", b"y"]
+
+
+def test_a_disk_that_is_not_the_real_one_is_written_by_nobody_else(tmp_path: Path) -> None:
+    class Other(Disk):
+        pass
+
+    assert type(queue_files(Other(), tmp_path / "lock")) is QueueFiles
