@@ -102,7 +102,8 @@ class Appender:
         sizes = self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
-        self._settle([message[0] for message in batch])
+        if self._pool.queues:
+            self._settle([message[0] for message in batch])
         try:
             segment = segments[-1] if segments else self._reserve(fixed)
         except DiskFull:
@@ -173,7 +174,8 @@ class Appender:
         segments, now, sizes = self._log.segments, self.now, self.sizes
         sizes.clear()
         results: list[tuple[int, int]] = []
-        self._settle([message[0] for message in batch])
+        if self._pool.queues:
+            self._settle([message[0] for message in batch])
         records: list[bytes | memoryview] = []
         kind: RecordPattern | None = None
         body_size, room, in_pieces = -1, -1, False

@@ -143,13 +143,14 @@ class EntryPool:
         if at < 0:
             return
         earlier, entries, gone = self._earlier, self._entries, self._gone
-        starts: list[int] = []
+        pieces: list[bytearray] = []
         while at >= 0:
             at -= gone
-            starts.append(at * ENTRY_SIZE)
+            start = at * ENTRY_SIZE
+            pieces.append(entries[start : start + ENTRY_SIZE])
             at = earlier[at]
-        starts.reverse()
-        queue.own_tail += b"".join([entries[start : start + ENTRY_SIZE] for start in starts])
+        pieces.reverse()
+        queue.own_tail += b"".join(pieces)
         queue.own_next = queue.own_readable = self._numbers[slot]
         self._newest[slot] = -1
 
