@@ -18,6 +18,7 @@ import errno
 import os
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -142,6 +143,7 @@ def _send(stream: IO[bytes], message: bytes) -> None:
     view = memoryview(_SIZE.pack(len(message)) + message)
     while view:
         view = view[stream.write(view) :]
+    stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
@@ -170,12 +172,12 @@ def main() -> None:
     lock_of_helper(disk, lock)
     be_modest(True, False)
     files = QueueFiles(disk)
-    with open(0, "rb", buffering=0) as orders, open(1, "wb", buffering=0) as answers:
-        while (message := _receive(orders)) is not None:
-            try:
-                _send(answers, _encode(_carry_out(files, _decode_writes(message))))
-            except BrokenPipeError:
-                return  # the broker is gone
+    orders, answers = sys.stdin.buffer, sys.stdout.buffer
+    while (message := _receive(orders)) is not None:
+        try:
+            _send(answers, _encode(_carry_out(files, _decode_writes(message))))
+        except BrokenPipeError:
+            return  # the broker is gone
 
 
 def _carry_out(files: QueueFiles, writes: list[Write]) -> tuple[list[bool], int]:
