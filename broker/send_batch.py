@@ -108,7 +108,7 @@ class AlikeBatches:
             pattern = self._patterns[kind] = RecordPattern(*kind[:-1], b"", width, b"")
         first = queue.next_offset
         born = repeat(born_timestamp)
-        stored = store.put_columns([queue] * count, bodies, born, properties, pattern, tag_code)
+        stored = store.put_columns([queue] * count, (bodies, born, properties, pattern, tag_code))
         if stored is None:
             return None
         offsets = stored[0]

@@ -76,7 +76,8 @@ def take_columns(
     clock = sends.statistics.clock
     began = clock()
     born_times = born_times_of(columns[at_born])
-    stored = sends.store.put_columns(queues, columns[9], born_times, keys, shape.pattern, shape.tag_code)
+    run = columns[9], born_times, keys, shape.pattern, shape.tag_code
+    stored = sends.store.put_columns(queues, run)
     if stored is None:
         return 0
     took_s = clock() - began

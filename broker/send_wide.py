@@ -170,16 +170,8 @@ def take_wide(
     clock = sends.statistics.clock
     began = clock()
     middles = repeat(wide.topic_size), names, repeat(wide.common)
-    stored = sends.store.put_wide(
-        slots,
-        _numbers(queue_ids),
-        bodies,
-        born_times_of(born_texts),
-        keys,
-        cut.pattern,
-        cut.tag_code,
-        *middles,
-    )
+    run = bodies, born_times_of(born_texts), keys, cut.pattern, cut.tag_code
+    stored = sends.store.put_wide(slots, _numbers(queue_ids), run, *middles)
     if stored is None:
         wide.find(sends, queue_ids, names)  # one of the queues may be out: for the next run
         return 0

@@ -41,6 +41,10 @@ Alike: TypeAlias = tuple[ConsumeQueue, bytes | memoryview, int, bytes, RecordPat
 """One message of a kind: queue, body (`bytes`, or a view if it has `SPLIT_MIN` bytes or more), born time in ms, the
 property value that is its own, its kind, its tag code."""
 
+Columns: TypeAlias = tuple[Sequence[bytes], Iterable[int], Iterable[bytes], RecordPattern, int]
+"""A run of messages of one kind, by columns: bodies, all of one size; born times in ms; the property values that are
+their own; and of all of them the kind and the tag code."""
+
 
 class Appender:
     """The one writer of a log that grows by messages; the store hands its methods out as its own."""
@@ -285,45 +289,31 @@ class Appender:
                 self._pool.note_grown(queue)
 
     def put_columns(
-        self,
-        queues: Sequence[ConsumeQueue],
-        bodies: Sequence[bytes],
-        born_timestamps: Iterable[int],
-        keys: Sequence[bytes],
-        pattern: RecordPattern,
-        tag_code: int,
+        self, queues: Sequence[ConsumeQueue], columns: Columns
     ) -> tuple[Sequence[int], Sequence[int]] | None:
         """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
 
         Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
         """
-        laid_out = self._lay_out(len(bodies), len(bodies[0]), pattern, tag_code)
+        laid_out = self._lay_out(columns)
         if laid_out is None:
             return None
         offsets, entries = laid_out
         self._settle(queues)
         numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
-        ids = map(_queue_id, queues)
-        self._write(bodies, born_timestamps, keys, pattern, ids, numbers, offsets, repeat(pattern.middle))
+        middle = columns[3].middle
+        self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle))
         return offsets, numbers
 
     def put_wide(
-        self,
-        slots: Sequence[int],
-        queue_ids: Iterable[int],
-        bodies: Sequence[bytes],
-        born_timestamps: Iterable[int],
-        keys: Sequence[bytes],
-        pattern: RecordPattern,
-        tag_code: int,
-        *middles: Iterable[bytes],
+        self, slots: Sequence[int], queue_ids: Iterable[int], columns: Columns, *middles: Iterable[bytes]
     ) -> tuple[Sequence[int], Sequence[int]] | None:
         """`put_columns` for messages nearly each of which goes to another queue, by its slot in the pool. HOT.
 
         `middles` are the pieces of the middles that they have in place of the pattern's: topics can differ so. None
         also if one of the queues is out of the pool.
         """
-        laid_out = self._lay_out(len(bodies), len(bodies[0]), pattern, tag_code)
+        laid_out = self._lay_out(columns)
         if laid_out is None:
             return None
         offsets, entries = laid_out
@@ -345,33 +335,29 @@ class Appender:
                     self._dirty.append(queue)
             if pool.held and not pool.held.isdisjoint(slots):
                 self.woken += filter(None, map(pool.queues.__getitem__, pool.held.intersection(slots)))
-        self._write(bodies, born_timestamps, keys, pattern, queue_ids, numbers, offsets, *middles)
+        self._write(columns, queue_ids, numbers, offsets, *middles)
         return offsets, numbers
 
-    def _lay_out(
-        self, count: int, body_size: int, pattern: RecordPattern, tag_code: int
-    ) -> tuple[range, Iterable[bytes]] | None:
-        """Where so many records begin, with their entries; None if they do not fit into the last segment. HOT."""
-        size = pattern.form(body_size).size
-        segments = self._log.segments
-        if not segments or not segments[-1].has_room_for(size * count):
+    def _lay_out(self, columns: Columns) -> tuple[range, Iterable[bytes]] | None:
+        """Where the records of a run begin, and their entries; None if they do not fit into the last segment. HOT."""
+        bodies, _born, _keys, pattern, tag_code = columns
+        size, segments = pattern.form(len(bodies[0])).size, self._log.segments
+        if not segments or not segments[-1].has_room_for(size * len(bodies)):
             return None
         begin = segments[-1].base_offset + segments[-1].write_position
-        offsets = range(begin, begin + size * count, size)
+        offsets = range(begin, begin + size * len(bodies), size)
         return offsets, map(_pack_entry, offsets, repeat(size), repeat(tag_code))
 
     def _write(
         self,
-        bodies: Sequence[bytes],
-        born_timestamps: Iterable[int],
-        keys: Iterable[bytes],
-        pattern: RecordPattern,
+        columns: Columns,
         queue_ids: Iterable[int],
         numbers: Iterable[int],
         offsets: Iterable[int],
         *middles: Iterable[bytes],
     ) -> None:
-        """Write the records of a run, by its columns, where they were laid out. HOT."""
+        """Write the records of a run where they were laid out. HOT."""
+        bodies, born_timestamps, keys, pattern, _tag_code = columns
         _size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
         self._log.segments[-1].write(
             list(

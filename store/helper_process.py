@@ -6,6 +6,7 @@ while it lives, so that who comes next can wait for the moment between the death
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -20,15 +21,18 @@ from store.disk import Disk, StoreLocked
 _PR_SET_PDEATHSIG = 1
 
 
-def start_helper(module: str, order: str) -> subprocess.Popen[bytes]:
-    """Run a module, its input and output connected; `be_a_helper` tells it the order. Raises OSError."""
+def start_helper(module: str, order: str, bufsize: int = 0) -> subprocess.Popen[bytes]:
+    """Run a module, its input and output connected, and buffered as `Popen` has it; `be_a_helper` tells it the order.
+
+    Raises OSError.
+    """
     rooms = Path(__file__).resolve().parent.parent
     here = Path(ropewalk.__file__).resolve().parent.parent
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, order, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        bufsize=0,
+        bufsize=bufsize,
         process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `be_modest`
         env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
     )
@@ -59,20 +63,13 @@ def lock_of_helper(disk: Disk, path: Path) -> int:
             time.sleep(0.02)
 
 
-def be_modest(wanted: bool, already: bool) -> bool:
-    """Give way to everybody, or stop doing so; whether it does now, for a kernel may refuse either.
-
-    Linux lets only the privileged leave the idle class again.
+def be_modest() -> None:
+    """Have this thread give way to everybody, for good: Linux lets only the privileged leave the idle class again.
 
     Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
     session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even
-    an idle-class process run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
+    an idle-class thread run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
     none, a lone producer under SYNC_MASTER had a quarter of its rate. So the index builder yields before each record.
     """
-    if wanted != already:
-        policy = os.SCHED_IDLE if wanted else os.SCHED_OTHER
-        try:
-            os.sched_setscheduler(0, policy, os.sched_param(0))
-        except OSError:
-            return already
-    return wanted
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

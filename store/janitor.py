@@ -34,6 +34,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -336,7 +337,7 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
     builder.open(log_end, trusted_ms)
     through = min_offset = dropped_before = 0
     kind, received, reported, no_room = b"F", b"", (-1, -1), False
-    done, modest = True, False
+    done, idle = True, ThreadPoolExecutor(1, initializer=be_modest)
     while True:
         os.set_blocking(0, done)
         try:
@@ -350,13 +351,14 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
         while len(received) >= _MESSAGE.size:
             kind, through, min_offset = _MESSAGE.unpack_from(received)
             received = received[_MESSAGE.size :]
-        modest = be_modest(kind == b"F", modest)
-        builder.give_way = os.sched_yield if modest else stay
+        hurried = kind != b"F"
+        builder.give_way = stay if hurried else os.sched_yield
         try:
             if min_offset > dropped_before:
                 builder.drop_before(min_offset)
                 dropped_before = min_offset
-            done = builder.advance(through, min_offset)
+            advance = partial(builder.advance, through, min_offset)
+            done = advance() if hurried else idle.submit(advance).result()
             if done and kind == b"S":
                 builder.close()
             no_room = False

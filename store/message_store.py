@@ -163,8 +163,8 @@ class MessageStore:
         self.put_alike = self._appender.put_alike
         self.put_columns = self._appender.put_columns
         self.put_wide = self._appender.put_wide
-        self.woken = self._appender.woken
         self.sizes = self._appender.sizes
+        self.woken = self._appender.woken
         """Queues with somebody in `held` that became longer; whoever answers them clears this."""
         self._opening = Opening(
             config.root,

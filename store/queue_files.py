@@ -5,8 +5,7 @@ from the loop again: beside a pass over forty thousand queues, which took seven 
 rate. So a long pass is written by a process (`ProcessQueueFiles`), started when there is the first. It writes what it
 is told and knows nothing else. One that is gone is no loss: what it had not confirmed is written again, here.
 
-It runs when nobody else wants the processor: next to a broker and a client that fill two, it took a fifth from the
-broker. Where that is too seldom the thread does the work for a while.
+It runs when nobody else wants the processor. Where that is too seldom the thread does the work for a while.
 
     to the process    u32 size | MessagePack: [[path, file size, position, bytes], ...]
     from it           u32 size | MessagePack: [[whether the file was made, ...], errno or 0]
@@ -14,11 +13,13 @@ broker. Where that is too seldom the thread does the work for a while.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,16 +37,17 @@ Note: TypeAlias = Callable[[str, bool], None]
 
 _SIZE = struct.Struct(">I")
 _RESTART_S = 5.0
-_SLOW_S = 0.1
-"""For the hundred files or so of one order."""
-_PAUSE_S = 10.0
+_SLOW_S, _PAUSE_S = 0.1, 10.0
+"""An order of a hundred files or so that took longer than this is the last for a while."""
+_ANSWER_S = 10.0
+"""Who has not answered by then is killed."""
 _encode = msgspec.msgpack.encode
 _decode_writes = msgspec.msgpack.Decoder(list[Write]).decode
 _decode_outcome = msgspec.msgpack.Decoder(tuple[list[bool], int]).decode
 
 
 class QueueFiles:
-    """Writes them on the thread that asks; all calls but the first are one thread's."""
+    """Writes them on the thread that asks, which is always the same one."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -61,7 +63,7 @@ class QueueFiles:
                 note(path, new)
 
     def stop(self) -> None:
-        """From now on nothing but this thread is at work. Blocks."""
+        """Have nobody else at work. Blocks."""
 
 
 class ProcessQueueFiles(QueueFiles):
@@ -95,37 +97,42 @@ class ProcessQueueFiles(QueueFiles):
             order = _encode(writes)
         except UnicodeError:
             return None  # a path that is no text
-        if self._process is None:
-            if time.monotonic() < self._not_before:
-                return None
-            self._not_before = time.monotonic() + _RESTART_S
-            try:
-                self._process = start_helper("store.queue_files", str(self._lock.absolute()))
-            except OSError:
-                return None
-        process, began = self._process, time.monotonic()
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            _send(process.stdin, order)
-            answer = _receive(process.stdout)
-        except OSError:
-            answer = None
-        if time.monotonic() - began > _SLOW_S:
+        fresh = self._process is None
+        process = self._process = self._process or self._start()
+        if process is None:
+            return None
+        began = time.monotonic()
+        answer = _exchange(process, order)
+        if not fresh and time.monotonic() - began > _SLOW_S:
             self._slow_until = time.monotonic() + _PAUSE_S
         if answer is None:
             process.kill()
-            self._reap()
+            self.stop()
             return None
         return _decode_outcome(answer)
 
-    def stop(self) -> None:
-        self._reap()
-        self._not_before = float("inf")
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        if time.monotonic() < self._not_before:
+            return None
+        self._not_before = time.monotonic() + _RESTART_S
+        try:
+            return start_helper("store.queue_files", str(self._lock.absolute()), bufsize=-1)
+        except OSError:
+            return None
 
-    def _reap(self) -> None:
+    def stop(self) -> None:
         process, self._process = self._process, None
-        if process is not None:
-            process.__exit__(None, None, None)  # its input ends, and so does it
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # an order that it will not read
+                stream.close()  # it ends with its input, unless somebody has stopped it
+        try:
+            process.wait(_ANSWER_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def queue_files(disk: Disk, lock: Path) -> QueueFiles:
@@ -139,28 +146,31 @@ def await_writer(disk: Disk, lock: Path) -> None:
         disk.unlock(lock_of_helper(disk, lock))
 
 
+def _exchange(process: subprocess.Popen[bytes], order: bytes) -> bytes | None:
+    """The answer to an order; None if there is none in time, or never will be."""
+    assert process.stdin is not None and process.stdout is not None
+    impatience = threading.Timer(_ANSWER_S, process.kill)
+    impatience.start()
+    try:
+        _send(process.stdin, order)
+        return _receive(process.stdout)
+    except OSError:
+        return None
+    finally:
+        impatience.cancel()
+
+
 def _send(stream: IO[bytes], message: bytes) -> None:
-    view = memoryview(_SIZE.pack(len(message)) + message)
-    while view:
-        view = view[stream.write(view) :]
+    stream.write(_SIZE.pack(len(message)) + message)
     stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> bytes | None:
     """The next message, or None if there will be no more."""
-    head = _read(stream, _SIZE.size)
-    return _read(stream, _SIZE.unpack(head)[0]) if head is not None else None
-
-
-def _read(stream: IO[bytes], size: int) -> bytes | None:
-    pieces: list[bytes] = []
-    while size:
-        piece = stream.read(size)
-        if not piece:
-            return None
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+    head = stream.read(_SIZE.size)
+    size = _SIZE.unpack(head)[0] if len(head) == _SIZE.size else 0
+    message = stream.read(size)
+    return message if size and len(message) == size else None
 
 
 # -- the process -------------------------------------------------------------------------------------
@@ -170,14 +180,11 @@ def main() -> None:
     lock = Path(be_a_helper())
     disk = Disk()
     lock_of_helper(disk, lock)
-    be_modest(True, False)
+    be_modest()
     files = QueueFiles(disk)
-    orders, answers = sys.stdin.buffer, sys.stdout.buffer
-    while (message := _receive(orders)) is not None:
-        try:
-            _send(answers, _encode(_carry_out(files, _decode_writes(message))))
-        except BrokenPipeError:
-            return  # the broker is gone
+    with contextlib.suppress(BrokenPipeError):  # the broker is gone
+        while (order := _receive(sys.stdin.buffer)) is not None:
+            _send(sys.stdout.buffer, _encode(_carry_out(files, _decode_writes(order))))
 
 
 def _carry_out(files: QueueFiles, writes: list[Write]) -> tuple[list[bool], int]:

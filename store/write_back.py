@@ -298,6 +298,7 @@ class WriteBack:
 
         The log has to be flushed to its end. What has found no room is taken from the log at the next start.
         """
+        self._pass_began_ms = None  # what is left is written by the thread: there is no loop to give way to
         self.worker.submit(self._files.stop, lambda _result: None)
         self._end_pass()
         self.write_queues(readable_offset)  # in a pass of its own, which is claimed for all that is there

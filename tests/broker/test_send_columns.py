@@ -1,15 +1,15 @@
 """Runs of plain sends taken by columns, to one topic or to many: stored and answered as one by one."""
 
-from itertools import product
+from itertools import chain, product
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker import send_columns, send_run
+from broker import send_columns, send_run, send_wide
 from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode
-from tests.broker.harness import START_MS, UNIQ, request, send_ext, text_of
+from tests.broker.harness import START_MS, UNIQ, InProcess, request, send_ext, text_of
 from tests.broker.send_pairs import Pair, outcome, taken_queues, with_header
 
 V2 = RequestCode.SEND_MESSAGE_V2
@@ -89,7 +89,7 @@ _WIDE = {
 @given(
     count=st.integers(2, 8),
     where=st.lists(
-        st.tuples(st.sampled_from("TTTUUM"), st.sampled_from([0, 1, 1, 2, 3, 5, 7])), min_size=8, max_size=8
+        st.tuples(st.sampled_from("TTTUUMN"), st.sampled_from([0, 1, 1, 2, 3, 5, 7])), min_size=8, max_size=8
     ),
     change=st.sampled_from([None, None, "fewer", "deleted", "rules"]),
     odd=st.one_of(st.none(), st.sampled_from(sorted(_WIDE)), st.sampled_from([b"retry", b"long body", b"longer"])),
@@ -116,7 +116,11 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
         patch.setattr(send_run, "CHANGES_MIN", 1)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             topics = running.broker.topics
-            for topic, kind in (("T", "SINGLE_TAG"), ("U", "SINGLE_TAG"), ("M", "MULTI_TAG")):
+            client.call(
+                RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "N"}
+            )  # nobody sends there before the run
+            for topic in "TUMN":
+                kind = "MULTI_TAG" if topic == "M" else "SINGLE_TAG"
                 topics.update(TopicConfig(topic, 6, 6, filter_type=kind), START_MS)
             client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxMessageSize=400")
             for topic, queue_id in product("TUM", range(3)):
@@ -153,5 +157,29 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
                 client.call(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxMessageSize=3")
             mark = running.broker.store.log.end_offset
             led_to = outcome(running, client, b"".join(frames[warm:]), mark)
-            outcomes.append((*led_to, [taken_queues(running, topic) for topic in "TUM"]))
+            outcomes.append((*led_to, [taken_queues(running, topic) for topic in "TUMN"]))
     assert outcomes[0] == outcomes[1]
+
+
+def test_queue_ids_that_no_topic_has_leave_nothing_with_the_places_of_a_client(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_columns, "COLUMNS_MIN", 2)
+    client = running.connect()
+    for topic in "TU":
+        running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
+
+    def run(queue_id: int) -> list[bytes]:
+        properties = text_of({"UNIQ_KEY": UNIQ, "TAGS": "A"})
+        exts = [send_ext("TU"[n % 2], queueId=queue_id, properties=properties) for n in range(4)]
+        return [request(V2, ext, b"x", opaque=1000 + n) for n, ext in enumerate(exts)]
+
+    for frame in chain.from_iterable(run(n % 4) for n in range(2 * send_wide.CHANGES_MIN)):
+        client.feed(frame)  # alone, so that each change of topics is seen
+    client.feed(b"".join(run(0)))
+    assert client.session.shapes is not None
+    (wide,) = client.session.shapes.wide.values()
+    assert set(wide.places.slots) <= {b"0", b"1", b"2", b"3"} and wide.places.slots
+    for queue_id in (7, 8, 9):
+        client.feed(b"".join(run(queue_id)))
+    assert set(wide.places.slots) <= {b"0", b"1", b"2", b"3"}

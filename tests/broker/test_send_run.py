@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
@@ -234,6 +235,24 @@ def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
     assert run(client.session, [*payloads[:3], pull, *payloads], 0, 14) == 3
     assert run(client.session, [pull], 0, 1) == 0
+
+
+def test_the_first_message_to_each_queue_of_a_topic_that_is_there_is_taken_with_the_others(
+    running: InProcess,
+) -> None:
+    run = running.broker.handlers.run
+    assert run is not None
+    for topic in "CD":
+        running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
+    cold = [request(V2, send_ext("CD"[n % 2], queueId=n // 2), b"x", opaque=n)[4:] for n in range(8)]
+    strange = [request(V2, send_ext(*at), b"x", opaque=9)[4:] for at in (("E",), ("%RETRY%g",))]
+    beyond = request(V2, send_ext("C", queueId=4), b"x", opaque=9)[4:]
+    for last in (*strange, beyond):
+        running.broker.topics.update(TopicConfig("C", 4, 4), START_MS)  # all topics are judged anew
+        running.connect().send("T")
+        assert run(running.connect().session, [*cold, last, *cold], 0, 17) == 8
+    assert "E" not in running.broker.topics
+    assert running.broker.store.find_queue("C", 4) is None
 
 
 def test_of_a_run_only_what_was_stored_is_acknowledged(start_broker: StartBroker) -> None:

@@ -31,16 +31,8 @@ def put_wide(
     pattern = RecordPattern(b"?", 5, 0, HOST, store.config.store_host, 0, b"UNIQ_KEY\x01", 4, b"\x02")
     common = pattern.middle[2:]
     pieces = ([b"\1"] * len(names), names, [common] * len(names))
-    stored = store.put_wide(
-        slots,
-        [queue_id for _, queue_id in targets],
-        marks,
-        [77] * len(names),
-        marks,
-        pattern.in_pieces(1, 1, len(common)),
-        0,
-        *pieces,
-    )
+    run = marks, [77] * len(names), marks, pattern.in_pieces(1, 1, len(common)), 0
+    stored = store.put_wide(slots, [queue_id for _, queue_id in targets], run, *pieces)
     store.publish()
     return None if stored is None else list(stored[1])
 

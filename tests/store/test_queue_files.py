@@ -34,6 +34,13 @@ def writes(root: Path, *numbers: int, at: int = 0, text: bytes = b"entry") -> li
     return [(str(root / "T" / str(n) / "00"), SIZE, at, text) for n in numbers]
 
 
+def written(root: Path) -> list[int]:
+    """The numbers of files that hold the entry."""
+    return sorted(
+        int(path.parent.name) for path in root.glob("T/*/00") if path.read_bytes().startswith(b"entry")
+    )
+
+
 def pid_of(files: ProcessQueueFiles) -> int:
     assert files._process is not None
     return files._process.pid
@@ -77,25 +84,55 @@ def test_an_error_in_the_process_is_raised_here_with_the_file_and_what_was_writt
     assert not (tmp_path / "T" / "3").exists()
     (tmp_path / "T" / "2").unlink()
     files.write(writes(tmp_path, 2, 3), lambda *each: noted.append(each), many=True)
-    assert (tmp_path / "T" / "3" / "00").read_bytes()[:5] == b"entry"
+    assert written(tmp_path) == [0, 1, 2, 3]
 
 
 def test_a_killed_process_costs_nothing_and_is_started_again_later(
     tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+    noted: list[tuple[str, bool]] = []
+
+    def write(number: int) -> None:
+        files.write(writes(tmp_path, number), lambda *each: noted.append(each), many=True)
+
+    write(0)
     first = pid_of(files)
     os.kill(first, signal.SIGKILL)
-    noted: list[tuple[str, bool]] = []
-    files.write(writes(tmp_path, 1), lambda *each: noted.append(each), many=True)
-    assert noted == [(str(tmp_path / "T" / "1" / "00"), True)]
-    assert files._process is None, "it was written here, and so is the next one"
-    files.write(writes(tmp_path, 2), lambda *_: None, many=True)
-    assert files._process is None
+    for number in (1, 2):
+        write(number)
+        assert files._process is None, "it was written here"
     monkeypatch.setattr(files, "_not_before", 0.0)
-    files.write(writes(tmp_path, 3), lambda *_: None, many=True)
+    write(3)
     assert pid_of(files) != first
-    assert all((tmp_path / "T" / str(n) / "00").read_bytes()[:5] == b"entry" for n in range(4))
+    assert written(tmp_path) == [0, 1, 2, 3]
+    assert noted == [(path, True) for path, *_ in writes(tmp_path, 0, 1, 2, 3)]
+
+
+def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One order that fits into a pipe, and one that does not; then a stop."""
+    for round_, text in enumerate((b"entry", b"entry" + bytes(1 << 20))):
+        monkeypatch.setattr(store.queue_files, "_ANSWER_S", 10.0)
+        monkeypatch.setattr(files, "_not_before", 0.0)
+        monkeypatch.setattr(files, "_slow_until", 0.0)
+        files.write(writes(tmp_path, 2 * round_), lambda *_: None, many=True)
+        pid = pid_of(files)
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.1)
+        monkeypatch.setattr(files, "_slow_until", 0.0)
+        files.write(writes(tmp_path, 2 * round_ + 1, text=text), lambda *_: None, many=True)
+        assert not is_there(pid)
+    assert written(tmp_path) == [0, 1, 2, 3]
+    monkeypatch.setattr(files, "_not_before", 0.0)
+    monkeypatch.setattr(files, "_slow_until", 0.0)
+    monkeypatch.setattr(store.queue_files, "_ANSWER_S", 10.0)
+    files.write(writes(tmp_path, 4), lambda *_: None, many=True)
+    pid = pid_of(files)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.1)
+    files.stop()
+    assert not is_there(pid)
 
 
 def test_what_cannot_be_started_is_not_missed(
@@ -103,30 +140,35 @@ def test_what_cannot_be_started_is_not_missed(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     files.write(writes(tmp_path, 0), lambda *_: None, many=True)
-    assert (tmp_path / "T" / "0" / "00").read_bytes()[:5] == b"entry"
+    assert written(tmp_path) == [0]
 
 
 def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_the_work(
     tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
-    pid = pid_of(files)
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    asked: list[bytes] = []
+    exchange = store.queue_files._exchange
+
+    def ask(process: subprocess.Popen[bytes], order: bytes) -> bytes | None:
+        asked.append(order)
+        return exchange(process, order)
+
     monkeypatch.setattr(store.queue_files, "_SLOW_S", 0.0)
-    files.write(writes(tmp_path, 1), lambda *_: None, many=True)
-    os.kill(pid, signal.SIGSTOP)
-    files.write(writes(tmp_path, 2), lambda *_: None, many=True)
-    assert (tmp_path / "T" / "2" / "00").read_bytes()[:5] == b"entry"
-    os.kill(pid, signal.SIGCONT)
+    monkeypatch.setattr(store.queue_files, "_exchange", ask)
+    for number in range(4):
+        files.write(writes(tmp_path, number), lambda *_: None, many=True)
+    assert len(asked) == 2, "the first is not judged: it waits for the process to come up"
+    assert os.sched_getscheduler(pid_of(files)) == os.SCHED_IDLE
     monkeypatch.setattr(files, "_slow_until", 0.0)
-    files.write(writes(tmp_path, 3), lambda *_: None, many=True)
-    assert pid_of(files) == pid
+    files.write(writes(tmp_path, 4), lambda *_: None, many=True)
+    assert len(asked) == 3
+    assert written(tmp_path) == [0, 1, 2, 3, 4]
 
 
 def test_a_path_that_is_no_text_is_written_by_the_thread(tmp_path: Path, files: ProcessQueueFiles) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     files.write(writes(root, 0), lambda *_: None, many=True)
-    assert (root / "T" / "0" / "00").read_bytes()[:5] == b"entry"
+    assert written(root) == [0]
 
 
 def test_a_process_whose_broker_died_before_it_had_come_up_does_nothing(tmp_path: Path) -> None:
@@ -142,17 +184,18 @@ def test_a_process_whose_broker_died_before_it_had_come_up_does_nothing(tmp_path
         assert (tmp_path / "T").exists() == does
 
 
-def test_who_opens_the_store_next_waits_until_the_process_is_gone(
-    tmp_path: Path, files: ProcessQueueFiles
-) -> None:
-    await_writer(Disk(), tmp_path / "queues.lock")  # nobody ever wrote
-    files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+def test_a_store_is_not_opened_while_a_process_can_still_write_to_it(world: World) -> None:
+    with world.opened() as opened:
+        put(opened, [b"x"])
+    files = ProcessQueueFiles(Disk(), world.root / "ropewalk" / "queues.lock")
+    files.write(writes(world.root, 0), lambda *_: None, many=True)
     killed = threading.Timer(0.3, os.kill, (pid_of(files), signal.SIGKILL))
     began = time.monotonic()
     killed.start()
-    await_writer(Disk(), tmp_path / "queues.lock")
-    assert time.monotonic() - began > 0.25
-    killed.join()
+    with world.opened() as again:
+        assert time.monotonic() - began > 0.25
+        assert bodies(again) == [b"x"]
+    files.stop()
 
 
 def test_the_process_dies_with_its_broker(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from store.disk import Disk
 from store.message_store import MessageStore
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import (
+    Clock,
     World,
     abandon,
     bodies,
@@ -73,6 +75,34 @@ def test_the_checkpoint_claims_queue_entries_only_after_they_were_synced(
         monkeypatch.undo()
         assert (world.root / "checkpoint").exists()
         assert set(synced) >= {segment_name(0), "0/", "T/", "consumequeue/"}
+
+
+def test_where_long_passes_are_made_their_files_are_synced_for_a_checkpoint_less_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.write_back, "_MANY", 3)
+    gaps: dict[int, list[int]] = {}
+    for count in (2, 5):
+        here = World(world.root / str(count))
+        synced: list[int] = []
+        with here.opened() as opened:
+
+            def note(*_args: int, clock: Clock = here.clock, synced: list[int] = synced) -> bool:
+                synced.append(clock.ms // 1000)
+                return True
+
+            monkeypatch.setattr(opened._write_back, "_sync_queues", note)
+            for _ in range(125):
+                for queue_id in range(count):
+                    put(opened, [b"x"], queue_id=queue_id)
+                here.clock.ms += 1000
+                opened.tick()
+                settle(opened)
+            gaps[count] = [after - before for before, after in itertools.pairwise(synced)]
+            monkeypatch.undo()
+            monkeypatch.setattr(store.write_back, "_MANY", 3)
+    assert set(gaps[2]) == {10}
+    assert set(gaps[5]) == {30}
 
 
 def test_thousands_of_changed_queue_files_are_synced_by_one_call(

@@ -60,9 +60,19 @@ def test_a_pattern_packs_what_encoding_each_record_would(
             times,
         )
         assert packed == encode_record(*wanted, 0, body, properties)
+        middle, cut = pattern.middle, len(pattern.middle) // 2
+        in_pieces = pattern.in_pieces(cut, len(middle) - cut).form(len(body))
+        pieces = middle[:cut], middle[cut:]
+        host = pattern.born_host
+        assert in_pieces.pack(*fixed, host, now, form.rest, body, *pieces, key, pattern.after) == packed
         assert len(packed) == form.size
         opening = form.opening(*fixed, pattern.born_host, now, form.rest)
         assert b"".join((opening, body, pattern.middle, key, pattern.after)) == packed
+
+
+def test_pieces_have_to_be_as_long_as_what_they_replace() -> None:
+    with pytest.raises(ValueError, match="middle"):
+        RecordPattern(b"T", 0, 0, bytes(8), bytes(8), 0, b"", 1, b"").in_pieces(1, 1)
 
 
 def test_a_record_that_no_size_field_can_hold_is_refused() -> None:
