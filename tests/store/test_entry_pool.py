@@ -37,6 +37,24 @@ def put_wide(
     return None if stored is None else list(stored[1])
 
 
+def put_alike(
+    store: MessageStore, targets: Sequence[tuple[str, int]], marks: Sequence[bytes], *, by_columns: bool
+) -> list[int] | None:
+    """The same for queues of one topic, in the ways of those that send to few."""
+    queues = [store.queue(*target) for target in targets]
+    name, host = queues[0].topic_bytes, store.config.store_host
+    pattern = RecordPattern(name, 5, 0, HOST, host, 0, b"UNIQ_KEY\x01", 4, b"\x02")
+    store.begin_turn()
+    if by_columns:
+        stored = store.put_columns(queues, (marks, [77] * len(marks), marks, pattern, 0))
+        numbers = None if stored is None else list(stored[1])
+    else:
+        batch = [(queue, mark, 77, mark, pattern, 0) for queue, mark in zip(queues, marks, strict=True)]
+        numbers = [number for _, number in store.put_alike(batch)]
+    store.publish()
+    return numbers
+
+
 class Model:
     """What each queue was given, and by turns in which way."""
 
@@ -51,15 +69,19 @@ class Model:
         targets = self.chance.choices(some, k=self.chance.randint(1, 12))
         marks = [_KEY % (self.count + n) for n in range(len(targets))]
         self.count += len(targets)
-        if self.chance.random() < 0.75:
+        way = self.chance.random()
+        if way < 0.75:
             numbers = put_wide(self.opened, targets, marks)
             self.wide += numbers is not None
-            if numbers is None:
-                return  # a segment is full, or a queue out of the pool: others would take another way
+        elif way < 0.9:
+            targets = [(targets[0][0], queue_id) for _, queue_id in targets]
+            numbers = put_alike(self.opened, targets, marks, by_columns=way < 0.85)
         else:
             numbers = [
                 put(self.opened, [mark], *target)[0][1] for target, mark in zip(targets, marks, strict=True)
             ]
+        if numbers is None:
+            return  # a segment is full, or a queue out of the pool: others would take another way
         for target, mark, number in zip(targets, marks, numbers, strict=True):
             queue = self.given.setdefault(target, [])
             assert number == len(queue)
