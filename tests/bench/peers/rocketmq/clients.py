@@ -5,7 +5,7 @@
 A Ropewalk broker is started for those that produce, and another one with a backlog for those that consume. Each of the
 five loads of `bench --client` is carried out by our library and by the Java client 5.5.0 in turn, round after round,
 and the messages a second of all rounds together are printed side by side, with those of the slowest and the fastest
-round. A warm-up begins with the first message that came through; what a push consumer needs to start over is not
+round. A warm-up begins with the first message that came through; what a consumer needs to start over is not
 counted for either side. Last come the times of the pytest fixture. Absolute figures are this machine's.
 """
 

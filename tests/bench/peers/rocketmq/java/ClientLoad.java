@@ -1,6 +1,5 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
-import java.util.Collection;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
@@ -18,18 +17,18 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * What one process gets through the official Java client: the same five loads as `ropewalk bench --client`.
  *
  * Arguments: name server, topic, mode (sync, async, batched, pull, push), body size, in flight, warm-up ms, duration ms,
- * backlog. Prints one line of JSON. What is counted lies between the warm-up's end and the end. A push consumer that is
- * through with the backlog makes room for a new one of another group, and the time between the last message of one and
- * the first of the next belongs to nobody.
+ * backlog. Prints one line of JSON. What is counted lies between the warm-up's end and the end. A consumer that is through
+ * with the backlog makes room for a new one of another group, and the time between the last message of one and the first
+ * of the next belongs to nobody.
  */
 public final class ClientLoad {
     private static final int PENDING_MAX = 10_000;
+    private static final long PATIENCE = TimeUnit.SECONDS.toNanos(20);
 
     private static final AtomicLong COUNTED = new AtomicLong();
     private static final AtomicLong FAILED = new AtomicLong();
@@ -38,7 +37,7 @@ public final class ClientLoad {
     private static final CountDownLatch FIRST = new CountDownLatch(1);
     private static final AtomicLong IDLE = new AtomicLong();
     private static volatile boolean running = true;
-    /** Since when a push consumer has nothing left, by System.nanoTime; 0 while there is something. */
+    /** Since when a consumer has nothing left, by System.nanoTime; 0 while there is something. */
     private static volatile long idleSince;
 
     private ClientLoad() {
@@ -74,6 +73,10 @@ public final class ClientLoad {
             OPEN.set(true);
         }
         load.join(duration);
+        // All of it can have gone by while one consumer made room for another.
+        while (load.isAlive() && COUNTED.get() + FAILED.get() == 0 && System.nanoTime() - began < PATIENCE) {
+            load.join(1);
+        }
         synchronized (IDLE) {
             OPEN.set(false);
             goOn();
@@ -161,23 +164,27 @@ public final class ClientLoad {
     }
 
     private static void pull(String namesrv, String topic, long backlog) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("client-load-pull");
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setAutoCommit(false);
-        consumer.setPullBatchSize(32);
-        consumer.start();
-        Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
-        consumer.assign(queues);
         while (running) {
-            for (MessageQueue queue : queues) {
-                consumer.seekToBegin(queue);
-            }
+            // One for each time through: a seek interrupts the threads that pull, and the first that is interrupted
+            // while it sends closes the connection that all of them share.
+            DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("client-load-pull-" + System.nanoTime());
+            consumer.setNamesrvAddr(namesrv);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.setAutoCommit(false);
+            consumer.setPullBatchSize(32);
+            consumer.start();
+            consumer.assign(consumer.fetchMessageQueues(topic));
             long left = backlog;
             while (running && left > 0) {
                 List<MessageExt> messages = consumer.poll(1000);
+                if (!messages.isEmpty()) {
+                    goOn();
+                }
                 left -= messages.size();
                 count(messages.size());
             }
+            idleSince = System.nanoTime();
+            consumer.shutdown();
         }
     }
 
