@@ -97,6 +97,47 @@ def test_a_segment_that_is_being_filled_keeps_its_file(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_writer_who_overtakes_the_zeros_gets_pages_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought: list[int] = []
+    monkeypatch.setattr(MappedFile, "read_ahead", lambda _file, position, _size: brought.append(position))
+    log = CommitLog(tmp_path, SIZE, Disk())
+    completions, helpers = Completions(lambda: None), SteppedHelpers()
+    ahead = Ahead(log, SIZE, SIZE // 4, SIZE // 16, True, helpers, completions)
+    ahead.begin(0)
+    log.begin(log.allocate(0))
+    segment, file = log.segments[0], log.segments[0].file
+    unfilled = b"d" * (SIZE // 16 - SIZE // 20)
+    file.map[SIZE // 20 : SIZE // 16] = unfilled
+
+    def tick(now: int, size: int) -> bool:
+        """Whether there were zeros to be written when the writer wrote so much."""
+        ahead.tick(now)
+        filling = segment.filling is not None
+        segment.append(b"x" * size)
+        while not ahead.worker.is_idle:
+            helpers.pause()
+        completions.run()
+        assert segment.pins == 0 and segment.filling is None
+        return filling
+
+    assert tick(0, SIZE // 20), "who begins where the writer stands is no measure of anything"
+    assert segment.filled_position == SIZE // 16
+    assert file.map[SIZE // 20 : SIZE // 16] == unfilled
+    assert tick(50, 1), "the next part begins ahead of the writer"
+    filled = segment.filled_position
+    assert filled > SIZE // 8
+    while segment.filled_position - segment.write_position >= SIZE // 8:
+        segment.append(b"x" * (SIZE // 32))
+    assert tick(100, SIZE // 4), "and this one is overtaken"
+    assert segment.filled_position == filled and not brought
+    assert not tick(150, 1) and brought[0] == segment.write_position - 1
+    assert not tick(10_050, SIZE // 32)
+    assert tick(10_100, 1) and segment.filled_position > segment.write_position
+    log.close()
+
+
 def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
