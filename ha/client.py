@@ -47,6 +47,9 @@ class SlaveLink(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
+    def push(self) -> None:
+        """Try to have what is owed leave now, and not only when the turn ends; never waits."""
+
     def close(self) -> None: ...
 
     def pause(self) -> None:
@@ -118,6 +121,7 @@ class HaClient:
         self._flushed = flushed
         self._clock = now_ms
         self._ack_after_flush = ack_after_flush
+        follower.found_whole = None if ack_after_flush else self._found_whole
         self._frames = Frames()
         self._pending: deque[tuple[int, bytes]] = deque()
         self._begins = False
@@ -310,6 +314,17 @@ class HaClient:
                 return
             self.reported = offset
             self._send_report()
+
+    def _found_whole(self, end: int) -> None:
+        """All is here and in order through `end`: if that is all that came, say so before entries are made of it. HOT.
+
+        Whoever waits for it at the master has his answer 15 us of 200 earlier (1 x 64).
+        """
+        if end == self.master_end and end > self.reported and self.state is ClientState.TRANSFER:
+            self.reported = end
+            self._send_report()
+            assert self.link is not None
+            self.link.push()
 
     def _send_report(self) -> None:
         assert self.link is not None

@@ -15,7 +15,7 @@ log. Until then `take` takes fewer bytes than it is given: the caller stops read
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ropewalk.errors import RemoteProtocolError
@@ -54,6 +54,8 @@ class Follower:
         self.boundary = store.log.end_offset
         """The end of the last record that is here as a whole and was looked at."""
         self.findings: list[str] = []
+        self.found_whole: Callable[[int], None] | None = None
+        """Hears, now and then, through which log offset all records are whole, before `boundary` is there."""
         self._store = store
         self._log = store.log
         self._plain: Plain = {}
@@ -162,7 +164,9 @@ class Follower:
         store = self._store
         delay_of = store.config.delay_levels.delay_of
         while end - position >= 8:
-            at, records, stored_ms = take_plain(view, position - begin, end - begin, self._plain, grown)
+            at, records, stored_ms = take_plain(
+                view, position - begin, end - begin, self._plain, grown, self.found_whole
+            )
             position = begin + at
             if records:
                 store.stored_until(stored_ms)

@@ -11,7 +11,7 @@ producer's messages they often are, one format reads them all: half of the time 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, repeat
 from operator import add, and_, eq, itemgetter
@@ -58,17 +58,23 @@ def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
 
 
 def take_plain(
-    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None = None
+    segment: Segment,
+    position: int,
+    limit: int,
+    plain: Plain,
+    grown: Grown | None = None,
+    found_whole: Callable[[int], None] | None = None,
 ) -> tuple[int, int, int]:
     """Take in the run of plain records in [position, limit); its end, how many they are, the latest store time in ms.
 
     They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
     added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else ends the
-    run and is for `look`. HOT.
+    run and is for `look`. Where many records are alike, `found_whole` hears through which log offset they are, as soon
+    as that is known and before their entries are made. HOT.
     """
     records = latest = 0
     while position + RECORD_SIZE_MIN <= limit:
-        end, count, stored = _take_alike(segment, position, limit, plain, grown)
+        end, count, stored = _take_alike(segment, position, limit, plain, grown, found_whole)
         if count:
             position = end
             records += count
@@ -115,7 +121,12 @@ def _form(body_size: int, spelling: int, properties: int) -> struct.Struct:
 
 
 def _take_alike(
-    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None
+    segment: Segment,
+    position: int,
+    limit: int,
+    plain: Plain,
+    grown: Grown | None,
+    found_whole: Callable[[int], None] | None,
 ) -> tuple[int, int, int]:
     """Take in the records that follow as far as all of their sizes are those of the first. HOT.
 
@@ -160,8 +171,11 @@ def _take_alike(
     if list(map(and_, map(crc32, bodies), repeat(_SUM_MASK))) != list(sums):
         return nothing
     runs = _queues_of(queues_of, spellings, queue_ids)
-    if runs is None:
+    new = None if runs is None else _without_known(runs, numbers)
+    if new is None:
         return nothing
+    if found_whole is not None:
+        found_whole(base + end)
     behind = ENTRY.pack(0, size, 0)[8:]
     entries: Sequence[bytes] = offsets
     if b"TAGS\x01" in (joined := b"".join(texts)):
@@ -172,8 +186,7 @@ def _take_alike(
             known = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
             entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(known.__getitem__, texts)))
             behind = b""
-    if not _add(runs, numbers, entries, behind, grown):
-        return nothing
+    _add(new, entries, behind, grown)
     return end, count, max(stored)
 
 
@@ -217,40 +230,42 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
     if not all(map(eq, sums, map(_SUM_MASK.__and__, found))):
         return None
     runs = _queues_of(queues_of, list(map(topics.__getitem__, spellings)), queue_ids)
-    if runs is None:
+    new = None if runs is None else _without_known(runs, numbers)
+    if new is None:
         return None
     codes: Iterable[int] = repeat(0)
     if b"TAGS\x01" in b"".join(tails):
         known = {tail: _code_in(tail, tail[0] + 3) for tail in set(tails)}
         codes = map(known.__getitem__, tails)
-    if not _add(runs, numbers, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown):
-        return None
+    _add(new, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown)
     return int(max(stored))
 
 
-def _add(
-    runs: list[tuple[ConsumeQueue, Chosen]],
-    numbers: Sequence[int],
-    entries: Sequence[bytes],
-    behind: bytes,
-    grown: Grown | None,
-) -> bool:
-    """Add what the queues do not have yet, with `behind` behind each entry; False if one is not a queue's next. HOT."""
-    new: list[tuple[ConsumeQueue, bytes]] = []
+def _without_known(
+    runs: list[tuple[ConsumeQueue, Chosen]], numbers: Sequence[int]
+) -> list[tuple[ConsumeQueue, Chosen]] | None:
+    """Those of the runs that their queues do not have yet; None if one is not a queue's next. HOT."""
+    new: list[tuple[ConsumeQueue, Chosen]] = []
     for queue, chosen in runs:
         its_numbers = list(compress(numbers, chosen))
         following = queue.next_offset
         if its_numbers == list(range(following, following + len(its_numbers))):
-            new.append((queue, behind.join(compress(entries, chosen)) + behind))
+            new.append((queue, chosen))
         elif min(its_numbers) < queue.min_offset or max(its_numbers) >= following:
-            return False
-    for queue, run in new:
-        queue.add_run(run)
+            return None
+    return new
+
+
+def _add(
+    runs: list[tuple[ConsumeQueue, Chosen]], entries: Sequence[bytes], behind: bytes, grown: Grown | None
+) -> None:
+    """Give queues the entries of their runs, with `behind` behind each. HOT."""
+    for queue, chosen in runs:
+        queue.add_run(behind.join(compress(entries, chosen)) + behind)
         if grown is None:
             queue.own_readable = queue.own_next
         else:
             grown[queue] = None
-    return True
 
 
 @lru_cache(maxsize=256)

@@ -161,6 +161,41 @@ def test_far_behind_a_report_leaves_every_few_milliseconds_and_none_is_lost(slav
     assert slave.turn(slave.frame(log, three, four)) == [four]
 
 
+def test_a_run_of_records_that_are_alike_is_reported_before_entries_are_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is all that came, and in order: whoever waits for it has waited for what comes before."""
+    world = World(tmp_path / "master")
+    with world.opened() as store:
+        put(store, [b"%03d" % number for number in range(60)], tags="A")
+    log = bytes_of(world)
+    ends = sizes(log, 60)
+    pushed: list[tuple[list[int], int]] = []
+    with World(tmp_path / "slave").opened() as store:
+        store.tick()
+        settle(store)
+        slave = Slave(store)
+        queue = store.queue("T", 0)
+        monkeypatch.setattr(
+            FakeLink, "push", lambda _link: pushed.append((slave.reports(), queue.next_offset))
+        )
+        slave.connect()
+        slave.until(log, ends[0])
+        slave.reports()
+        pushed.clear()
+        assert slave.turn(slave.frame(log, ends[0], ends[19])) == []
+        assert pushed == [([ends[19]], 1)] and queue.next_offset == 20
+        assert slave.turn(slave.frame(log, ends[19], ends[39] + 5)) == [ends[39]], "a part of more has come"
+        assert slave.turn(slave.frame(log, ends[39] + 5, ends[40])) == [ends[40]]
+        broken = bytearray(log)
+        broken[log.index(b"050", ends[49])] ^= 1
+        with pytest.raises(RemoteProtocolError):
+            slave.turn(slave.frame(broken, ends[40], ends[59]))
+        assert len(pushed) == 1
+        assert slave.reports() == [] and slave.client.reported == ends[40]
+        assert slave.follower.boundary == queue.max_physical == ends[49]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stream_cut_anywhere_makes_the_same_log(tmp_path: Path, log: bytes, seed: int) -> None:
     chance = random.Random(seed)
@@ -397,6 +432,7 @@ def test_with_ack_after_flush_only_what_is_flushed_is_reported(tmp_path: Path, l
         settle(store)
         slave.turn()
         disk.may_sync.clear()
+        assert slave.follower.found_whole is None, "nothing is said before the disk has it"
         try:
             assert slave.turn(slave.frame(log, one, two)) == []
             store.request_flush()
