@@ -190,7 +190,7 @@ def test_a_run_of_records_that_are_alike_is_reported_before_entries_are_made_of_
         broken = bytearray(log)
         broken[log.index(b"050", ends[49])] ^= 1
         with pytest.raises(RemoteProtocolError):
-            slave.turn(slave.frame(broken, ends[40], ends[59]))
+            slave.turn(slave.frame(bytes(broken), ends[40], ends[59]))
         assert len(pushed) == 1
         assert slave.reports() == [] and slave.client.reported == ends[40]
         assert slave.follower.boundary == queue.max_physical == ends[49]
