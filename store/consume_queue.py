@@ -233,34 +233,38 @@ class ConsumeQueue:
         Raises `StoreDamaged` for a file of another size, which this queue would read at the wrong places.
         """
         self.forget()
-        bases = []
+        files: dict[int, PagedFile] = {}
         for base in self._bases():
-            path = self._path(base)
-            size = self._disk.size_of(path)
+            file = self._disk.open_paged(self._path(base))
+            size = self._disk.size_of(file.path)
             if size == 0:  # a crash between creating and sizing it
-                self._disk.remove(path)
+                self._disk.remove(file.path)
                 continue
-            bases.append(base)
+            files[base] = file
             if size != self.file_size:
                 raise StoreDamaged(
-                    f"{path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
+                    f"{file.path} has {size} bytes, but mappedFileSizeConsumeQueue is {self.file_size}: start with the "
                     f"size the store was written with. If it was cut (at queue offset {(base + size) // ENTRY_SIZE}), "
                     f"`ropewalk store repair {self.directory.parent.parent.parent} --to COPY` builds it again"
                 )
-        if not bases:
+        if not files:
             return True
+        bases = list(files)
         if bases != list(range(bases[0], bases[-1] + 1, self.file_size)):
             return False
         end, head = 0, b""
         for base in reversed(bases):
-            head = self._head(base)
-            count = self._first(base, head, lambda offset, size: offset < 0 or size <= 0)
+            head = self._head(files[base])
+            count = self._first(files[base], head, lambda offset, size: offset < 0 or size <= 0)
             if count or base == bases[0]:
                 end = base // ENTRY_SIZE + count
                 break
+        self._read_last = base, files[base]
         if base != bases[0]:
-            head = self._head(bases[0])
-        blanks = self._first(bases[0], head, lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE))
+            head = self._head(files[bases[0]])
+        blanks = self._first(
+            files[bases[0]], head, lambda offset, size: (offset, size) != (0, PRE_BLANK_SIZE)
+        )
         self.first = bases[0] // ENTRY_SIZE
         self.min_offset = self.first + blanks
         self._set_end(max(end, self.min_offset))
@@ -274,16 +278,15 @@ class ConsumeQueue:
         self.first = self.min_offset = 0
         self._set_end(0)
 
-    def _head(self, base: int) -> bytes:
-        return self._disk.open_paged(self._path(base)).read_at(0, min(_HEAD_SIZE, self.file_size))
+    def _head(self, file: PagedFile) -> bytes:
+        return file.read_at(0, min(_HEAD_SIZE, self.file_size))
 
-    def _first(self, base: int, head: bytes, past: Callable[[int, int], bool]) -> int:
+    def _first(self, file: PagedFile, head: bytes, past: Callable[[int, int], bool]) -> int:
         """How many entries of a file come before the first that is `past`; it begins with `head`, and is ordered.
 
         The search goes from the front on, in growing steps, and reads what belongs together at once: most queues are
         short, and each place that is looked at brings a page of the file into memory.
         """
-        file = self._disk.open_paged(self._path(base))
         at, piece, width = 0, head, len(head) // ENTRY_SIZE
 
         def is_past(number: int) -> bool:
