@@ -103,7 +103,7 @@ class Ahead:
         self._looked_at: tuple[Segment | None, int, int] = (None, 0, 0)
         """A segment, up to where it had been written, and how much of that were large records."""
         self._large = False
-        self._next_spare_ms = self._fill_again_ms = 0
+        self._ticked_ms = self._next_spare_ms = self._fill_again_ms = 0
 
     def begin(self, end_offset: int) -> None:
         """Start, with a log that ends here before anything is appended."""
@@ -116,13 +116,14 @@ class Ahead:
 
     def tick(self, now: int) -> None:
         """Keep zeros or pages ahead of the writer, and a spare segment before the last one is full; `now` in ms."""
+        self._ticked_ms = now
         if not self._log.segments:
             last_end, room = 0, 0
         else:
             last = self._log.segments[-1]
             last_end, room = last.end_offset, last.size - last.write_position
             if self._fills and now >= self._fill_again_ms:
-                self._fill(last, now)
+                self._fill(last)
             else:
                 self._bring_pages(last)
         if (
@@ -204,7 +205,7 @@ class Ahead:
             self._looked_at = last, last.write_position, last.gathered
         return self._large
 
-    def _fill(self, last: Segment, now: int) -> None:
+    def _fill(self, last: Segment) -> None:
         window = self._window_now()
         start = max(last.write_position, last.filled_position)
         if last.filling is not None or start - last.write_position >= window // 2 or start >= last.size:
@@ -220,7 +221,7 @@ class Ahead:
             if whole or not had_lead:
                 last.filled_position = end
             else:
-                self._fill_again_ms = now + _OUTRUN_MS
+                self._fill_again_ms = self._ticked_ms + _OUTRUN_MS
 
         self.worker.submit(filling.run, done)
 

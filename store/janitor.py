@@ -382,3 +382,4 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # and not when the thread that gives way to everybody has got its turn to end

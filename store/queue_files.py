@@ -38,7 +38,7 @@ Note: TypeAlias = Callable[[str, bool], None]
 _SIZE = struct.Struct(">I")
 _RESTART_S = 5.0
 _SLOW_S, _PAUSE_S = 0.1, 10.0
-"""An order of a hundred files or so that took longer than this is the last for a while."""
+"""An order of a hundred files or so that took longer than this is the last for a while: this, or ten times as long."""
 _ANSWER_S = 10.0
 """Who has not answered by then is killed."""
 _encode = msgspec.msgpack.encode
@@ -103,8 +103,9 @@ class ProcessQueueFiles(QueueFiles):
             return None
         began = time.monotonic()
         answer = _exchange(process, order)
-        if not fresh and time.monotonic() - began > _SLOW_S:
-            self._slow_until = time.monotonic() + _PAUSE_S
+        took_s = time.monotonic() - began
+        if took_s > _SLOW_S and (answer is None or not fresh):
+            self._slow_until = time.monotonic() + max(_PAUSE_S, 10 * took_s)
         if answer is None:
             process.kill()
             self.stop()
@@ -150,11 +151,11 @@ def _exchange(process: subprocess.Popen[bytes], order: bytes) -> bytes | None:
     """The answer to an order; None if there is none in time, or never will be."""
     assert process.stdin is not None and process.stdout is not None
     impatience = threading.Timer(_ANSWER_S, process.kill)
-    impatience.start()
     try:
+        impatience.start()
         _send(process.stdin, order)
         return _receive(process.stdout)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where no thread can be had
         return None
     finally:
         impatience.cancel()

@@ -138,6 +138,35 @@ def test_a_writer_who_overtakes_the_zeros_gets_pages_for_a_while(
     log.close()
 
 
+def test_how_long_zeros_are_left_away_is_told_by_the_clock_as_it_is_then(tmp_path: Path) -> None:
+    log = CommitLog(tmp_path, SIZE, Disk())
+    completions, helpers = Completions(lambda: None), SteppedHelpers()
+    ahead = Ahead(log, SIZE, SIZE // 4, SIZE // 16, True, helpers, completions)
+    ahead.begin(0)
+    log.begin(log.allocate(0))
+    segment = log.segments[0]
+    segment.filled_position = SIZE // 64
+
+    def fills(now: int) -> bool:
+        ahead.tick(now)
+        return segment.filling is not None
+
+    def finish() -> None:
+        while not ahead.worker.is_idle:
+            helpers.pause()
+        completions.run()
+
+    assert fills(3_600_000)
+    segment.append(b"x" * (SIZE // 32))
+    ahead.clock_set_back()
+    ahead.tick(50)
+    finish()
+    assert not fills(10_000)
+    assert fills(10_050)
+    finish()
+    log.close()
+
+
 def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,9 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
         monkeypatch.setattr(files, "_slow_until", 0.0)
         files.write(writes(tmp_path, 2 * round_ + 1, text=text), lambda *_: None, many=True)
         assert not is_there(pid)
+        monkeypatch.setattr(files, "_not_before", 0.0)
+        files.write(writes(tmp_path, 0), lambda *_: None, many=True)
+        assert files._process is None, "nor is the next one asked soon, however long that took to be seen"
     assert written(tmp_path) == [0, 1, 2, 3]
     monkeypatch.setattr(files, "_not_before", 0.0)
     monkeypatch.setattr(files, "_slow_until", 0.0)
