@@ -1,7 +1,9 @@
 """Ahead of the writer: zeros come where nothing stands yet, and never over what the log has put there."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -75,56 +77,78 @@ def test_a_writer_that_overtakes_ends_the_filling(before: int, lead: int, turns:
     assert written.count(b"x") == len(written)
 
 
-def test_a_segment_that_is_being_filled_keeps_its_file(tmp_path: Path) -> None:
+class Growing:
+    """A log of one segment, which nothing was written to, and what goes ahead of its writer."""
+
+    def __init__(self, root: Path, window: int, idle_window: int, *, fills: bool) -> None:
+        self.log = CommitLog(root, SIZE, Disk())
+        self._completions, self._helpers = Completions(lambda: None), SteppedHelpers()
+        self.ahead = Ahead(self.log, SIZE, window, idle_window, fills, self._helpers, self._completions)
+        self.ahead.begin(0)
+        self.log.begin(self.log.allocate(0))
+        self.segment = self.log.segments[0]
+
+    def finish(self) -> None:
+        """Have done what was begun."""
+        while not self.ahead.worker.is_idle:
+            self._helpers.pause()
+        self._completions.run()
+
+
+class Start(Protocol):
+    def __call__(self, window: int, idle_window: int, *, fills: bool) -> Growing: ...
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Start]:
+    started: list[Growing] = []
+
+    def start(window: int, idle_window: int, *, fills: bool) -> Growing:
+        started.append(Growing(tmp_path, window, idle_window, fills=fills))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.log.close()
+
+
+def test_a_segment_that_is_being_filled_keeps_its_file(growing: Start) -> None:
     """Its descriptor, once closed, may be another file's: zeros would be written over that one."""
-    log = CommitLog(tmp_path, SIZE, Disk())
-    completions = Completions(lambda: None)
-    helpers = SteppedHelpers()
-    ahead = Ahead(log, SIZE, SIZE, SIZE // 4, True, helpers, completions)
-    ahead.begin(0)
-    log.begin(log.allocate(0))
-    segment = log.segments[0]
+    at = growing(SIZE, SIZE // 4, fills=True)
+    ahead, segment = at.ahead, at.segment
 
     def state() -> tuple[bool, int, int]:
         return segment.filling is not None, segment.pins, segment.filled_position
 
     ahead.tick(0)
     assert state() == (True, 1, 0)
-    while not ahead.worker.is_idle:
-        helpers.pause()
-    completions.run()
+    at.finish()
     assert state() == (False, 0, SIZE // 4)
-    log.close()
 
 
-def test_a_writer_who_overtakes_the_zeros_gets_pages_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("set_back", [False, True])
+def test_a_writer_who_overtakes_the_zeros_gets_pages_for_a_while_or_until_the_clock_is_set_back(
+    growing: Start, monkeypatch: pytest.MonkeyPatch, set_back: bool
 ) -> None:
     brought: list[int] = []
     monkeypatch.setattr(MappedFile, "read_ahead", lambda _file, position, _size: brought.append(position))
-    log = CommitLog(tmp_path, SIZE, Disk())
-    completions, helpers = Completions(lambda: None), SteppedHelpers()
-    ahead = Ahead(log, SIZE, SIZE // 4, SIZE // 16, True, helpers, completions)
-    ahead.begin(0)
-    log.begin(log.allocate(0))
-    segment, file = log.segments[0], log.segments[0].file
+    at = growing(SIZE // 4, SIZE // 16, fills=True)
+    ahead, segment = at.ahead, at.segment
     unfilled = b"d" * (SIZE // 16 - SIZE // 20)
-    file.map[SIZE // 20 : SIZE // 16] = unfilled
+    segment.file.map[SIZE // 20 : SIZE // 16] = unfilled
 
     def tick(now: int, size: int) -> bool:
         """Whether there were zeros to be written when the writer wrote so much."""
         ahead.tick(now)
         filling = segment.filling is not None
         segment.append(b"x" * size)
-        while not ahead.worker.is_idle:
-            helpers.pause()
-        completions.run()
+        at.finish()
         assert segment.pins == 0 and segment.filling is None
         return filling
 
     assert tick(0, SIZE // 20), "who begins where the writer stands is no measure of anything"
     assert segment.filled_position == SIZE // 16
-    assert file.map[SIZE // 20 : SIZE // 16] == unfilled
+    assert segment.file.map[SIZE // 20 : SIZE // 16] == unfilled
     assert tick(50, 1), "the next part begins ahead of the writer"
     filled = segment.filled_position
     assert filled > SIZE // 8
@@ -134,41 +158,32 @@ def test_a_writer_who_overtakes_the_zeros_gets_pages_for_a_while(
     assert segment.filled_position == filled and not brought
     assert not tick(150, 1) and brought[0] == segment.write_position - 1
     assert not tick(10_050, SIZE // 32)
-    assert tick(10_100, 1) and segment.filled_position > segment.write_position
-    log.close()
+    if set_back:
+        ahead.clock_set_back()
+    assert tick(0 if set_back else 10_100, 1) and segment.filled_position > segment.write_position
 
 
-def test_how_long_zeros_are_left_away_is_told_by_the_clock_as_it_is_then(tmp_path: Path) -> None:
-    log = CommitLog(tmp_path, SIZE, Disk())
-    completions, helpers = Completions(lambda: None), SteppedHelpers()
-    ahead = Ahead(log, SIZE, SIZE // 4, SIZE // 16, True, helpers, completions)
-    ahead.begin(0)
-    log.begin(log.allocate(0))
-    segment = log.segments[0]
+def test_how_long_zeros_are_left_away_is_told_by_the_clock_as_it_is_then(growing: Start) -> None:
+    at = growing(SIZE // 4, SIZE // 16, fills=True)
+    ahead, segment = at.ahead, at.segment
     segment.filled_position = SIZE // 64
 
     def fills(now: int) -> bool:
         ahead.tick(now)
         return segment.filling is not None
 
-    def finish() -> None:
-        while not ahead.worker.is_idle:
-            helpers.pause()
-        completions.run()
-
     assert fills(3_600_000)
     segment.append(b"x" * (SIZE // 32))
     ahead.clock_set_back()
     ahead.tick(50)
-    finish()
+    at.finish()
     assert not fills(10_000)
     assert fills(10_050)
-    finish()
-    log.close()
+    at.finish()
 
 
 def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wait_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    growing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -176,21 +191,15 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
         asked.append((position, position + size))
 
     monkeypatch.setattr(MappedFile, "read_ahead", note)
-    log = CommitLog(tmp_path, SIZE, Disk())
-    completions, helpers = Completions(lambda: None), SteppedHelpers()
     window, idle = SIZE // 4, SIZE // 16
-    ahead = Ahead(log, SIZE, window, idle, False, helpers, completions)
-    ahead.begin(0)
-    log.begin(log.allocate(0))
-    segment = log.segments[0]
+    at = growing(window, idle, fills=False)
+    ahead, segment = at.ahead, at.segment
 
     def turn() -> int:
         """Up to where pages were brought, without a gap and each once."""
         ahead.tick(0)
         assert segment.filling is None
-        while not ahead.worker.is_idle:
-            helpers.pause()
-        completions.run()
+        at.finish()
         assert segment.pins == 0
         assert [start for start, _ in asked] == [0, *(end for _, end in asked[:-1])]
         return asked[-1][1]
@@ -202,20 +211,15 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
         assert min(segment.size, segment.write_position + idle // 2) <= brought
         assert brought <= segment.write_position + window + window // 2
     assert brought == segment.size
-    log.close()
 
 
 def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    growing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(MappedFile, "read_ahead", lambda _file, position, _size: asked.append(position))
-    log = CommitLog(tmp_path, SIZE, Disk())
-    completions, helpers = Completions(lambda: None), SteppedHelpers()
-    ahead = Ahead(log, SIZE, SIZE // 16, SIZE // 16, False, helpers, completions)
-    ahead.begin(0)
-    log.begin(log.allocate(0))
-    segment = log.segments[0]
+    at = growing(SIZE // 16, SIZE // 16, fills=False)
+    ahead, segment = at.ahead, at.segment
 
     def turn(*pieces: int) -> list[int]:
         """Where pages were brought after pieces of these sizes."""
@@ -223,9 +227,7 @@ def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
         for size in pieces:
             segment.write([b"x" * size], in_pieces=size > 1000)
         ahead.tick(0)
-        while not ahead.worker.is_idle:
-            helpers.pause()
-        completions.run()
+        at.finish()
         return asked[:1]
 
     large = SIZE // 10
@@ -234,4 +236,3 @@ def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
     assert turn(1000) == [3 * large + 1000]
     assert turn(1000, large) == turn() == []
     assert turn(*[1000] * 500, large) == [5 * large + 502_000], "these are small ones in the main"
-    log.close()

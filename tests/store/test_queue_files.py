@@ -138,6 +138,28 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
     assert not is_there(pid)
 
 
+def test_a_process_that_never_answered_at_all_is_not_started_again_for_the_next_orders(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass has hundreds of them, and each would wait as long."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_args: object, **_options: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(60)"]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return started[-1]
+
+    monkeypatch.setattr(store.queue_files, "start_helper", start)
+    monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(store.queue_files, "_PAUSE_S", 0.0)
+    for number in range(4):
+        monkeypatch.setattr(files, "_not_before", 0.0)
+        files.write(writes(tmp_path, number), lambda *_: None, many=True)
+    assert len(started) == 1 and started[0].poll() is not None
+    assert files._slow_until - time.monotonic() > 1, "the longer it took, the longer"
+    assert written(tmp_path) == [0, 1, 2, 3]
+
+
 def test_what_cannot_be_started_is_not_missed(
     tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
