@@ -22,7 +22,9 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from ropewalk.errors import RopewalkError
 
@@ -30,6 +32,7 @@ PAGE_SIZE = 4096
 _WRITE_AND_WAIT = 2 | 4  # SYNC_FILE_RANGE_WRITE and WAIT_AFTER
 _READ_STEP = 4 << 20
 _PIECES_MAX = 1024  # of one system call
+_READ_AHEAD_LEAST: Final = 256 << 10  # in one request, whatever the device
 _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
@@ -105,7 +108,9 @@ class MappedFile:
 
     def read_ahead(self, position: int, size: int) -> None:
         """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
-        os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+        most = _read_ahead_most(os.fstat(self._fd).st_dev)
+        for at in range(position, position + size, most):
+            os.posix_fadvise(self._fd, at, min(most, position + size - at), os.POSIX_FADV_WILLNEED)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
@@ -505,6 +510,15 @@ def lock_is_ours(path: Path) -> bool:
         return _identity(os.stat(path)) in _locks_held
     except FileNotFoundError:
         return False
+
+
+@lru_cache
+def _read_ahead_most(device: int) -> int:
+    """How many bytes the kernel reads ahead for one request at least; of a longer one it leaves out the rest."""
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    with contextlib.suppress(OSError, ValueError):
+        return max(_READ_AHEAD_LEAST, int(setting.read_text()) << 10)
+    return _READ_AHEAD_LEAST
 
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ahead import Ahead, Filling
+from store.ahead import Ahead, Filling, bring
 from store.commitlog import CommitLog
 from store.disk import Disk, MappedFile
 from store.segment import Segment
@@ -211,6 +211,63 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
         assert min(segment.size, segment.write_position + idle // 2) <= brought
         assert brought <= segment.write_position + window + window // 2
     assert brought == segment.size
+
+
+class Running(MappedFile):
+    """A file of no bytes whose writer gets on while pages of it are brought."""
+
+    def __init__(self, size: int, moves: list[int]) -> None:
+        self.size = size
+        self.map = bytearray()  # type: ignore[assignment]
+        self.segment = Segment(0, self)
+        self.moves = list(moves)
+        self.asked: list[tuple[int, int, int]] = []
+        """Of each piece: where the writer was, and the piece."""
+
+    def read_ahead(self, position: int, size: int) -> None:
+        self.asked.append((self.segment.write_position, position, position + size))
+        if self.moves:
+            self.segment.write_position = min(self.size, self.segment.write_position + self.moves.pop(0))
+
+
+@given(
+    moves=st.lists(st.integers(0, 6 << 20), max_size=60),
+    size=st.integers(1, 64 << 20),
+    start=st.integers(0, 1 << 20),
+    window=st.sampled_from([256 << 10, 1 << 20, 8 << 20]),
+)
+def test_pages_are_brought_for_as_long_as_the_writer_moves_and_left_out_only_right_before_it(
+    moves: list[int], size: int, start: int, window: int
+) -> None:
+    start = min(start, size - 1)
+    file = Running(size, moves)
+    end = bring(file.segment, start, window)
+    begins = [begin for _, begin, _ in file.asked]
+    ends = [start, *(end for _, _, end in file.asked)]
+    assert ends[-1] == end
+    for (written, begin, until), before in zip(file.asked, ends, strict=False):
+        assert before <= begin <= until <= size
+        assert until - begin <= 2 << 20
+        assert begin < written + window or before < begin, "far enough ahead"
+        if before < begin:
+            assert before < written + (256 << 10) and begin == written + (2 << 20), (
+                "the writer was right behind"
+            )
+    if file.segment.write_position <= 256 << 10:
+        assert begins == ends[:-1], "no page is left out for a slow writer"
+    assert end >= min(size, start + 4 * window, file.segment.write_position + window)
+    assert end <= start + 4 * window + (2 << 20)
+
+
+def test_small_pieces_are_asked_for_where_there_is_time(growing: Start) -> None:
+    window = 32 << 20
+    file = Running(1 << 30, [])
+    assert bring(file.segment, window // 2, window) == window
+    assert {until - begin for _, begin, until in file.asked} == {256 << 10}
+    file.asked.clear()
+    bring(file.segment, 0, window)
+    sizes = [until - begin for _, begin, until in file.asked]
+    assert set(sizes[:4]) == {2 << 20} and set(sizes[4:]) == {256 << 10}
 
 
 def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(

@@ -174,6 +174,26 @@ def test_what_is_written_stands_in_the_map_and_in_the_file(tmp_path: Path) -> No
     file.close()
 
 
+def test_all_that_is_asked_for_is_read_ahead_however_little_the_kernel_takes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Disk().allocate(tmp_path / "segment", 20 * MIB)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, at, size, _advice: asked.append((at, at + size)))
+    file.read_ahead(5, 20 * MIB - 7)
+    assert [start for start, _ in asked] == [5, *(end for _, end in asked[:-1])]
+    assert asked[-1][1] == 20 * MIB - 2
+    setting = Path("/sys/class/bdi", "{}:{}".format(*_device(tmp_path)), "read_ahead_kb")
+    most = max(256, int(setting.read_text()) if setting.exists() else 0) << 10
+    assert max(end - start for start, end in asked) == min(most, 20 * MIB - 7)
+    file.close()
+
+
+def _device(path: Path) -> tuple[int, int]:
+    device = path.stat().st_dev
+    return os.major(device), os.minor(device)
+
+
 def test_pieces_are_written_one_behind_the_other_however_many_they_are(tmp_path: Path) -> None:
     file = Disk().allocate(tmp_path / "segment", MIB)
     few: list[bytes | memoryview] = [b"abc", memoryview(b"de"), b""]
