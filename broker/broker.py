@@ -209,6 +209,7 @@ class Broker:
         self._runs = SendRuns(sends, self._wait)
         self.handlers.run = self._runs.take
         self.handlers.sends = self._runs.take_one
+        self.handlers.table = self._runs.take_table
         self.handlers.hurry = self._sends.hurry = self.replication.hurry
         self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)

@@ -7,7 +7,7 @@ twice as fast as message by message (`SendRuns`), which takes whatever does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ COLUMNS_MIN: Final = 16
 
 def judged_columns(
     sends: SendProcessor, shape: Shape, payloads: list[bytes], start: int, end: int
-) -> tuple[tuple[bytes, ...], ...] | None:
+) -> Sequence[tuple[bytes, ...]] | None:
     """The columns of the requests that begin the run `payloads[start:end]` and are alike: their pieces and the bodies.
 
     None if they are few, or if one of them asks for another look; where each goes is still to be judged. HOT.
@@ -38,7 +38,23 @@ def judged_columns(
         del run[count:]
     if count < COLUMNS_MIN or not 0 <= size - shape.body_at <= sends.plain_size_max:
         return None
-    columns = tuple(zip(*map(shape.whole(size), run), strict=True))
+    return _judged(shape, tuple(zip(*map(shape.whole(size), run), strict=True)))
+
+
+def table_columns(
+    sends: SendProcessor, shape: Shape, data: bytes, count: int
+) -> Sequence[tuple[bytes, ...]] | None:
+    """`judged_columns` of so many frames as they came, if they are of one size and all are alike. HOT."""
+    size = len(data) // count
+    if not 0 <= size - 4 - shape.body_at <= sends.plain_size_max:
+        return None
+    lengths, *columns = zip(*shape.table(size)(data), strict=True)
+    return _judged(shape, columns) if lengths.count(lengths[0]) == count else None
+
+
+def _judged(shape: Shape, columns: Sequence[tuple[bytes, ...]]) -> Sequence[tuple[bytes, ...]] | None:
+    """These pieces and bodies of requests, unless one of them asks for another look. HOT."""
+    count = len(columns[0])
     for column, fixed in zip(columns[:-1:2], shape.fixed, strict=True):
         if column.count(fixed) != count:
             return None
@@ -65,21 +81,26 @@ def take_columns(
 ) -> int:
     """Append and answer the requests that begin the run `payloads[start:end]` and are alike: how many. HOT."""
     columns = judged_columns(sends, shape, payloads, start, end)
-    if columns is None:
-        return 0
+    return len(columns[0]) if columns is not None and put_columns(sends, session, shape, columns) else 0
+
+
+def put_columns(
+    sends: SendProcessor, session: Session, shape: Shape, columns: Sequence[tuple[bytes, ...]]
+) -> bool:
+    """Append and answer requests that were judged; False, and nothing is done, if it takes another way. HOT."""
     at_queue, at_born, at_key, at_opaque = shape.places
     keys, opaques, count = columns[at_key], columns[at_opaque], len(columns[0])
     try:
         queues = list(map(shape.queues.__getitem__, columns[at_queue]))
     except KeyError:
-        return 0
+        return False
     clock = sends.statistics.clock
     began = clock()
     born_times = born_times_of(columns[at_born])
     run = columns[9], born_times, keys, shape.pattern, shape.tag_code
     stored = sends.store.put_columns(queues, run)
     if stored is None:
-        return 0
+        return False
     took_s = clock() - began
     if shape.waits and session.link.alone:
         sends.hurry()
@@ -90,4 +111,4 @@ def take_columns(
     else:
         answers = sends.answers.run(offsets, columns[at_queue], numbers, keys, opaques)
         (session.waiting if shape.waits else session.ready).extend(answers)
-    return count
+    return True

@@ -12,7 +12,7 @@ with these values. A client whose headers change elsewhere too (keys of its own,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -76,6 +76,7 @@ class Shape:
     """Whether the answer waits for the flush."""
     layout: str
     wholes: dict[int, Callable[[bytes], tuple[bytes, ...]]] = field(default_factory=dict)
+    tables: dict[int, Callable[[bytes], Iterator[tuple[bytes, ...]]]] = field(default_factory=dict)
 
     def whole(self, size: int) -> Callable[[bytes], tuple[bytes, ...]]:
         """What cuts payloads of `size` bytes into the nine pieces and the body."""
@@ -85,6 +86,15 @@ class Shape:
                 self.wholes.clear()
             unpack = self.wholes[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
         return unpack
+
+    def table(self, size: int) -> Callable[[bytes], Iterator[tuple[bytes, ...]]]:
+        """What cuts frames of `size` bytes into their length, the nine pieces and the body."""
+        cut = self.tables.get(size)
+        if cut is None:
+            if len(self.tables) >= _WHOLES_MAX:
+                self.tables.clear()
+            cut = self.tables[size] = Struct(f"4s{self.layout}{size - 4 - self.body_at}s").iter_unpack
+        return cut
 
 
 class Shapes:

@@ -50,6 +50,8 @@ RUN_MAX = 256
 """Requests that a run takes at most, before what it answered leaves."""
 _RUN_MIN = 24
 """Half a run has as many, or is not split off: what each costs by itself is then more than its client gains."""
+TABLE_MIN = 16
+"""Fewer frames are not worth a look at them all together."""
 _PULL = b'{"code":11,'
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
@@ -168,6 +170,8 @@ class Handlers:
         """Takes the run of requests of one kind from one index up to another, and returns the index behind it."""
         self.sends: Callable[[Session, bytes], bool] | None = None
         """Takes a plain send that came alone and is like an earlier one of its client, or leaves it to `run`."""
+        self.table: Callable[[Session, bytes, int], bool] | None = None
+        """Takes so many frames of one size, if all are plain sends like an earlier one, or leaves them to `run`."""
         self.pulls: Callable[[Session, bytes], bool] | None = None
         """Takes a plain pull that is like an earlier one of its client, or leaves it (False) to `hot`."""
         self.cold: dict[int, Callable[[Command, Session], Command | None]] = {}
@@ -177,7 +181,7 @@ class Handlers:
     def without(self, codes: frozenset[int]) -> Handlers:
         """The same table less some codes: what the port at P-2 serves."""
         rest = Handlers(self.times)
-        rest.run, rest.sends, rest.hurry = self.run, self.sends, self.hurry
+        rest.run, rest.sends, rest.table, rest.hurry = self.run, self.sends, self.table, self.hurry
         if RequestCode.PULL_MESSAGE not in codes:
             rest.pulls = self.pulls
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
@@ -286,9 +290,11 @@ class Session:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         self.read_at = self._times.at
         tried, handlers = False, self._handlers
-        # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
-        if self.shapes is not None and handlers.sends is not None:
-            if not self._backlog and self._frames.is_whole(data) and handlers.sends(self, data[4:]):
+        count = 0
+        if self.shapes is not None and handlers.sends is not None and not self._backlog:
+            count = self._frames.count_alike(data)
+            # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
+            if count == 1 and self._frames.is_whole(data) and handlers.sends(self, data[4:]):
                 return
         if (
             data.startswith(_PULL, 8)
@@ -301,6 +307,10 @@ class Session:
                 return
             tried = True
         try:
+            if count >= TABLE_MIN and handlers.table is not None:
+                data = self._take_tables(data, count)
+                if not data:
+                    return
             payloads = self._frames.feed(data)
             if self._frames.buffered != self._counted:
                 self._count_unfinished(self._frames.buffered)
@@ -311,6 +321,41 @@ class Session:
             self._work_through(payloads, tried=tried)
         finally:
             self.owe()
+
+    def _take_tables(self, data: bytes, count: int) -> bytes:
+        """Have what may be frames of one size taken as they are; the bytes that are left, cut by cut. HOT."""
+        table, start = self._handlers.table, 0
+        assert table is not None
+        size = 4 + int.from_bytes(data[:4], "big")
+        while count >= TABLE_MIN:
+            run = self._run_of(count)
+            end = start + run * size
+            if not table(self, data if end - start == len(data) else data[start:end], run):
+                break
+            start, count = end, count - run
+            if count:
+                self._pass_on()
+        return data[start:]
+
+    def _run_of(self, left: int) -> int:
+        """How many of the requests that are left are taken together."""
+        if left >= 2 * _RUN_MIN and self.link.alone:
+            left = (left + 1) // 2
+        return min(left, RUN_MAX)
+
+    def _pass_on(self) -> None:
+        """Have the answers of a run leave, or what they wait for. HOT.
+
+        A client with its window full works on these answers while we work on the rest of its requests. When nobody else
+        has work for us, halves keep both at work: 1.5 times the rate at 1 x 64. The same goes for slaves that these
+        answers wait for: 1.2 times.
+        """
+        if self.ready:
+            self._owe_ready()
+            self.link.push()
+        if self.waiting and self.wait_for is not None and self._handlers.hurry is not None:
+            self.wait_for(self)
+            self._handlers.hurry()
 
     def _count_unfinished(self, buffered: int) -> None:
         unfinished = self._unfinished
@@ -371,23 +416,12 @@ class Session:
                 index += 1
                 continue
             if run is not None:
-                left = count - index
-                if left >= 2 * _RUN_MIN and link.alone:
-                    left = (left + 1) // 2
-                end = index + min(left, RUN_MAX)
+                end = index + self._run_of(count - index)
                 index = run(self, payloads, index, end)
                 if index == count:
                     return
                 if index == end:
-                    # A client with its window full works on these answers while we work on the rest of its requests.
-                    # When nobody else has work for us, halves keep both at work: 1.5 times the rate at 1 x 64. The
-                    # same goes for slaves that these answers wait for: 1.2 times.
-                    if self.ready:
-                        self._owe_ready()
-                        link.push()
-                    if self.waiting and self.wait_for is not None and self._handlers.hurry is not None:
-                        self.wait_for(self)
-                        self._handlers.hurry()
+                    self._pass_on()
                     continue
             if link.congested:
                 self._backlog = payloads[index:]

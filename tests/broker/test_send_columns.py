@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker import send_columns, send_run, send_wide
+from broker import send_columns, send_run, send_wide, session
 from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from tests.broker.harness import START_MS, UNIQ, InProcess, request, send_ext, text_of
@@ -28,14 +28,29 @@ _odd_ones = st.one_of(
     place=st.floats(0, 1, exclude_max=True),
     spread=st.booleans(),
     size=st.sampled_from([2, 2, 400, 401]),
+    table=st.sampled_from([2, 99]),
+    halves=st.booleans(),
+    before=st.integers(0, 300),
 )
 def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
-    pair: Pair, count: int, odd: bytes | None, place: float, spread: bool, size: int
+    pair: Pair,
+    count: int,
+    odd: bytes | None,
+    place: float,
+    spread: bool,
+    size: int,
+    table: int,
+    halves: bool,
+    before: int,
 ) -> None:
+    """As frames of one size, or cut; `before` is how much of the first frame comes in an earlier read."""
     pair.gate.open()
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        patch.setattr(session, "TABLE_MIN", table)
+        if halves:
+            patch.setattr(session, "_RUN_MIN", 2)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             for queue_id in range(4):
                 client.send("T", b"warm", queueId=queue_id)
@@ -63,9 +78,41 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
             running.settle()
             client.answers()
             mark = running.broker.store.log.end_offset
-            led_to = outcome(running, client, b"".join(frames[3:]), mark)
+            data = b"".join(frames[3:])
+            client.feed(data[: max(0, before - 200)])
+            led_to = outcome(running, client, data[max(0, before - 200) :], mark)
             outcomes.append((*led_to, taken_queues(running)))
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("odd", [None, 5, 300])
+def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlike(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch, odd: int | None
+) -> None:
+    """Two runs and some, and the first bytes of one more."""
+    client, cut = running.connect(), list[int]()
+    take = running.broker.handlers.run
+    assert take is not None
+    count = 2 * session.RUN_MAX + 40
+
+    def note(of: session.Session, payloads: list[bytes], start: int, end: int) -> int:
+        cut.extend(range(start, end))
+        return take(of, payloads, start, end)
+
+    frames = []
+    for n in range(count + 4):
+        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A" if n - 3 != odd else "B"})
+        frames.append(request(V2, send_ext("T", queueId=1, properties=properties), b"x", opaque=1000 + n))
+    for frame in frames[:3]:
+        client.feed(frame)
+    client.answers()
+    monkeypatch.setattr(running.broker.handlers, "run", note)
+    client.link.alone = False
+    client.feed(b"".join(frames[3:-1]) + frames[-1][:9])
+    assert len(set(cut)) == (0 if odd is None else count - odd // session.RUN_MAX * session.RUN_MAX)
+    client.feed(frames[-1][9:])
+    running.settle()
+    assert [answer.opaque for answer in client.answers()] == list(range(1003, 1004 + count))
 
 
 _WIDE = {

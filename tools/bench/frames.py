@@ -1,4 +1,4 @@
-"""Send requests as patterns: everything is built once, and `%` puts in what must differ.
+"""Send requests as patterns: everything is built once, and what must differ is put in between.
 
 A pattern is a run of frames for successive queues, in which three things are left open:
 
@@ -6,16 +6,19 @@ A pattern is a run of frames for successive queues, in which three things are le
     UNIQ_KEY    32 characters that end in the same ten digits, as clients give every message its own
     born time   13 digits of milliseconds, stamped into the whole pattern from time to time
 
-One send is then `pattern[a:b] % numbers`: a copy and a C loop, about 0.3 us a message, where building a
-header takes twenty times that. Real differences matter: a broker that met the same header bytes again
-and again could look faster than any client will ever find it.
+One send is then a list of the pieces that stay, with the texts of the numbers put in between, joined: 0.1 us a
+message, where building a header takes sixty times that. Real differences matter: a broker that met the same header
+bytes again and again could look faster than any client will ever find it.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
 
 from tools.bench.spec import ProduceSpec
 
@@ -33,6 +36,7 @@ _PACKED = b"\xff##\xff"
 _BORN = b"#BORN-MILLIS#"
 
 _PACK_I32: Callable[[int], bytes] = struct.Struct(">i").pack
+_encode = msgspec.json.Encoder().encode
 _KEY_PREFIX = "7F000001BE7C"
 _PROPERTIES_END = "\x02WAIT\x01true\x02"
 
@@ -48,49 +52,41 @@ class SendPattern:
         assert frame_count >= 1
         self.queues = spec.queues
         self.frame_count = frame_count
-        self._columns = _columns(spec)
-        # A send may begin at any queue, so the run is longer than the largest send by one round of them.
-        unique = [_escape(_frame(spec, queue_id)) for queue_id in range(spec.queues)]
-        frames = [unique[index % spec.queues] for index in range(frame_count + spec.queues)]
-        self._ends = [0, *itertools.accumulate(map(len, frames))]
-        self._unstamped = b"".join(frames)
-        self._pattern = self._unstamped
-        self._singles = frames[: spec.queues]
-        # How often the opaque stands in a JSON frame; in a binary one it stands in two forms.
-        self._places = 0 if spec.serialization == "binary" else 2 if spec.batch == 1 else spec.batch + 2
+        self._frames = [_frame(spec, queue_id) for queue_id in range(spec.queues)]
+        # How often a number stands in a frame; in a binary one the opaque is packed, and stands first.
+        self._places = self._frames[0].count(_NUMBER) + self._frames[0].count(_PACKED)
+        self._packed = _PACKED in self._frames[0]
+        self.stamp(0)
 
     def stamp(self, now_ms: int) -> None:
         """Let every frame from now on be born at `now_ms`."""
-        self._pattern = self._unstamped.replace(_BORN, b"%013d" % now_ms)
-        ends = self._ends
-        self._singles = [self._pattern[ends[queue] : ends[queue + 1]] for queue in range(self.queues)]
+        born = b"%013d" % now_ms
+        cut = [frame.replace(_BORN, born).replace(_PACKED, _NUMBER).split(_NUMBER) for frame in self._frames]
+        self._heads = [head for head, *_ in cut]
+        self._tail = cut[0][-1]  # of every frame: where a message goes is said before
+        self._singles = [b"%d".join(piece.replace(b"%", b"%%") for piece in pieces) for pieces in cut]
+        # What stands before each number of frames in a row, and None in the numbers' places.
+        pieces = itertools.chain.from_iterable((self._tail + head, *rest[:-1]) for head, *rest in cut)
+        one_round: list[bytes | None] = list(itertools.chain.from_iterable((piece, None) for piece in pieces))
+        # A send may begin at any queue, so the row is longer than the largest send by one round of them.
+        self._row = one_round * (-(-self.frame_count // self.queues) + 1)
 
     def take(self, first_queue: int, numbers: range) -> bytes:
         """The frames with these opaques; at most `frame_count` of them."""
-        if len(numbers) == 1 and self._places:
+        if len(numbers) == 1 and not self._packed:
             return self.take_one(first_queue, numbers[0])
-        start, end = self._ends[first_queue], self._ends[first_queue + len(numbers)]
-        return self._pattern[start:end] % tuple(self._columns(numbers))
+        step = 2 * self._places
+        row = self._row[first_queue * step : (first_queue + len(numbers)) * step]
+        texts = _encode(list(numbers))[1:-1].split(b",")
+        row[0] = self._heads[first_queue]
+        for place in range(self._places):
+            row[2 * place + 1 :: step] = map(_PACK_I32, numbers) if self._packed and not place else texts
+        row.append(self._tail)
+        return b"".join(cast("list[bytes]", row))
 
     def take_one(self, queue: int, number: int) -> bytes:
         """`take` of a single JSON frame, in a third of the time."""
         return self._singles[queue] % ((number,) * self._places)
-
-
-def _columns(spec: ProduceSpec) -> Callable[[range], Iterator[object]]:
-    """What fills the open places of a run of frames, in the order in which they stand in it."""
-    keys = spec.batch + 1 if spec.batch > 1 else 1
-    if spec.serialization == "binary":
-        return lambda numbers: itertools.chain.from_iterable(
-            zip(map(_PACK_I32, numbers), *itertools.repeat(numbers, keys), strict=True)
-        )
-    return lambda numbers: itertools.chain.from_iterable(
-        zip(*itertools.repeat(numbers, keys + 1), strict=True)
-    )
-
-
-def _escape(frame: bytes) -> bytes:
-    return frame.replace(b"%", b"%%").replace(_PACKED, b"%b").replace(_NUMBER, b"%d")
 
 
 def _frame(spec: ProduceSpec, queue_id: int) -> bytes:

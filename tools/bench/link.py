@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
+import msgspec
+
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_frame
 from tools.bench import server
@@ -39,6 +41,8 @@ _ACCEPTED = b'{"code":0,'
 _OPAQUE_MARK = b'"opaque":'
 _ALIKE_MIN = 4
 _LATENCY_BUFFER = 1 << 16
+
+_numbers = msgspec.json.Decoder(list[int]).decode
 
 Refusal = tuple[int, int, str]
 """Opaque, response code (not 0) and remark of a reply."""
@@ -104,16 +108,16 @@ def _opaques_alike(data: bytes, count: int) -> list[int] | None:
     first = _FIRST_OPAQUE(data, 0, size)
     if odd or first is None or first.start() < len(_ACCEPTED) + 8 or data.count(_OPAQUE_MARK) != count:
         return None
-    at, end = first.start(1), first.end(1)
-    codes, marks, opaques, commas = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
-    if (
-        codes.count(_ACCEPTED) != count
-        or marks.count(_OPAQUE_MARK) != count
-        or commas.count(b",") != count
-        or not b"".join(opaques).isdigit()
-    ):
+    at, end = first.span(1)
+    codes, opaques = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
+    width = end - at
+    texts = b"".join(opaques).replace(_OPAQUE_MARK, b"")
+    if codes.count(_ACCEPTED) != count or texts[width :: width + 1] != b"," * count:
         return None
-    return list(map(int, opaques))
+    try:
+        return _numbers(b"[%b]" % texts[:-1])
+    except msgspec.MsgspecError:
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +128,7 @@ def _lengths_of(size: int) -> struct.Struct:
 @lru_cache(maxsize=256)
 def _columns_of(size: int, at: int, end: int) -> struct.Struct:
     code, mark = len(_ACCEPTED), len(_OPAQUE_MARK)
-    return struct.Struct(f"8x{code}s{at - mark - code - 8}x{mark}s{end - at}s1s{size - end - 1}x")
+    return struct.Struct(f"8x{code}s{at - mark - code - 8}x{mark + end - at + 1}s{size - end - 1}x")
 
 
 def _parse_slowly(data: bytes) -> tuple[Sequence[int], Sequence[Refusal]]:
