@@ -14,7 +14,6 @@ less than six minutes; `--scale 0.05` is for a first impression. What is written
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -36,7 +35,7 @@ from ropewalk.client.addresses import Address, parse_address
 from tests.bench.flush_probe import flush_ms
 from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
-from tools.bench.frames import SendPattern, _escape, _frame
+from tools.bench.frames import SendPattern, _frame
 from tools.bench.link import LoadFailed
 from tools.bench.load import SendLoad
 from tools.bench.runner import run_load
@@ -178,12 +177,8 @@ class ManyTopics(SendPattern):
         places = [(topic, queue) for topic in range(topics) for queue in range(QUEUES)]
         random.Random(4).shuffle(places)
         spelled = {topic: msgspec.structs.replace(spec, topic=topic_name(topic)) for topic in range(topics)}
-        unique = [_escape(_frame(spelled[topic], queue)) for topic, queue in places]
-        frames = [unique[index % len(unique)] for index in range(len(unique) + self.frame_count)]
-        self.queues = len(unique)
-        self._ends = [0, *itertools.accumulate(map(len, frames))]
-        self._unstamped = b"".join(frames)
-        self._singles = unique
+        self._frames = [_frame(spelled[topic], queue) for topic, queue in places]
+        self.queues = len(self._frames)
         self.stamp(time.time_ns() // 1_000_000)
 
 
@@ -197,7 +192,7 @@ def load_of_topics(text: str) -> None:
     spec = msgspec.json.decode(spec_text, type=ProduceSpec)
     load = SendLoad(spec)
     load._pattern = ManyTopics(spec, topics)
-    load._stamp_due = 1 << 62  # a stamp goes through all frames, and there are forty megabytes of them
+    load._stamp_due = 1 << 62  # a stamp goes through all frames, and there are twenty megabytes of them
     load._spec = msgspec.structs.replace(spec, queues=load._pattern.queues)
     share = load._pattern.queues // spec.connections
     load._queue = [index * share for index in range(spec.connections)]
