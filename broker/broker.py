@@ -513,6 +513,14 @@ class Broker:
             for queue in woken:
                 if queue.held is not None:
                     self.hold.arrived(queue)
+        self._complete_acks()
+
+    def reported(self) -> None:
+        """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
+        self.replication.take_reports()
+        self._complete_acks()
+
+    def _complete_acks(self) -> None:
         if len(self.acks):
             self.acks.complete(min(self._flushed(), self.replication.confirmed))
 

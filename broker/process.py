@@ -174,6 +174,10 @@ class BrokerProcess:
         if not self._paused:
             self.broker.wakened()
 
+    def reported(self) -> None:
+        if not self._paused:
+            self.broker.reported()
+
     @property
     def expecting(self) -> bool:
         return not self._paused and self.broker.expecting
@@ -629,6 +633,9 @@ class NamesrvProcess:
         pass
 
     def wakened(self) -> None:
+        pass
+
+    def reported(self) -> None:
         pass
 
     def start(self, options: NamesrvOptions) -> int:

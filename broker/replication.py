@@ -185,6 +185,7 @@ class Replication:
     def new_session(self, link: Connection) -> HaConnection:
         """A peer on the HA port."""
         link.patient = True  # how long a slave may be silent is for replication to say
+        link.go_first()  # producers wait for what it reports, and have more to send
         return self.service.accept(link)
 
     def register(self, slaves: Mapping[str, int]) -> None:
@@ -303,11 +304,7 @@ class Replication:
             return
         if self.waits:
             transfer = self.transfer
-            if self._dirty:
-                self._dirty = False
-                transfer.reported(
-                    [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
-                )
+            self._count_reports()
             if (end := self.store.log.end_offset) > transfer.noted:
                 transfer.appended(end, self._now_ms(), available=self.available)
             # Else what may be seen is shown as the turn ends.
@@ -315,6 +312,20 @@ class Replication:
                 self.store.limit_readable(transfer.decided)
         if self.service.connections:
             self.service.advance()
+
+    def take_reports(self) -> None:
+        """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
+        if self.waits and self.client is None:
+            self._count_reports()
+            if self.transfer.decided != self.store.readable_limit:
+                self.store.limit_readable(self.transfer.decided)
+
+    def _count_reports(self) -> None:
+        if self._dirty:
+            self._dirty = False
+            self.transfer.reported(
+                [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
+            )
 
     def hurry(self) -> None:
         """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""

@@ -79,6 +79,9 @@ class Turns(Protocol):
     def wakened(self) -> None:
         """A helper thread left something to take in."""
 
+    def reported(self) -> None:
+        """Within a turn: those that go first have said what they have to say, and the others' turn comes now."""
+
     @property
     def expecting(self) -> bool:
         """Whether another machine is waited for, which will soon say something, or waits for us again and again."""
@@ -182,6 +185,10 @@ class Connection:
         if not self.closing:
             self._shell.set_mask(self)
 
+    def go_first(self) -> None:
+        """Read this one before all others of a turn, and have who waited for it go on meanwhile."""
+        self._shell.foremost.add(self.fd)
+
     @property
     def local(self) -> tuple[str, int]:
         """The address of this end."""
@@ -226,6 +233,8 @@ class Shell:
         self.doomed: list[Connection] = []
         self._resumed: list[Connection] = []
         self.connections: dict[int, Connection] = {}
+        self.foremost: set[int] = set()
+        """The descriptors of connections that go first."""
         self.now = time.monotonic()
         self.crowd = 0
         """How many connections the turn at hand is about."""
@@ -344,7 +353,34 @@ class Shell:
         self.crowd = len(events)
         turns = self._turns
         turns.begin_turn()
-        connections = self.connections
+        if self.foremost and self.crowd > 1:
+            events = self._serve_foremost(events)
+        self._serve(events)
+        resumed, self._resumed = self._resumed, []
+        for connection in resumed:
+            if connection.is_open:
+                self._give(connection, None)
+        turns.end_turn()
+        self.flush()
+
+    def _serve_foremost(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Serve those that go first, and write at once what it leads to; the events of all others. HOT.
+
+        A client that gets its answers before the rest of the turn has its next requests ready behind it: 3 % at 1 x 64
+        of SYNC_MASTER.
+        """
+        foremost = self.foremost
+        others = [event for event in events if event[0] not in foremost]
+        if others and len(others) < len(events):
+            self._serve([event for event in events if event[0] in foremost])
+            self._turns.reported()
+            self._write_owed()
+            self.crowd = len(others)
+            return others
+        return events
+
+    def _serve(self, events: list[tuple[int, int]]) -> None:
+        now, turns, connections = self.now, self._turns, self.connections
         for fd, event in events:
             connection = connections.get(fd)
             if connection is None:
@@ -359,25 +395,22 @@ class Shell:
                 self.write(connection)
             if event & ~_OUT:
                 self._read(connection)
-        resumed, self._resumed = self._resumed, []
-        for connection in resumed:
-            if connection.is_open:
-                self._give(connection, None)
-        turns.end_turn()
-        self.flush()
 
     def flush(self) -> None:
         """Write what sessions owe, and hang up on whom they gave up."""
+        self._write_owed()
+        while self.doomed:
+            self._drop(self.doomed.pop())
+        if self._resumed:
+            self.wake()  # in a turn of its own, so that the others have theirs in between
+
+    def _write_owed(self) -> None:
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             for connection in dirty:
                 connection.dirty = False
                 if not connection.closing:
                     self.write(connection)
-        while self.doomed:
-            self._drop(self.doomed.pop())
-        if self._resumed:
-            self.wake()  # in a turn of its own, so that the others have theirs in between
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -520,6 +553,7 @@ class Shell:
     def _drop(self, connection: Connection) -> None:
         if self.connections.pop(connection.fd, None) is None:
             return
+        self.foremost.discard(connection.fd)
         connection.closing = True
         connection.out.clear()
         self._epoll.unregister(connection.fd)

@@ -337,6 +337,8 @@ class _Idle:
 
     def wakened(self) -> None: ...
 
+    def reported(self) -> None: ...
+
 
 def test_views_that_a_slow_peer_leaves_behind_are_copied_so_that_they_never_grow_cold(tmp_path: Path) -> None:
     import socket

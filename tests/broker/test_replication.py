@@ -49,6 +49,9 @@ class FakeHaLink:
     def send(self, data: bytes | memoryview) -> None:
         self.sent += data
 
+    def go_first(self) -> None:
+        pass
+
     def push(self) -> None:
         self.left.append(len(self.sent))
 
@@ -180,6 +183,25 @@ def test_the_first_half_of_a_full_window_leaves_for_the_slave_before_the_second_
     slave.report()
     assert [answer.opaque for answer in client.answers()] == [100 + n for n in range(size // 2, size)]
     assert len(seen(process)) == 1 + size
+
+
+def test_a_report_answers_producers_before_the_others_of_its_turn_are_looked_at(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"first")
+    slave.take()
+    broker, reported = process.broker, encode_report(slave.begin + len(slave.log))
+    broker.begin_turn()
+    broker.reported()
+    assert not client.answers() and not seen(process), "nobody has said anything"
+    slave.session.receive(reported)
+    broker.reported()
+    assert codes(client) == [ResponseCode.SUCCESS] and seen(process) == [b"first"]
+    client.session.receive(request(V2, send_ext("T"), b"second", opaque=7))
+    broker.end_turn()
+    assert not client.answers() and seen(process) == [b"first"]
+    slave.report()
+    assert codes(client) == [ResponseCode.SUCCESS] and seen(process) == [b"first", b"second"]
 
 
 # -- what the producer is told -----------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class Node:
         self._helpers: dict[Worker | Flusher, bool] = {}
         """Each helper thread, and whether a step of it is due."""
         self._life = 0
+        self._turns = 0
         self._scope = trio.CancelScope()
         self._diverged = trio.Event()
         self._registrar: Registrar
@@ -216,6 +217,9 @@ class Node:
             broker = self.broker
             broker.begin_turn()
             act()
+            self._turns += 1
+            if self._turns % 2:
+                broker.reported()  # as where others have their turn with a slave
             broker.end_turn()
 
         if self.alive:

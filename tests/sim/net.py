@@ -62,6 +62,9 @@ class End:
     def is_open(self) -> bool:
         return not self.closing
 
+    def go_first(self) -> None:
+        pass
+
     def send(self, data: bytes | memoryview) -> None:
         if self.closing:
             return
