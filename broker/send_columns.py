@@ -49,7 +49,7 @@ def table_columns(
     if not 0 <= size - 4 - shape.body_at <= sends.plain_size_max:
         return None
     lengths, *columns = zip(*shape.table(size)(data), strict=True)
-    return _judged(shape, columns) if lengths.count(lengths[0]) == count else None
+    return _judged(shape, columns) if lengths.count((size - 4).to_bytes(4, "big")) == count else None
 
 
 def _judged(shape: Shape, columns: Sequence[tuple[bytes, ...]]) -> Sequence[tuple[bytes, ...]] | None:

@@ -323,7 +323,10 @@ class Session:
             self.owe()
 
     def _take_tables(self, data: bytes, count: int) -> bytes:
-        """Have what may be frames of one size taken as they are; the bytes that are left, cut by cut. HOT."""
+        """Have what may be frames of one size taken as they are; the bytes that are left are for `feed`. HOT.
+
+        What is taken counts, and may be answered, also where the rest of the read turns out to be no frames.
+        """
         table, start = self._handlers.table, 0
         assert table is not None
         size = 4 + int.from_bytes(data[:4], "big")

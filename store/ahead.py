@@ -73,14 +73,21 @@ class Filling:
         return True
 
 
+def _room_for_spare(segment_size: int, window: int) -> int:
+    """With less room than this in the last segment the next one is made."""
+    return max(2 * window, segment_size // 4)
+
+
 def bring(last: Segment, start: int, window: int) -> int:
     """On the worker thread: bring pages from `start` to a window ahead of the writer; the end of what was brought.
 
-    It goes on while the writer does, but not for ever: the thread has more to do. A writer right behind would wait for
-    each page in turn. It is left some, which it brings itself meanwhile: a slave that has to catch up with cold memory
-    takes 345 MB/s so, and 270 MB/s behind small pieces without a gap.
+    It goes on while the writer does, but not for ever: the thread has the next segment to make in time. A writer right
+    behind would wait for each page in turn. It is left some, which it brings itself meanwhile: a slave that has to
+    catch up with cold memory takes 345 MB/s so, and 270 MB/s behind small pieces without a gap.
     """
-    at, begun, stop = start, last.write_position, min(start + 4 * window, last.size)
+    spare_due = last.size - _room_for_spare(last.size, window)
+    at, begun = start, last.write_position
+    stop = min(start + 4 * window, max(start + window, spare_due), last.size)
     with contextlib.suppress(OSError):  # the writer brings them itself then
         while at < min((written := last.write_position) + window, stop):
             if at - written < _BROUGHT_AT_ONCE < written - begun:
@@ -145,7 +152,7 @@ class Ahead:
             self._log.spare is None
             and not self.spare_wanted
             and now >= self._next_spare_ms
-            and room < max(2 * self._window, self._segment_size // 4)
+            and room < _room_for_spare(self._segment_size, self._window)
         ):
             self.spare_wanted = True
             self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn

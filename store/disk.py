@@ -32,7 +32,7 @@ PAGE_SIZE = 4096
 _WRITE_AND_WAIT = 2 | 4  # SYNC_FILE_RANGE_WRITE and WAIT_AFTER
 _READ_STEP = 4 << 20
 _PIECES_MAX = 1024  # of one system call
-_READ_AHEAD_LEAST: Final = 256 << 10  # in one request, whatever the device
+_READ_AHEAD_LEAST: Final = 256 << 10  # in one request, whatever the device says
 _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
@@ -514,10 +514,12 @@ def lock_is_ours(path: Path) -> bool:
 
 @lru_cache
 def _read_ahead_most(device: int) -> int:
-    """How many bytes the kernel reads ahead for one request at least; of a longer one it leaves out the rest."""
-    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    """How many bytes may be asked for at once; of a longer request the kernel leaves out the rest."""
+    disk = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    if (disk / "partition").exists():
+        disk = disk.parent
     with contextlib.suppress(OSError, ValueError):
-        return max(_READ_AHEAD_LEAST, int(setting.read_text()) << 10)
+        return max(_READ_AHEAD_LEAST, int((disk / "queue" / "read_ahead_kb").read_text()) << 10)
     return _READ_AHEAD_LEAST
 
 

@@ -1,5 +1,6 @@
 """Runs of plain sends taken by columns, to one topic or to many: stored and answered as one by one."""
 
+from contextlib import nullcontext
 from itertools import chain, product
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from broker import send_columns, send_run, send_wide, session
 from broker.topics import TopicConfig
 from ropewalk.codes import RequestCode
+from ropewalk.errors import RemoteProtocolError
 from tests.broker.harness import START_MS, UNIQ, InProcess, request, send_ext, text_of
 from tests.broker.send_pairs import Pair, outcome, taken_queues, with_header
 
@@ -113,6 +115,29 @@ def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlik
     client.feed(frames[-1][9:])
     running.settle()
     assert [answer.opaque for answer in client.answers()] == list(range(1003, 1004 + count))
+
+
+@pytest.mark.parametrize("lie", ["twice", "too much", "nothing"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, alone: bool) -> None:
+    """Behind a table of good frames: nothing in a body becomes a message of its own."""
+    client = running.connect()
+    client.link.alone = alone
+    good = 24 if alone else session.RUN_MAX
+    frames = []
+    for n in range(3 + good + 24):
+        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A"})
+        frames.append(request(V2, send_ext("T", queueId=1, properties=properties), b"x", opaque=1000 + n))
+    for frame in frames[:3]:
+        client.feed(frame)
+    length = {"twice": 2 * len(frames[3]) - 4, "too much": 0x7FFFFFFF, "nothing": 0}[lie]
+    lying = [length.to_bytes(4, "big") + frame[4:] for frame in frames[3 + good :]]
+    with nullcontext() if lie == "twice" else pytest.raises(RemoteProtocolError, match="frame length"):
+        client.feed(b"".join(frames[3 : 3 + good] + lying))
+    running.settle()
+    expected = [*range(1000, 1003 + good), *(range(1003 + good, 1027 + good, 2) if lie == "twice" else ())]
+    assert [answer.opaque for answer in client.answers()] == expected
+    assert len(running.stored("T", 1)) == len(expected)
 
 
 _WIDE = {

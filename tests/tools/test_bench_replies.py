@@ -79,3 +79,14 @@ def test_an_opaque_in_quotes_among_others_is_one_too() -> None:
     ]
     data = b"".join(struct.pack(">ii", len(header) + 4, len(header)) + header for header in headers)
     assert list(parse_replies(data, 4)[0]) == [111, 112, 113, 4]
+
+
+def test_a_reply_that_has_numbers_where_others_have_their_opaque_is_one_reply() -> None:
+    head, end = b'{"code":0,"flag":1,', b'"version":1}'
+    alike = [head + b'"opaque":%d,"remark":"yyyyyyyyy",' % (1111111110 + n) + end for n in range(4)]
+    odd = b'{"code":0,"a":"xxxx' + b"1111111111,22222222," + b'","opaque":5,"b":"%b"}'
+    odd = odd.replace(b"%b", b"y" * (len(alike[0]) - len(odd) + 2))
+    headers = [*alike, odd]
+    assert {len(header) for header in headers} == {len(odd)}
+    data = b"".join(struct.pack(">ii", len(header) + 4, len(header)) + header for header in headers)
+    assert list(parse_replies(data, 5)[0]) == [*(1111111110 + n for n in range(4)), 5]

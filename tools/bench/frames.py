@@ -86,6 +86,7 @@ class SendPattern:
 
     def take_one(self, queue: int, number: int) -> bytes:
         """`take` of a single JSON frame, in a third of the time."""
+        assert not self._packed
         return self._singles[queue] % ((number,) * self._places)
 
 

@@ -112,7 +112,9 @@ def _opaques_alike(data: bytes, count: int) -> list[int] | None:
     codes, opaques = zip(*_columns_of(size, at, end).iter_unpack(data), strict=True)
     width = end - at
     texts = b"".join(opaques).replace(_OPAQUE_MARK, b"")
-    if codes.count(_ACCEPTED) != count or texts[width :: width + 1] != b"," * count:
+    if codes.count(_ACCEPTED) != count or len(texts) != count * (width + 1):
+        return None  # each place without the mark leaves its bytes
+    if texts[width :: width + 1] != b"," * count:
         return None
     try:
         return _numbers(b"[%b]" % texts[:-1])
