@@ -292,9 +292,10 @@ class Session:
         tried, handlers = False, self._handlers
         count = 0
         if self.shapes is not None and handlers.sends is not None and not self._backlog:
-            count = self._frames.count_alike(data)
             # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
-            if count == 1 and self._frames.is_whole(data) and handlers.sends(self, data[4:]):
+            if not self._frames.is_whole(data):
+                count = self._frames.count_alike(data)
+            elif handlers.sends(self, data[4:]):
                 return
         if (
             data.startswith(_PULL, 8)
