@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHAPES_MAX: Final = 8
 _PATIENCE_MAX: Final = 4096
-_WHOLES_MAX: Final = 64
+_CUTTERS_MAX: Final = 64
 _OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
 _BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
 _QUEUE: Final = re.compile(rb'"e":"(\d{1,4})"')
@@ -54,13 +54,17 @@ decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
 """Header bytes to `PlainHeader`. Raises one of `UNREADABLE`."""
 
 
+_Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
+_CutAll: TypeAlias = Callable[[bytes], Iterator[tuple[bytes, ...]]]
+
+
 @dataclass(slots=True)
 class Shape:
     """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
 
     judged: object
     """Under which rules it was judged; a shape of other rules is worth nothing."""
-    unpack: Callable[[bytes], tuple[bytes, ...]]
+    unpack: _Cut
     fixed: tuple[bytes, ...]
     places: tuple[int, int, int, int]
     """Which pieces are queue, born time, unique key and opaque."""
@@ -75,26 +79,23 @@ class Shape:
     waits: bool
     """Whether the answer waits for the flush."""
     layout: str
-    wholes: dict[int, Callable[[bytes], tuple[bytes, ...]]] = field(default_factory=dict)
-    tables: dict[int, Callable[[bytes], Iterator[tuple[bytes, ...]]]] = field(default_factory=dict)
+    _cutters: dict[int, tuple[_Cut, _CutAll]] = field(default_factory=dict, init=False)
 
-    def whole(self, size: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    def whole(self, size: int) -> _Cut:
         """What cuts payloads of `size` bytes into the nine pieces and the body."""
-        unpack = self.wholes.get(size)
-        if unpack is None:
-            if len(self.wholes) >= _WHOLES_MAX:
-                self.wholes.clear()
-            unpack = self.wholes[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
-        return unpack
+        return (self._cutters.get(size) or self._new_cutters(size))[0]
 
-    def table(self, size: int) -> Callable[[bytes], Iterator[tuple[bytes, ...]]]:
+    def table(self, size: int) -> _CutAll:
         """What cuts frames of `size` bytes into their length, the nine pieces and the body."""
-        cut = self.tables.get(size)
-        if cut is None:
-            if len(self.tables) >= _WHOLES_MAX:
-                self.tables.clear()
-            cut = self.tables[size] = Struct(f"4s{self.layout}{size - 4 - self.body_at}s").iter_unpack
-        return cut
+        return (self._cutters.get(size - 4) or self._new_cutters(size - 4))[1]
+
+    def _new_cutters(self, size: int) -> tuple[_Cut, _CutAll]:
+        """Of payloads of this size, and of the frames that they come in."""
+        if len(self._cutters) >= _CUTTERS_MAX:
+            self._cutters.clear()
+        layout = f"{self.layout}{size - self.body_at}s"
+        cutters = self._cutters[size] = Struct(layout).unpack, Struct("4s" + layout).iter_unpack
+        return cutters
 
 
 class Shapes:

@@ -122,7 +122,6 @@ def widened(
         layout=cutter.format,
         pattern=shape.pattern.in_pieces(1, len(name), len(common)),
         queues={},
-        wholes={},
     )
     places = kinds.places(shape.judged, between, common, len(name), sys_flag)
     return WideShape(cut, common, bytes((len(name),)), sys_flag, places)

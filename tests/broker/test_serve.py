@@ -221,6 +221,42 @@ def test_a_writer_of_single_bytes_is_heard(net: Net) -> None:
     net.until(lambda: bytes(net.sessions[0].seen) == b"slowly")
 
 
+def test_who_goes_first_is_read_before_all_others_and_what_it_leads_to_has_left_by_then(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [net.connect() for _ in range(3)]
+    waiting, *_, foremost = (session.link for session in net.sessions)
+    foremost.go_first()
+    foremost.go_first()
+    happened: list[tuple[str, int, int, bool]] = []
+
+    def receive(session: Echo, _data: bytes) -> None:
+        if session.link is foremost:
+            waiting.send(b"answer")
+        who = "first" if session.link is foremost else "other"
+        happened.append((who, net.turns.reports, waiting.out_size, session.link.alone))
+
+    monkeypatch.setattr(Echo, "receive", receive)
+
+    def turn(*senders: socket.socket) -> list[tuple[str, int, int, bool]]:
+        happened.clear()
+        for sender in senders:
+            sender.send(b"x")
+        net.shell.turn(net.shell._epoll.poll(1))
+        return list(happened)
+
+    before = net.turns.begun
+    assert turn(*clients) == [("first", 0, 6, False), ("other", 1, 0, False), ("other", 1, 0, False)]
+    assert turn(clients[1], clients[2]) == [("first", 1, 6, False), ("other", 2, 0, True)]
+    assert turn(clients[2]) == [("first", 2, 6, True)]
+    assert turn(clients[0], clients[1]) == [("other", 2, 0, False)] * 2
+    assert net.turns.begun == net.turns.ended == before + 4, "all of it is one turn"
+    assert net.turns.reports == 2, "where there are no others, the turn just ends"
+    assert net.read(clients[0], 18) == b"answer" * 3
+    clients[2].close()
+    net.until(lambda: not net.shell.foremost)
+
+
 def test_a_wake_from_another_thread_becomes_a_turn(net: Net) -> None:
     net.shell.wake()
     net.shell.wake()
@@ -519,42 +555,6 @@ def test_connections_leave_descriptors_to_the_store(
 
 
 # -- with a broker ------------------------------------------------------------------------------------------
-
-
-def test_who_goes_first_is_read_before_all_others_and_what_it_leads_to_has_left_by_then(
-    net: Net, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clients = [net.connect() for _ in range(3)]
-    waiting, *_, foremost = (session.link for session in net.sessions)
-    foremost.go_first()
-    foremost.go_first()
-    happened: list[tuple[str, int, int, bool]] = []
-
-    def receive(session: Echo, _data: bytes) -> None:
-        if session.link is foremost:
-            waiting.send(b"answer")
-        who = "first" if session.link is foremost else "other"
-        happened.append((who, net.turns.reports, waiting.out_size, session.link.alone))
-
-    monkeypatch.setattr(Echo, "receive", receive)
-
-    def turn(*senders: socket.socket) -> list[tuple[str, int, int, bool]]:
-        happened.clear()
-        for sender in senders:
-            sender.send(b"x")
-        net.shell.turn(net.shell._epoll.poll(1))
-        return list(happened)
-
-    before = net.turns.begun
-    assert turn(*clients) == [("first", 0, 6, False), ("other", 1, 0, False), ("other", 1, 0, False)]
-    assert turn(clients[1], clients[2]) == [("first", 1, 6, False), ("other", 2, 0, True)]
-    assert turn(clients[2]) == [("first", 2, 6, True)]
-    assert turn(clients[0], clients[1]) == [("other", 2, 0, False)] * 2
-    assert net.turns.begun == net.turns.ended == before + 4, "all of it is one turn"
-    assert net.turns.reports == 2, "where there are no others, the turn just ends"
-    assert net.read(clients[0], 18) == b"answer" * 3
-    clients[2].close()
-    net.until(lambda: not net.shell.foremost)
 
 
 @pytest.fixture

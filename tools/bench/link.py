@@ -114,7 +114,7 @@ def _opaques_alike(data: bytes, count: int) -> list[int] | None:
     texts = b"".join(opaques).replace(_OPAQUE_MARK, b"")
     if codes.count(_ACCEPTED) != count or len(texts) != count * (width + 1):
         return None  # each place without the mark leaves its bytes
-    if texts[width :: width + 1] != b"," * count:
+    if texts[width :: width + 1] != b"," * count or texts.count(b",") != count:
         return None
     try:
         return _numbers(b"[%b]" % texts[:-1])
