@@ -207,10 +207,11 @@ class IndexBuilder:
     # -- follow the log ------------------------------------------------------------------------------
 
     def advance(self, through: int, min_offset: int, items_max: int = _ITEMS_PENDING_MAX) -> bool:
-        """Index records from `position` on, up to log offset `through`; True when that is reached.
+        """Index records from `position` on, those that begin below log offset `through`; True when that is reached.
 
-        Stops earlier when `items_max` items were added, so that others get a turn. What was added can be searched
-        when this returns. Raises OSError when it cannot be written; call again later then.
+        The log must be readable to the end of the last of them; where that one begins, nobody needs to know. Stops
+        earlier when `items_max` items were added, so that others get a turn. What was added can be searched when this
+        returns. Raises OSError when it cannot be written; call again later then.
         """
         self.position = max(self.position, min_offset)
         if self._file is not None and self._file.pending:
@@ -220,7 +221,10 @@ class IndexBuilder:
             base = self.position - self.position % size
             file = self._disk.open_paged(self._place.log_directory / segment_name(base))
             try:
-                chunk = file.read_at(self.position - base, min(_CHUNK, through - self.position))
+                wanted = max(
+                    through - self.position, _HEAD.size
+                )  # who says how far may not know where records end
+                chunk = file.read_at(self.position - base, min(_CHUNK, wanted))
             except FileNotFoundError:
                 self.position = base + size  # retention was faster
                 continue

@@ -48,6 +48,7 @@ from store.workers import Completions, Worker
 _MESSAGE = struct.Struct(">cqq")
 _FOLLOW_INTERVAL_MS = 200
 _QUIET_BYTES, _BUSY_BYTES = 64 << 10, 1 << 20
+_MODEST_STEP = 64 << 10
 _FEW_BYTES = 1 << 20
 _STEP, _STEP_SLOW, _STEP_BUSY = 32 << 20, 1 << 20, 3 << 20
 _BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
@@ -337,7 +338,7 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
     builder.open(log_end, trusted_ms)
     through = min_offset = dropped_before = 0
     kind, received, reported, no_room = b"F", b"", (-1, -1), False
-    done, idle = True, ThreadPoolExecutor(1, initializer=be_modest)
+    done, modest, idle = True, False, ThreadPoolExecutor(1, initializer=be_modest)
     while True:
         os.set_blocking(0, done)
         try:
@@ -351,14 +352,18 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
         while len(received) >= _MESSAGE.size:
             kind, through, min_offset = _MESSAGE.unpack_from(received)
             received = received[_MESSAGE.size :]
-        hurried = kind != b"F"
-        builder.give_way = stay if hurried else os.sched_yield
+            modest = kind == b"F" and through - builder.position > _MODEST_STEP
+        builder.give_way = os.sched_yield if modest else stay
         try:
             if min_offset > dropped_before:
                 builder.drop_before(min_offset)
                 dropped_before = min_offset
-            advance = partial(builder.advance, through, min_offset)
-            done = advance() if hurried else idle.submit(advance).result()
+            if modest:  # where others take all of the processor, even this little takes seconds
+                step = min(through, builder.position + _MODEST_STEP)
+                idle.submit(builder.advance, step, min_offset).result()
+            else:
+                builder.advance(through, min_offset)
+            done = builder.position >= through
             if done and kind == b"S":
                 builder.close()
             no_room = False

@@ -13,6 +13,7 @@ import pytest
 from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.index import Geometry, IndexHeader, record_hashes
 from ropewalk.format.properties import encode_properties
+from store import janitor
 from store.disk import Disk, PagedFile
 from store.index import (
     IndexBuilder,
@@ -24,7 +25,7 @@ from store.index import (
 from store.janitor import KeyIndex, ProcessIndex
 from store.message_store import MessageStore, StoreConfig
 from tests.store.index_world import FOREVER, SEGMENT_SIZE, SMALL, World, built, find, index_of, send
-from tests.store.worlds import HOST, Clock
+from tests.store.worlds import HOST, Clock, wait_for
 
 
 @pytest.fixture
@@ -129,6 +130,54 @@ def test_a_message_larger_than_what_is_read_at_once_is_indexed(tmp_path: Path) -
     assert builder.advance(store.log.end_offset, 0)
     assert [len(list(search(Disk(), place, "T", key, 0, FOREVER))) for key in "abc"] == [1, 1, 1]
     store.close()
+
+
+def test_it_does_not_matter_where_steps_end(world: World) -> None:
+    """A step of bytes ends within a record, within what fills a segment, or where only a head fits."""
+    with world.opened() as store:
+        send(store, *[{"KEYS": f"k{number} each"} for number in range(90)])
+        end = store.log.end_offset
+    assert end > SEGMENT_SIZE + 1000
+
+    def files(*steps: int) -> list[bytes]:
+        world.clock.ms = 1_700_000_000_000
+        builder = world.rebuilding(end)
+        for through in (*steps, end):
+            assert builder.advance(through, 0)
+        assert not builder.findings
+        builder.close()
+        return [(world.place.directory / name).read_bytes() for name in world.names]
+
+    whole = files()
+    for step in (*range(1, 400), *range(SEGMENT_SIZE - 400, SEGMENT_SIZE + 200)):
+        assert files(step) == whole, step
+    for size in (1, 7, 50, 97, 300, 4096):
+        assert files(*range(size, end, size)) == whole, size
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_log_that_is_followed_in_steps_is_indexed_whole(
+    world: World, process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "_STEP", 1000)
+    monkeypatch.setattr(janitor, "_FEW_BYTES", 0)
+    world.process = process
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 300, {"KEYS": "last"})
+        seen = [index_of(store).position]
+
+        def reached() -> bool:
+            world.clock.ms += 200
+            store.tick()
+            if index_of(store).position != seen[-1]:
+                seen.append(index_of(store).position)
+            return seen[-1] >= store.readable_offset
+
+        wait_for(store, reached)
+        assert len(seen) > 10
+        assert len(find(store, "last")) == 1
+        assert len(find(store, "k", count=1000)) == 300
+        assert not store.take_findings()
 
 
 # --- the form -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The process that builds the key index: killed, in another's way, not needed yet, and never waited for."""
 
+import json
 import os
 import signal
 import struct
@@ -69,44 +70,81 @@ def test_the_helper_is_weighed_with_its_broker_and_hears_no_ctrl_c_of_its_termin
         assert os.getpgid(pid) == pid
 
 
-@pytest.mark.parametrize(
-    ("kind", "policy", "gives_way"), [(b"F", os.SCHED_IDLE, True), (b"Q", os.SCHED_OTHER, False)]
-)
-def test_the_helper_gives_way_to_everybody_unless_somebody_waits(
-    world: World, kind: bytes, policy: int, gives_way: bool
-) -> None:
-    """Even where it could not stop doing so: only the privileged leave the idle class."""
-    with world.opened() as store:
-        sent = send(store, *[{"KEYS": "k"}] * 30)
-        end = store.log.end_offset
-    world.forget_index()
+_WATCHED = """
+import json, os, select, sys
+from store import janitor
+steps, yields, real, real_yield = [], [], janitor.IndexBuilder.advance, os.sched_yield
+os.sched_yield = lambda: yields.append(real_yield())
+def advance(self, through, min_offset):
+    if steps and {waits}:
+        select.select([0], [], [])
+    before = len(yields)
+    real(self, through, min_offset)
+    steps.append((self.position, os.sched_getscheduler(0), len(yields) - before))
+janitor.IndexBuilder.advance, janitor._MODEST_STEP = advance, {step}
+janitor.main()
+print(json.dumps(steps), file=sys.stderr)
+"""
+
+
+def steps_of_helper(
+    world: World, step: int, *messages: tuple[bytes, int], waits: bool = False
+) -> list[tuple[int, int, int]]:
+    """What a helper did that was told these one by one: position, scheduling policy, and how often it gave way.
+
+    With `waits`, each step but the first waits until there is something to read.
+    """
     index = ProcessIndex(world.place, Disk(), world.clock, Completions(lambda: None))
-    code = (
-        "import os, sys; from store import janitor; real = os.sched_yield; given = []; policies = []\n"
-        "os.sched_yield = lambda: given.append(real())\n"
-        "def advance(self, *args, real=janitor.IndexBuilder.advance):\n"
-        "    policies.append(os.sched_getscheduler(0)); return real(self, *args)\n"
-        "janitor.IndexBuilder.advance = advance\n"
-        "janitor.main(); print(len(given), policies[0], policies[-1], file=sys.stderr)"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", code, index._order(), str(os.getpid())],
+        [sys.executable, "-c", _WATCHED.format(step=step, waits=waits), index._order(), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        for each, through in ((b"F", sent[1]), (kind, end)):
-            process.stdin.write(struct.pack(">cqq", each, through, 0))
+        for kind, through in messages:
+            process.stdin.write(struct.pack(">cqq", kind, through, 0))
             process.stdin.flush()
             for line in process.stdout:
-                if int(line.split()[0]) == through:
+                if int(line.split()[0]) >= through or waits:
                     break
         process.stdin.close()
-        yields, first, last = map(int, process.stderr.read().split())
-    assert (first, last) == (os.SCHED_IDLE, policy)
-    assert yields == (len(sent) if gives_way else 1)
+        return [(position, policy, yields) for position, policy, yields in json.loads(process.stderr.read())]
+
+
+@pytest.mark.parametrize("kind", [b"F", b"Q"])
+def test_the_helper_gives_way_to_everybody_unless_somebody_waits_or_it_has_little_to_do(
+    world: World, kind: bytes
+) -> None:
+    """Even where it could not stop doing so: only the privileged leave the idle class."""
+    with world.opened() as store:
+        sent = send(store, *[{"KEYS": "k"}] * 30)
+        end = store.log.end_offset
+    world.forget_index()
+    steps = steps_of_helper(world, 500, (b"F", sent[10]), (b"F", sent[12]), (kind, end))
+    first = [step for step in steps if step[0] <= sent[10]]
+    assert len(first) > 1 and sum(step[2] for step in first) >= 10
+    assert {policy for _, policy, _ in first} == {os.SCHED_IDLE}
+    assert (sent[12], os.SCHED_OTHER, 0) in steps, "little is done at once: as this it would take seconds"
+    rest = [step for step in steps if step[0] > sent[12]]
+    if kind == b"F":
+        assert len(rest) > 3 and sum(step[2] for step in rest) >= 18
+        assert {policy for _, policy, _ in rest} == {os.SCHED_IDLE}
+    else:
+        assert rest == [(end, os.SCHED_OTHER, 0)]
+
+
+def test_a_query_waits_for_one_modest_step_and_not_for_all_of_them(
+    world: World,
+) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 60)
+        end = store.log.end_offset
+    world.forget_index()
+    steps = steps_of_helper(world, 500, (b"F", end), (b"Q", end), waits=True)
+    assert [policy for _, policy, _ in steps] == [os.SCHED_IDLE, os.SCHED_IDLE, os.SCHED_OTHER]
+    assert steps[1][0] < steps[2][0] == end
 
 
 def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
