@@ -5,9 +5,9 @@ on (ext4, fdatasync of 16 KiB: 0.37 ms in blocks that are only reserved, 0.13 ms
 So one worker thread writes zeros a window ahead of the write position. Where nobody waits for a flush it has the
 kernel bring empty pages there instead, which costs no write: the first touch of memory that a virtual machine was not
 given yet takes longer than all the rest of a message (4 connections x 32 of 1 KiB, in such memory: 90k/s to 140k/s).
-A writer who overtakes the zeros gets pages too, for a while: half of what the disk was given were zeros, and each piece
-of them kept the file locked (4 x 256 of 1 KiB under SYNC_FLUSH: 170k/s to 185k/s). Large bodies are left to themselves:
-they get their pages in large pieces.
+Where the log grows fast, or overtakes the zeros, it gets pages too: half of what the disk was given were zeros, and
+each piece of them kept the file locked (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s). Large bodies are left to
+themselves: they get their pages in large pieces.
 The same thread creates a spare segment while there is still room, because to create a file does not belong into a turn
 of the loop.
 
@@ -25,18 +25,19 @@ import contextlib
 import threading
 
 from store.commitlog import CommitLog
-from store.disk import DiskFull, MappedFile
+from store.disk import Disk, DiskFull, MappedFile
+from store.pages import pages
 from store.segment import Segment
 from store.workers import Completions, Helpers, Worker
 
 _SPARE_INTERVAL_MS = 1000
-_OUTRUN_MS = 10_000
-"""For so long after zeros could not keep ahead of the writer, it gets pages only."""
+_PACE_MS = 500
+_ZEROS_BYTES_PER_MS = 150_000
+"""A log that grows faster gets no zeros."""
+_FAST_BYTES_PER_MS = 16_000
+"""And one that grows as fast as this its pages from a process, once there is one."""
+_OVERTAKEN_MS = 10_000
 _ZEROS = bytes(256 << 10)
-_BROUGHT_AT_ONCE = 256 << 10
-_BROUGHT_IN_HASTE = 2 << 20
-"""Pages are asked for in pieces. While the kernel is at one, what else waits for its processor goes on waiting; but
-behind each piece this thread waits for the interpreter, for half the time that a small one takes under load."""
 
 
 class Filling:
@@ -73,30 +74,43 @@ class Filling:
         return True
 
 
+class Pace:
+    """How fast the log grows, and whether zeros written ahead of it pay. Times in ms, positions are log offsets."""
+
+    def __init__(self) -> None:
+        self.bytes_per_ms = 0.0
+        """Over the last half second or more."""
+        self._looked_at = (0, 0)
+        self._fastest = 0.0
+        self._overtaken_until = 0
+
+    def look(self, now: int, position: int) -> None:
+        """Call often, with where the writer is."""
+        then, stood = self._looked_at
+        if not 0 <= now - then < _PACE_MS:
+            self.bytes_per_ms = max(0, position - stood) / (now - then) if now > then else 0.0
+            self._looked_at = now, position
+            self._fastest = max(self._fastest, self.bytes_per_ms)
+
+    def overtook(self, now: int) -> None:
+        """The writer overtook the zeros."""
+        self._overtaken_until = now + _OVERTAKEN_MS
+        self._fastest = self.bytes_per_ms
+
+    def forgive(self) -> None:
+        """Whatever was, they may be tried again."""
+        self._overtaken_until = 0
+
+    def zeros_pay(self, now: int) -> bool:
+        """Not where they are too large a part of what the disk gets; nor where they were overtaken, for ten seconds or
+        until the log grows half as fast."""
+        too_fast = self._fastest / 2 if now < self._overtaken_until else _ZEROS_BYTES_PER_MS
+        return self.bytes_per_ms < too_fast
+
+
 def _room_for_spare(segment_size: int, window: int) -> int:
     """With less room than this in the last segment the next one is made."""
     return max(2 * window, segment_size // 4)
-
-
-def bring(last: Segment, start: int, window: int) -> int:
-    """On the worker thread: bring pages from `start` to a window ahead of the writer; the end of what was brought.
-
-    It goes on while the writer does, but not for ever: the thread has the next segment to make in time. A writer right
-    behind would wait for each page in turn. It is left some, which it brings itself meanwhile: a slave that has to
-    catch up with cold memory takes 345 MB/s so, and 270 MB/s behind small pieces without a gap.
-    """
-    spare_due = last.size - _room_for_spare(last.size, window)
-    at, begun = start, last.write_position
-    stop = min(start + 4 * window, max(start + window, spare_due), last.size)
-    with contextlib.suppress(OSError):  # the writer brings them itself then
-        while at < min((written := last.write_position) + window, stop):
-            if at - written < _BROUGHT_AT_ONCE < written - begun:
-                at = min(written + _BROUGHT_IN_HASTE, stop)
-            size = _BROUGHT_IN_HASTE if at - written < window // 4 else _BROUGHT_AT_ONCE
-            size = min(size, max(window // 4, _BROUGHT_AT_ONCE), stop - at)
-            last.file.read_ahead(at, size)
-            at += size
-    return at
 
 
 class Ahead:
@@ -107,6 +121,7 @@ class Ahead:
     def __init__(
         self,
         log: CommitLog,
+        disk: Disk,
         segment_size: int,
         window: int,
         idle_window: int,
@@ -132,20 +147,29 @@ class Ahead:
         self._looked_at: tuple[Segment | None, int, int] = (None, 0, 0)
         """A segment, up to where it had been written, and how much of that were large records."""
         self._large = False
-        self._ticked_ms = self._next_spare_ms = self._fill_again_ms = 0
+        self._pace = Pace()
+        self._pages = pages(disk)
+        self._ticked_ms = self._next_spare_ms = 0
 
     def begin(self, end_offset: int) -> None:
         """Start, with a log that ends here before anything is appended."""
         self._begun_at = end_offset
         self.worker = self._helpers.worker("ropewalk-janitor", self._completions)
 
+    def stop(self) -> None:
+        """End the thread, and what it started. Blocks until what was submitted is done."""
+        self.worker.stop()
+        self._pages.stop()
+
     def clock_set_back(self) -> None:
         """What was due in an hour is due now."""
-        self._next_spare_ms = self._fill_again_ms = 0
+        self._next_spare_ms = 0
+        self._pace.forgive()
 
     def tick(self, now: int) -> None:
         """Keep zeros or pages ahead of the writer, and a spare segment before the last one is full; `now` in ms."""
         self._ticked_ms = now
+        self._pace.look(now, self._log.end_offset)
         last = self._log.segments[-1] if self._log.segments else None
         last_end, room = (last.end_offset, last.size - last.write_position) if last is not None else (0, 0)
         if (
@@ -157,9 +181,11 @@ class Ahead:
             self.spare_wanted = True
             self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn
             self.worker.submit(lambda: self._make_spare(last_end), self._take_spare)
-        if last is not None and self._fills and now >= self._fill_again_ms:
+        if last is None:
+            return
+        if self._fills and self._pace.zeros_pay(now):
             self._fill(last)
-        elif last is not None:
+        else:
             self._bring_pages(last)
 
     def segment_at(self, base_offset: int) -> Segment | None:
@@ -204,12 +230,14 @@ class Ahead:
         self._bringing = True
         last.pins += 1  # a descriptor that is closed meanwhile may be another file's next
 
-        def done(end: int) -> None:
+        end, fast = min(start + window, last.size), self._pace.bytes_per_ms >= _FAST_BYTES_PER_MS
+
+        def done(_: None) -> None:
             self._bringing = False
             self._brought = last.base_offset + end
             last.pins -= 1
 
-        self.worker.submit(lambda: bring(last, start, window), done)
+        self.worker.submit(lambda: self._pages.bring(last.file, start, end, fast=fast), done)
 
     def _records_are_large(self, last: Segment) -> bool:
         """Whether most of what was written since the last look were large records.
@@ -241,7 +269,7 @@ class Ahead:
             if whole or not had_lead:
                 last.filled_position = end
             else:
-                self._fill_again_ms = self._ticked_ms + _OUTRUN_MS
+                self._pace.overtook(self._ticked_ms)
 
         self.worker.submit(filling.run, done)
 

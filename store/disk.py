@@ -108,9 +108,7 @@ class MappedFile:
 
     def read_ahead(self, position: int, size: int) -> None:
         """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
-        most = _read_ahead_most(os.fstat(self._fd).st_dev)
-        for at in range(position, position + size, most):
-            os.posix_fadvise(self._fd, at, min(most, position + size - at), os.POSIX_FADV_WILLNEED)
+        _read_ahead(self._fd, position, size)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
@@ -145,6 +143,11 @@ class PagedFile:
                 return _pread_nowait(fd, position, size)
         except OSError:
             return None  # a file that is gone, say: whoever waits for the disk meets it again, and can say so
+
+    def read_ahead(self, position: int, size: int) -> None:
+        """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
+        with self._disk.descriptor(self.path) as fd:
+            _read_ahead(fd, position, size)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """The parts behind `position` that can be other than zero, as (start, end); holes cost nothing."""
@@ -510,6 +513,12 @@ def lock_is_ours(path: Path) -> bool:
         return _identity(os.stat(path)) in _locks_held
     except FileNotFoundError:
         return False
+
+
+def _read_ahead(fd: int, position: int, size: int) -> None:
+    most = _read_ahead_most(os.fstat(fd).st_dev)
+    for at in range(position, position + size, most):
+        os.posix_fadvise(fd, at, min(most, position + size - at), os.POSIX_FADV_WILLNEED)
 
 
 @lru_cache

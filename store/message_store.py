@@ -132,6 +132,7 @@ class MessageStore:
         self._scrubber: Scrubber | None = None
         self._ahead = Ahead(
             self.log,
+            disk,
             config.segment_size,
             config.fill_window,
             config.fill_idle,
@@ -570,7 +571,7 @@ class MessageStore:
         if self._checksums is not None:
             self._checksums.finish(self.log.end_offset)
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
-        self._ahead.worker.stop()
+        self._ahead.stop()
         self.run_completions()
         if self._count_queues() > SYNC_SINGLY_MAX:
             root = self.config.root

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ahead import Ahead, Filling, bring
+from store.ahead import Ahead, Filling, Pace
 from store.commitlog import CommitLog
 from store.disk import Disk, MappedFile
+from store.pages import Pages, ProcessPages
 from store.segment import Segment
 from store.workers import Completions
 from tests.sim.world import SteppedHelpers
@@ -83,7 +84,9 @@ class Growing:
     def __init__(self, root: Path, window: int, idle_window: int, *, fills: bool) -> None:
         self.log = CommitLog(root, SIZE, Disk())
         self._completions, self._helpers = Completions(lambda: None), SteppedHelpers()
-        self.ahead = Ahead(self.log, SIZE, window, idle_window, fills, self._helpers, self._completions)
+        self.ahead = Ahead(
+            self.log, Disk(), SIZE, window, idle_window, fills, self._helpers, self._completions
+        )
         self.ahead.begin(0)
         self.log.begin(self.log.allocate(0))
         self.segment = self.log.segments[0]
@@ -182,6 +185,72 @@ def test_how_long_zeros_are_left_away_is_told_by_the_clock_as_it_is_then(growing
     at.finish()
 
 
+def paced(*steps: tuple[int, int]) -> Pace:
+    """After so many ms each the log had grown by so many MB."""
+    pace, now, position = Pace(), 1_700_000_000_000, 0
+    pace.look(now, position)
+    for ms, megabytes in steps:
+        now, position = now + ms, position + megabytes * 1_000_000
+        pace.look(now, position)
+    return pace
+
+
+def test_a_pace_is_taken_over_half_a_second_and_begins_anew_when_the_clock_is_set_back() -> None:
+    assert paced().bytes_per_ms == 0
+    assert paced((499, 100)).bytes_per_ms == 0
+    assert paced((400, 10), (100, 40)).bytes_per_ms == 100_000
+    assert paced((500, 50), (5000, 50)).bytes_per_ms == 10_000
+    assert paced((500, 50), (500, 0)).bytes_per_ms == 0
+    assert paced((500, 50), (-3_600_000, 50)).bytes_per_ms == 0
+    assert paced((500, 50), (-3_600_000, 50), (500, 20)).bytes_per_ms == 40_000
+
+
+def test_a_log_that_grows_fast_gets_no_zeros_until_it_grows_slowly() -> None:
+    assert paced((500, 74)).zeros_pay(0)
+    assert not paced((500, 75)).zeros_pay(0)
+    assert paced((500, 75), (500, 70)).zeros_pay(0)
+
+
+def test_zeros_that_were_overtaken_are_left_away_until_the_log_grows_half_as_fast_or_for_ten_seconds() -> (
+    None
+):
+    pace = paced((500, 20))
+    now = 1_700_000_000_500
+    pace.overtook(now)
+    assert not pace.zeros_pay(now) and pace.zeros_pay(now + 10_000)
+    pace.look(now + 500, 45_000_000)
+    assert not pace.zeros_pay(now + 500)
+    pace.look(now + 1000, 45_000_000 + 12_600_000)
+    assert not pace.zeros_pay(now + 1000), "more than half of the most that was seen since"
+    pace.look(now + 1500, 57_600_000 + 12_400_000)
+    assert pace.zeros_pay(now + 1500)
+    pace.overtook(now + 1500)
+    pace.forgive()
+    assert pace.zeros_pay(now + 1500)
+
+
+def test_a_log_that_grows_fast_has_its_pages_brought_by_whoever_is_for_much(
+    growing: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast: list[bool] = []
+    monkeypatch.setattr(Pages, "bring", lambda *_args, **options: fast.append(options["fast"]))
+    monkeypatch.setattr(ProcessPages, "bring", Pages.bring)
+    at = growing(SIZE // 8, SIZE // 8, fills=False)
+
+    def turn(now: int, *, grown: int) -> list[bool]:
+        at.segment.append(b"x" * grown)
+        fast.clear()
+        at.ahead.tick(now)
+        at.finish()
+        return list(fast)
+
+    assert turn(1000, grown=100) == [False]
+    assert turn(2000, grown=SIZE // 8) == [False]
+    assert turn(2500, grown=8_000_000 // 32) == []
+    at.ahead._pace.look(3000, at.log.end_offset + 8_000_000)
+    assert turn(3001, grown=SIZE // 8) == [True]
+
+
 def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wait_for_the_disk(
     growing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,64 +280,6 @@ def test_pages_are_brought_once_half_a_window_ahead_of_a_writer_who_does_not_wai
         assert min(segment.size, segment.write_position + idle // 2) <= brought
         assert brought <= segment.write_position + window + window // 2
     assert brought == segment.size
-
-
-class Running(MappedFile):
-    """A file of no bytes whose writer gets on while pages of it are brought."""
-
-    def __init__(self, size: int, moves: list[int]) -> None:
-        self.size = size
-        self.map = bytearray()  # type: ignore[assignment]
-        self.segment = Segment(0, self)
-        self.moves = list(moves)
-        self.asked: list[tuple[int, int, int]] = []
-        """Of each piece: where the writer was, and the piece."""
-
-    def read_ahead(self, position: int, size: int) -> None:
-        self.asked.append((self.segment.write_position, position, position + size))
-        if self.moves:
-            self.segment.write_position = min(self.size, self.segment.write_position + self.moves.pop(0))
-
-
-@given(
-    moves=st.lists(st.integers(0, 6 << 20), max_size=60),
-    size=st.integers(1, 64 << 20),
-    start=st.integers(0, 1 << 20),
-    window=st.sampled_from([256 << 10, 1 << 20, 8 << 20]),
-)
-def test_pages_are_brought_for_as_long_as_the_writer_moves_and_left_out_only_right_before_it(
-    moves: list[int], size: int, start: int, window: int
-) -> None:
-    start = min(start, size - 1)
-    file = Running(size, moves)
-    end = bring(file.segment, start, window)
-    in_time = size - max(2 * window, size // 4)  # for the next segment, which the same thread makes
-    stop = min(start + 4 * window, max(start + window, in_time), size)
-    begins = [begin for _, begin, _ in file.asked]
-    ends = [start, *(end for _, _, end in file.asked)]
-    assert ends[-1] == end
-    for (written, begin, until), before in zip(file.asked, ends, strict=False):
-        assert before <= begin <= until <= stop
-        assert until - begin <= 2 << 20
-        assert begin < written + window or before < begin, "far enough ahead"
-        if before < begin:
-            assert before < written + (256 << 10) and begin == min(stop, written + (2 << 20)), (
-                "the writer was right behind"
-            )
-    if file.segment.write_position <= 256 << 10:
-        assert begins == ends[:-1], "no page is left out for a slow writer"
-    assert end >= min(stop, file.segment.write_position + window)
-
-
-def test_small_pieces_are_asked_for_where_there_is_time(growing: Start) -> None:
-    window = 32 << 20
-    file = Running(1 << 30, [])
-    assert bring(file.segment, window // 2, window) == window
-    assert {until - begin for _, begin, until in file.asked} == {256 << 10}
-    file.asked.clear()
-    bring(file.segment, 0, window)
-    sizes = [until - begin for _, begin, until in file.asked]
-    assert set(sizes[:4]) == {2 << 20} and set(sizes[4:]) == {256 << 10}
 
 
 def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
