@@ -1,17 +1,21 @@
 """Processes that help a broker with its store: how they are started, and that they never outlive it.
 
-The kernel kills such a process when the thread that started it ends, or with the broker as a whole. Each holds a lock
-while it lives, so that who comes next can wait for the moment between the death of one and that of the other.
+The kernel kills such a process when the thread that started it ends, or with the broker as a whole. Each that
+writes holds a lock while it lives, so that who comes next can wait for the moment between the death of one and that of
+the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -49,6 +53,17 @@ def be_a_helper() -> str:
     if os.getppid() != int(broker):
         sys.exit(0)  # it died before this could be asked for
     return order
+
+
+def unread(pipe: int) -> int:
+    """How many bytes of what a helper was told it has not read yet. Raises OSError."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def is_told(or_readable: int, *, wait: bool) -> bool:
+    """In the process: whether there is an order to read, or its end; may wait for that or for the other descriptor."""
+    ready, _, _ = select.select([0, or_readable], [], [], None if wait else 0)
+    return 0 in ready
 
 
 def lock_of_helper(disk: Disk, path: Path) -> int:

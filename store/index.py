@@ -39,6 +39,7 @@ from ropewalk.format.properties import P
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, Record, decode_record
 from store.commitlog import CommitLog, segment_name
 from store.disk import Disk, PagedFile
+from store.modest import GiveWay
 from store.segment import Segment
 
 NAME_DIGITS = 17
@@ -55,6 +56,10 @@ _TRANSACTION_MASK = _ROLLBACK = 0xC
 _IDENTITY = struct.Struct(">i24xq")
 _unpack_slot, _pack_slot, _pack_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pack
 _BLANK = struct.pack(">I", MAGIC_BLANK)
+
+
+def stay() -> None:
+    """Whoever has a thread or a process in a hurry gives way to nobody."""
 
 
 # -- writing -----------------------------------------------------------------------------------------
@@ -115,11 +120,13 @@ class IndexFile:
         """Items not written yet."""
         return len(self._items)
 
-    def write_back(self) -> None:
-        """Write what was put in. After an OSError it can be called again; nothing is lost. Blocks."""
+    def write_back(self, give_way: GiveWay = stay) -> None:
+        """Write what was put in. Whatever ends it early, it can be called again; nothing is lost. Blocks."""
+        give_way()
         if self._items:
             self.file.write_at(self._geometry.item_position(self._items_from), b"".join(self._items))
         for first, last in _runs(sorted(self._dirty)):
+            give_way()
             data = b"".join(self._pages[number] for number in range(first, last + 1))
             self.file.write_at(HEADER_SIZE + first * _PAGE, data)
         self.file.write_at(0, self.header.encode())
@@ -161,11 +168,13 @@ class IndexBuilder:
     def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int]) -> None:
         self.position = 0
         """Every record that begins below this log offset is indexed, or gone."""
+        self.written = 0
+        """Every record that begins below this one can be searched: it does not wait for room on the disk."""
         self.full_timestamp = 0
         """End time of the last file that became full and was flushed, ms; 0: none did since the start."""
         self.findings: list[str] = []
-        self.give_way: Callable[[], object] = stay
-        """Called before each record: a system call here lets whoever wants the processor have it."""
+        self.give_way: GiveWay = stay
+        """Called before each record and each write. What it raises leaves a builder that can go on."""
         self._place = place
         self._disk = disk
         self._now_ms = now_ms
@@ -195,7 +204,7 @@ class IndexBuilder:
         if last is not None:
             if last.next_item < geometry.items:
                 self._file = IndexFile(self._disk.open_paged(directory / names[-1]), geometry, last)
-            self.position = indexed_through(self._disk, self._place)
+            self.position = self.written = indexed_through(self._disk, self._place)
 
     def _drop(self, names: Sequence[str], why: str) -> None:
         for name in names:
@@ -215,7 +224,7 @@ class IndexBuilder:
         """
         self.position = max(self.position, min_offset)
         if self._file is not None and self._file.pending:
-            self._file.write_back()  # left over from a disk that had no room
+            self._file.write_back(self.give_way)  # left over from a disk that had no room, say
         size = self._place.segment_size
         while self.position < through:
             base = self.position - self.position % size
@@ -233,55 +242,53 @@ class IndexBuilder:
             if self._file is not None and self._file.pending >= items_max:
                 break
         if self._file is not None and self._file.pending:
-            self._file.write_back()
+            self._file.write_back(self.give_way)
+        self.written = self.position
         return self.position >= through
 
     def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
         """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
         at, offset, room = 0, self.position, len(chunk)
         unpack, put, give_way = _HEAD.unpack_from, self._put, self.give_way
-        try:
-            while at < room:
-                give_way()
-                if room - at < _HEAD.size:
-                    if at == 0:
-                        return chunk[4:8] != _BLANK and self._not_a_record(
-                            offset
-                        )  # only a filler is so short
-                    return True  # the next chunk begins with this record
-                size, magic, stands_at, sys_flag, store_timestamp, body_size = unpack(chunk, at)
-                if magic == MAGIC_BLANK:
-                    return False
-                if stands_at != offset or size < RECORD_SIZE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
-                    return self._not_a_record(offset)
-                end = at + size
-                if end > room:
-                    if at:
-                        return True
-                    chunk = file.read_at(offset - base, size)
-                    room = len(chunk)
-                    if room < size:
-                        return self._not_a_record(offset)
-                head = 88
-                if sys_flag & _V6_BITS:
-                    head, store_timestamp, body_size = _wide(chunk, at, sys_flag)
-                topic_at = at + head + body_size
-                if body_size < 0 or topic_at + 3 > end:
-                    return self._not_a_record(offset)
-                if magic == MAGIC_V1:
-                    topic_end = topic_at + 1 + chunk[topic_at]
-                    topic = chunk[topic_at + 1 : topic_end]
-                else:
-                    topic_end = topic_at + 2 + int.from_bytes(chunk[topic_at : topic_at + 2], "big")
-                    topic = chunk[topic_at + 2 : topic_end]
-                if topic_end + 2 > end:
-                    return self._not_a_record(offset)
-                if sys_flag & _TRANSACTION_MASK != _ROLLBACK:
-                    put(record_hashes(topic, chunk[topic_end + 2 : end]), offset, store_timestamp)
-                at, offset = end, offset + size
-            return True
-        finally:
+        while at < room:
             self.position = offset
+            give_way()
+            if room - at < _HEAD.size:
+                if at == 0:
+                    return chunk[4:8] != _BLANK and self._not_a_record(offset)  # only a filler is so short
+                return True  # the next chunk begins with this record
+            size, magic, stands_at, sys_flag, store_timestamp, body_size = unpack(chunk, at)
+            if magic == MAGIC_BLANK:
+                return False
+            if stands_at != offset or size < RECORD_SIZE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
+                return self._not_a_record(offset)
+            end = at + size
+            if end > room:
+                if at:
+                    return True
+                chunk = file.read_at(offset - base, size)
+                room = len(chunk)
+                if room < size:
+                    return self._not_a_record(offset)
+            head = 88
+            if sys_flag & _V6_BITS:
+                head, store_timestamp, body_size = _wide(chunk, at, sys_flag)
+            topic_at = at + head + body_size
+            if body_size < 0 or topic_at + 3 > end:
+                return self._not_a_record(offset)
+            if magic == MAGIC_V1:
+                topic_end = topic_at + 1 + chunk[topic_at]
+                topic = chunk[topic_at + 1 : topic_end]
+            else:
+                topic_end = topic_at + 2 + int.from_bytes(chunk[topic_at : topic_at + 2], "big")
+                topic = chunk[topic_at + 2 : topic_end]
+            if topic_end + 2 > end:
+                return self._not_a_record(offset)
+            if sys_flag & _TRANSACTION_MASK != _ROLLBACK:
+                put(record_hashes(topic, chunk[topic_end + 2 : end]), offset, store_timestamp)
+            at, offset = end, offset + size
+        self.position = offset
+        return True
 
     def _not_a_record(self, offset: int) -> bool:
         self.findings.append(f"log offset {offset} is no record: the index goes on in the next segment")
@@ -343,10 +350,6 @@ class IndexBuilder:
         if self._file is not None:
             self._file.write_back()
             self._file.file.sync()
-
-
-def stay() -> None:
-    """Whoever has a thread or a process in a hurry gives way to nobody."""
 
 
 def _why_not(

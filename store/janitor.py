@@ -7,11 +7,11 @@ moment ago is found.
 The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
 every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
 bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
-when nobody else wants the processor (`be_modest`), unless a query or a stop waits for it. Two cores still share
-their memory and their disk, so while the log grows by more than 5 MB/s the index is left behind. Past 1 GiB it gets
-15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by 5 MB/s. It
-catches up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a helper
-thread, for simulations, which own theirs.
+when nobody else wants the processor (`store.modest`), unless a query or a stop waits for it or there is little to do.
+Two cores still share their memory and their disk, so while the log grows by more than 5 MB/s the index is left behind.
+Past 1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it catches up by
+5 MB/s. It catches up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the same work on a
+helper thread, for simulations, which own theirs.
 
 The process is killed by the kernel when the broker dies, and ends when its standard input does. It holds a lock while
 it lives: a broker that is started at once waits for it with its first index file and with nothing else.
@@ -34,21 +34,21 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropewalk.format.index import Geometry
 from store.disk import Disk
-from store.helper_process import be_a_helper, be_modest, lock_of_helper, start_helper
+from store.helper_process import be_a_helper, is_told, lock_of_helper, start_helper
 from store.index import IndexBuilder, IndexPlace, indexed_through, stay
+from store.modest import GiveWay, Modest
 from store.workers import Completions, Worker
 
 _MESSAGE = struct.Struct(">cqq")
 _FOLLOW_INTERVAL_MS = 200
 _QUIET_BYTES, _BUSY_BYTES = 64 << 10, 1 << 20
-_MODEST_STEP = 64 << 10
+_LITTLE = 64 << 10
 _FEW_BYTES = 1 << 20
 _STEP, _STEP_SLOW, _STEP_BUSY = 32 << 20, 1 << 20, 3 << 20
 _BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
@@ -160,7 +160,7 @@ class KeyIndex(ABC):
             builder.findings.append(f"no room for the key index: {exc}")
         finally:
             self.disk.unlock(lock)
-        self._took(builder.position, builder.full_timestamp, builder.findings)
+        self._took(builder.written, builder.full_timestamp, builder.findings)
 
 
 class WorkerIndex(KeyIndex):
@@ -193,7 +193,7 @@ class WorkerIndex(KeyIndex):
             if exc.errno not in _NO_ROOM:
                 raise
         findings, builder.findings = builder.findings, []
-        return builder.position, builder.full_timestamp, findings
+        return builder.written, builder.full_timestamp, findings
 
     def _built(self, result: tuple[int, int, list[str]]) -> None:
         self._took(*result)
@@ -338,32 +338,29 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
     builder.open(log_end, trusted_ms)
     through = min_offset = dropped_before = 0
     kind, received, reported, no_room = b"F", b"", (-1, -1), False
-    done, modest, idle = True, False, ThreadPoolExecutor(1, initializer=be_modest)
+    done, modest = True, Modest()
     while True:
-        os.set_blocking(0, done)
-        try:
+        if is_told(modest.ended, wait=done or modest.is_busy):
             data = os.read(0, 65_536)
-        except BlockingIOError:
-            pass
-        else:
             if not data:
                 return  # the broker is gone; what it left is the next start's to judge
             received += data
         while len(received) >= _MESSAGE.size:
             kind, through, min_offset = _MESSAGE.unpack_from(received)
             received = received[_MESSAGE.size :]
-            modest = kind == b"F" and through - builder.position > _MODEST_STEP
-        builder.give_way = os.sched_yield if modest else stay
+            done = False
+        if kind == b"F" and modest.is_busy:
+            continue
+        modestly = False
         try:
+            modest.take_back()
             if min_offset > dropped_before:
                 builder.drop_before(min_offset)
                 dropped_before = min_offset
-            if modest:  # where others take all of the processor, even this little takes seconds
-                step = min(through, builder.position + _MODEST_STEP)
-                idle.submit(builder.advance, step, min_offset).result()
-            else:
-                builder.advance(through, min_offset)
-            done = builder.position >= through
+            modestly = kind == b"F" and through - builder.position > _LITTLE
+            if not modestly:
+                _advance(builder, through, min_offset, stay)
+                done = builder.position >= through
             if done and kind == b"S":
                 builder.close()
             no_room = False
@@ -373,8 +370,8 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
             if not no_room:
                 builder.findings.append(f"no room for the key index, which waits until there is some: {exc}")
             no_room = done = True
-        if builder.findings or (builder.position, builder.full_timestamp) != reported:
-            reported = (builder.position, builder.full_timestamp)
+        if builder.findings or (builder.written, builder.full_timestamp) != reported:
+            reported = (builder.written, builder.full_timestamp)
             lines = [f"{reported[0]} {reported[1]} {finding}\n" for finding in builder.findings or [""]]
             builder.findings.clear()
             try:
@@ -383,6 +380,13 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
                 return  # the broker is gone
         if done and kind == b"S":
             return
+        if modestly:
+            modest.begin(partial(_advance, builder, through, min_offset))
+
+
+def _advance(builder: IndexBuilder, through: int, min_offset: int, give_way: GiveWay) -> None:
+    builder.give_way = give_way
+    builder.advance(through, min_offset)
 
 
 if __name__ == "__main__":

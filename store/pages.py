@@ -19,16 +19,17 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
-from sys import stdin
 
 from store.disk import Disk, MappedFile
-from store.helper_process import be_a_helper, start_helper
+from store.helper_process import be_a_helper, start_helper, unread
 
 _PIECE = 256 << 10
 _SMALL_PIECE = 64 << 10
 _RESTART_S = 60.0
+_UNREAD_MAX = 3
 
 
 class Pages:
@@ -54,7 +55,7 @@ class ProcessPages(Pages):
     def bring(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
         if fast and self._process is None:
             self._start()
-        if not self._tell(json.dumps([str(file.path.absolute()), start, end])):
+        if not self._tell(file.path, start, end):
             super().bring(file, start, end, fast=fast)
 
     def _start(self) -> None:
@@ -65,19 +66,23 @@ class ProcessPages(Pages):
                 assert self._process.stdin is not None
                 os.set_blocking(self._process.stdin.fileno(), False)
 
-    def _tell(self, line: str) -> bool:
-        """Whether there is a process, and it will read this one day."""
+    def _tell(self, path: Path, start: int, end: int) -> bool:
+        """Whether there is a process, which will read this soon."""
         process = self._process
         if process is None or process.stdin is None:
             return False
-        message = line.encode() + b"\n"
+        pipe = process.stdin.fileno()
+        message = b""
         try:
-            told = os.write(process.stdin.fileno(), message)
+            message = json.dumps([str(path.absolute()), start, end]).encode() + b"\n"
+            if unread(pipe) > _UNREAD_MAX * len(message):
+                return False  # it hardly gets to run
+            told = os.write(pipe, message)
         except BlockingIOError:
-            return False  # it hardly gets to run
+            return False
         except OSError:
-            told = 0
-        if told < len(message):
+            told = -1
+        if told != len(message):
             self.stop()
         return told == len(message)
 
@@ -100,7 +105,7 @@ def pages(disk: Disk) -> Pages:
 def main() -> None:
     be_a_helper()
     disk = Disk()
-    for line in stdin:
+    for line in sys.stdin.buffer:
         path, start, end = json.loads(line)
         file = disk.open_paged(Path(path))
         with contextlib.suppress(OSError):

@@ -54,6 +54,7 @@ BANS = (
             "ropewalk/client/anyio_shell.py",
             "ropewalk/client/ids.py",  # asks the kernel for this machine's address, sends nothing
             "tools/*",
+            "store/helper_process.py",  # the pipes between a broker and its helpers
         ),
     ),
     Ban(
@@ -68,6 +69,7 @@ BANS = (
         except_in=(
             "store/disk.py",
             "store/offline.py",  # the tools' reader of a directory that nobody serves; it never writes
+            "store/helper_process.py",  # asks a pipe how full it is
             "store/trial.py",  # a disk for the tools that only reads, and remembers what it should have written
         ),
     ),

@@ -21,6 +21,7 @@ from store.index import (
     _why_not,
     indexed_through,
     search,
+    stay,
 )
 from store.janitor import KeyIndex, ProcessIndex
 from store.message_store import MessageStore, StoreConfig
@@ -153,6 +154,48 @@ def test_it_does_not_matter_where_steps_end(world: World) -> None:
         assert files(step) == whole, step
     for size in (1, 7, 50, 97, 300, 4096):
         assert files(*range(size, end, size)) == whole, size
+
+
+def test_whoever_takes_the_work_over_where_it_gives_way_ends_with_the_same_files(world: World) -> None:
+    world.geometry = Geometry(slots=3000, items=100)
+    with world.opened() as store:
+        send(store, *[{"KEYS": f"k{number} each"} for number in range(90)])
+        end = store.log.end_offset
+
+    class Stopped(Exception):
+        pass
+
+    def files(builder: IndexBuilder) -> list[bytes]:
+        assert builder.advance(end, 0) and builder.written == builder.position == end
+        builder.close()
+        return [(world.place.directory / name).read_bytes() for name in world.names]
+
+    def stopped(times: int) -> tuple[IndexBuilder, bool]:
+        """A builder that was stopped when it gave way for this time, and whether it was."""
+        world.clock.ms = 1_700_000_000_000
+        builder, left = world.rebuilding(end), list(range(times))
+
+        def give_way() -> None:
+            if not left:
+                raise Stopped
+            left.pop()
+
+        builder.give_way = give_way
+        try:
+            builder.advance(end, 0, items_max=50)
+        except Stopped:
+            assert builder.written == 0
+            builder.give_way = stay
+            return builder, True
+        return builder, False
+
+    world.clock.ms = 1_700_000_000_000
+    whole = files(world.rebuilding(end))
+    times = 0
+    while (outcome := stopped(times))[1]:
+        assert files(outcome[0]) == whole, times
+        times += 1
+    assert times > 40
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -445,7 +488,16 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(world: World) -> None:
             time.sleep(0.01)
             store.run_completions()
         assert find(store, "k") == first
+        assert index_of(store).position < store.readable_offset, "what waits for room cannot be found"
         disk.full = False
+
+        def reached() -> bool:
+            world.clock.ms += 300
+            store.tick()
+            return index_of(store).position >= store.readable_offset
+
+        wait_for(store, reached)
+        assert find(store, "k") == first + second, "though nothing more was sent"
         third = send(store, *[{"KEYS": "k"}] * 5)
         built(store)
         assert find(store, "k") == first + second + third

@@ -139,9 +139,9 @@ def test_a_process_that_does_not_get_to_run_holds_nobody_up(
     process = helper._process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
-    full, file = next(bringing), next(bringing)
-    for _ in range(5000):
-        helper.bring(full, 0, 1, fast=True)
+    before, file = next(bringing), next(bringing)
+    for _ in range(5):
+        helper.bring(before, 0, SIZE, fast=True)
     helper.bring(file, 0, SIZE, fast=True)
     assert helper._process is process and brought(file) == [(0, SIZE)]
     helper.stop()
