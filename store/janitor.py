@@ -361,9 +361,9 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
             if not modestly:
                 _advance(builder, through, min_offset, stay)
                 done = builder.position >= through
+                no_room = False
             if done and kind == b"S":
                 builder.close()
-            no_room = False
         except OSError as exc:
             if exc.errno not in _NO_ROOM:
                 raise

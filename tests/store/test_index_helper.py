@@ -155,6 +155,67 @@ def test_a_query_does_not_wait_for_a_thread_that_never_gets_to_run(world: World,
         assert len(list(search(Disk(), world.place, "T", f"k{number}", 0, FOREVER))) == 1
 
 
+_WITHOUT_ROOM = """
+import errno, pathlib
+from store import disk, janitor
+def with_room(real):
+    def do(*args):
+        if pathlib.Path({full!r}).exists():
+            raise OSError(errno.ENOSPC, "full")
+        return real(*args)
+    return do
+disk.{kind} = with_room(disk.{kind})
+janitor._LITTLE = {little}
+janitor.main()
+"""
+
+
+@pytest.mark.parametrize("kind", ["PagedFile.write_at", "Disk.create_paged"])
+@pytest.mark.parametrize("little", [0, 1 << 30])
+def test_a_full_disk_is_told_once_and_what_waits_for_room_is_not_said_to_be_there(
+    world: World, tmp_path: Path, little: int, kind: str
+) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 30)
+        end = store.log.end_offset
+    world.forget_index()
+    full = tmp_path / "full"
+    full.touch()
+    index = ProcessIndex(world.place, Disk(), world.clock, Completions(lambda: None))
+    code = _WITHOUT_ROOM.format(full=str(full), little=little, kind=kind)
+    told: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", code, index._order(), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def follow() -> None:
+            assert process.stdin is not None
+            os.write(process.stdin.fileno(), struct.pack(">cqq", b"F", end, 0))
+            time.sleep(0.1)
+
+        follow()
+        for line in process.stdout:
+            told.append(line)
+            if "no room" in line:
+                break
+        for _ in range(3):
+            follow()
+        full.unlink()
+        follow()
+        for line in process.stdout:
+            told.append(line)
+            if int(line.split()[0]) >= end:
+                break
+    assert sum("no room" in line for line in told) == 1
+    assert {int(line.split()[0]) for line in told} == {0, end}
+    assert len(list(search(Disk(), world.place, "T", "k", 0, FOREVER))) == 30
+
+
 def test_what_is_asked_while_enough_is_under_way_is_built_without_being_asked_again(world: World) -> None:
     with world.opened() as store:
         ends = [*send(store, *[{"KEYS": "k"}] * 3)[1:], store.log.end_offset]
