@@ -6,8 +6,9 @@ helper process (`janitor`), or right here when a store is closed. Files are writ
 header: a search that runs meanwhile never meets a slot whose item is not there.
 
 What a crash leaves in the file that was being filled is not judged but built again from the log: `open` keeps full
-files that the checkpoint vouches for, and the position falls back to where the last of them ends. A record found
-there may be indexed twice, which a search does not mind.
+files that the checkpoint vouches for, and the position falls back to where the last of them ends. A record of several
+keys may have some of them on either side of that place; it gets the others only. A search would not mind more, but the
+original's answers name a message as often as its index does.
 
 The layout is `ropewalk.format.index`'s. No file here is ever mapped, and all of them are sparse.
 """
@@ -180,6 +181,7 @@ class IndexBuilder:
         self._now_ms = now_ms
         self._names: list[str] = []
         self._file: IndexFile | None = None
+        self._begun = (-1, 0)  # offset of a record and how many of its hashes are in a file that is full
 
     # -- open ----------------------------------------------------------------------------------------
 
@@ -204,7 +206,8 @@ class IndexBuilder:
         if last is not None:
             if last.next_item < geometry.items:
                 self._file = IndexFile(self._disk.open_paged(directory / names[-1]), geometry, last)
-            self.position = self.written = indexed_through(self._disk, self._place)
+            self._begun = indexed_through(self._disk, self._place)
+            self.position = self.written = self._begun[0]
 
     def _drop(self, names: Sequence[str], why: str) -> None:
         for name in names:
@@ -295,11 +298,17 @@ class IndexBuilder:
         return False
 
     def _put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> None:
+        done = 0
+        if offset == self._begun[0]:
+            done = self._begun[1]
+            hashes = hashes[done:]
         file = self._file
         if file is None or file.is_full:
             file = self._roll()
-        while (done := file.put(hashes, offset, store_timestamp)) < len(hashes):
-            hashes = hashes[done:]
+        while (put := file.put(hashes, offset, store_timestamp)) < len(hashes):
+            done += put
+            self._begun = offset, done
+            hashes = hashes[put:]
             file = self._roll()
 
     def _roll(self) -> IndexFile:
@@ -394,36 +403,46 @@ def read_header(disk: Disk, path: Path, geometry: Geometry) -> IndexHeader | Non
     return header if geometry.holds(header) else None
 
 
-def indexed_through(disk: Disk, place: IndexPlace) -> int:
-    """The log offset up to which a cleanly left index speaks: behind its last record if that is wholly in it.
+def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
+    """The log offset where a cleanly left index is to be gone on with, and how many hashes of that record it has.
 
-    Only looks, so it can be asked by others than the writer. Blocks.
+    That is behind its last record if that is wholly in it. Only looks, so it can be asked by others than the writer.
+    Blocks.
     """
     names = index_names(disk, place.directory)
-    if not names:
-        return 0
-    path = place.directory / names[-1]
-    header = read_header(disk, path, place.geometry)
+    header = read_header(disk, place.directory / names[-1], place.geometry) if names else None
     if header is None:
-        return 0
-    base = header.end_offset - header.end_offset % place.segment_size
+        return 0, 0
+    last = header.end_offset
+    base = last - last % place.segment_size
     try:
         log_file = disk.open_paged(place.log_directory / segment_name(base))
-        size = int.from_bytes(log_file.read_at(header.end_offset - base, 4), "big", signed=True)
+        size = int.from_bytes(log_file.read_at(last - base, 4), "big", signed=True)
         if not RECORD_SIZE_MIN <= size <= place.segment_size:
-            return header.end_offset
-        record = decode_record(log_file.read_at(header.end_offset - base, size), check_crc=False)
+            return last, 0
+        record = decode_record(log_file.read_at(last - base, size), check_crc=False)
     except (FileNotFoundError, CorruptRecord):
-        return header.end_offset
-    wanted = [
-        (value, header.end_offset) for value in record_hashes(record.topic.encode(), record.raw_properties)
-    ]
-    first = header.next_item - len(wanted)
-    if first < 1 or record.offset != header.end_offset:
-        return header.end_offset
-    data = disk.open_paged(path).read_at(place.geometry.item_position(first), ITEM_SIZE * len(wanted))
-    found = [(value, offset) for value, offset, _seconds, _previous in ITEM.iter_unpack(data)]
-    return header.end_offset + (size if found == wanted else 0)
+        return last, 0
+    if record.offset != last:
+        return last, 0
+    wanted = [(value, last) for value in record_hashes(record.topic.encode(), record.raw_properties)]
+    found = _last_items(disk, place, names, len(wanted))
+    done = next((n for n in range(len(wanted), 0, -1) if found[-n:] == wanted[:n]), 0)
+    return (last + size, 0) if done == len(wanted) else (last, done)
+
+
+def _last_items(disk: Disk, place: IndexPlace, names: Sequence[str], count: int) -> list[tuple[int, int]]:
+    """Hash and log offset of so many items from the end of an index, oldest first; fewer if there are no more."""
+    found: list[tuple[int, int]] = []
+    for name in reversed(names):
+        header = read_header(disk, place.directory / name, place.geometry)
+        if header is None or len(found) == count:
+            break
+        first = max(1, header.next_item - (count - len(found)))
+        file = disk.open_paged(place.directory / name)
+        data = file.read_at(place.geometry.item_position(first), ITEM_SIZE * (header.next_item - first))
+        found = [(value, offset) for value, offset, _seconds, _previous in ITEM.iter_unpack(data)] + found
+    return found
 
 
 def search(disk: Disk, place: IndexPlace, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:

@@ -87,7 +87,7 @@ class KeyIndex(ABC):
         self._log_end, self._checkpoint_ms = log_end, checkpoint_ms
         self._trusted_ms = checkpoint_ms if abnormal else None
         if not abnormal:
-            self.position = indexed_through(self.disk, self.place)
+            self.position, _hashes = indexed_through(self.disk, self.place)
         self._asked = (self.position, min_offset)
 
     def follow(self, through: int, min_offset: int) -> None:

@@ -18,6 +18,7 @@ from store.disk import Disk, PagedFile
 from store.index import (
     IndexBuilder,
     IndexPlace,
+    _last_items,
     _why_not,
     indexed_through,
     search,
@@ -380,6 +381,35 @@ def test_after_a_crash_files_that_the_checkpoint_does_not_vouch_for_are_built_ag
         assert second not in world.names and third not in world.names
 
 
+@pytest.mark.parametrize("abnormal", [False, True], ids=["stop", "crash"])
+def test_the_keys_of_a_record_that_two_files_share_are_in_the_index_once(
+    world: World, abnormal: bool
+) -> None:
+    world.geometry = Geometry(slots=10, items=11)  # room for ten
+    with world.opened() as store:
+        offsets = send(store, *[{"UNIQ_KEY": f"u{n}", "KEYS": f"a{n} b{n} k"} for n in range(30)])
+        end = store.log.end_offset
+
+    def index(*ends: int) -> list[tuple[int, int]]:
+        """Hash and offset of all items, by builders of which each finds what the one before it left."""
+        world.forget_index()
+        trusted_ms = 0
+        for through in ends:
+            builder = IndexBuilder(world.place, Disk(), world.clock)
+            builder.open(end, trusted_ms if abnormal else None)
+            assert builder.advance(through, 0)
+            trusted_ms = max(trusted_ms, builder.full_timestamp)
+            builder.close()
+        last = world.header(world.names[-1])
+        return _last_items(Disk(), world.place, world.names, last.next_item + 10 * len(world.names))
+
+    whole = index(end)
+    assert len(whole) == 4 * len(offsets)
+    for through in offsets[1:]:
+        assert index(through, end) == whole, through
+    assert index(*offsets[1:], end) == whole
+
+
 def test_after_a_crash_a_file_with_room_for_one_more_was_being_filled() -> None:
     geometry = Geometry(slots=10, items=6)
     for next_item, stays in ((5, False), (6, True)):
@@ -428,7 +458,7 @@ def test_an_index_left_behind_the_log_is_gone_on_with(world: World) -> None:
     without.open()
     second = send(without, *[{"KEYS": "k"}] * 5)
     without.close()
-    assert indexed_through(Disk(), world.place) < second[1]
+    assert indexed_through(Disk(), world.place)[0] < second[1]
     with world.opened() as store:
         built(store)
         assert find(store, "k") == first + second
@@ -501,6 +531,26 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(world: World) -> None:
         third = send(store, *[{"KEYS": "k"}] * 5)
         built(store)
         assert find(store, "k") == first + second + third
+
+
+def test_a_record_between_two_files_is_indexed_once_when_the_disk_becomes_full_there(world: World) -> None:
+    world.geometry = Geometry(slots=10, items=11)  # room for two and a half
+    with world.opened() as store:
+        offsets = send(store, *[{"UNIQ_KEY": f"u{n}", "KEYS": f"a{n} b{n} k"} for n in range(4)])
+        end = store.log.end_offset
+    world.forget_index()
+    disk = NoRoom()
+    builder = IndexBuilder(world.place, disk, world.clock)
+    builder.open(end, None)
+    disk.full = True
+    with pytest.raises(OSError, match="No space"):
+        builder.advance(end, 0)
+    assert builder.position == offsets[2]
+    disk.full = False
+    assert builder.advance(end, 0)
+    builder.close()
+    items = _last_items(Disk(), world.place, world.names, 100)
+    assert [offset for _value, offset in items] == [offset for offset in offsets for _ in range(4)]
 
 
 def test_a_chain_that_bites_its_tail_ends(world: World) -> None:
