@@ -29,7 +29,7 @@ from broker.send import (
 from broker.send_answer import PREFIX
 from broker.send_columns import put_columns, table_columns, take_columns
 from broker.send_shape import UNREADABLE, PlainHeader, Shape, Shapes, decode_plain, shape_of
-from broker.send_wide import CHANGES_MIN, MISFITS_MAX, Kinds, take_wide, widened
+from broker.send_wide import CHANGES_MIN, MISFITS_MAX, Kinds, put_wide, take_wide, widened
 from broker.session import RUN_MAX, Session
 from ropewalk.codes import FrameFlag, RequestCode
 from ropewalk.format.properties import P, parse_properties
@@ -92,8 +92,12 @@ class SendRuns:
         if session.put_off:
             self.settle()
         sends, shapes, opening = self._sends, session.shapes, data[4:8]
-        if shapes is None or not sends.takes_runs or opening in shapes.wide:
+        if shapes is None or not sends.takes_runs:
             return False
+        wide = shapes.wide.get(opening)
+        if wide is not None:
+            columns = table_columns(sends, wide.cut, data, count) if wide.cut.judged is sends.judged else None
+            return columns is not None and put_wide(sends, session, wide, columns)
         shape = shapes.known.get(opening)
         if shape is None or shape.judged is not sends.judged:
             return False

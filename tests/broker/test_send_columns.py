@@ -88,33 +88,38 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
 
 
 @pytest.mark.parametrize("odd", [None, 5, 300])
+@pytest.mark.parametrize("topics", ["T", "TU"])
 def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlike(
-    running: InProcess, monkeypatch: pytest.MonkeyPatch, odd: int | None
+    running: InProcess, monkeypatch: pytest.MonkeyPatch, topics: str, odd: int | None
 ) -> None:
     """Two runs and some, and the first bytes of one more."""
     client, cut = running.connect(), list[int]()
     take = running.broker.handlers.run
     assert take is not None
-    count = 2 * session.RUN_MAX + 40
+    warm, count = 16, 2 * session.RUN_MAX + 40
 
     def note(of: session.Session, payloads: list[bytes], start: int, end: int) -> int:
         cut.extend(range(start, end))
         return take(of, payloads, start, end)
 
+    for topic in topics:
+        running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
     frames = []
-    for n in range(count + 4):
-        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A" if n - 3 != odd else "B"})
-        frames.append(request(V2, send_ext("T", queueId=1, properties=properties), b"x", opaque=1000 + n))
-    for frame in frames[:3]:
+    for n in range(warm + count + 1):
+        topic = topics[n % len(topics)]
+        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A" if n - warm != odd else "B"})
+        frames.append(request(V2, send_ext(topic, queueId=1, properties=properties), b"x", opaque=1000 + n))
+    for frame in frames[:warm]:
         client.feed(frame)
     client.answers()
     monkeypatch.setattr(running.broker.handlers, "run", note)
     client.link.alone = False
-    client.feed(b"".join(frames[3:-1]) + frames[-1][:9])
+    client.feed(b"".join(frames[warm:-1]) + frames[-1][:9])
     assert len(set(cut)) == (0 if odd is None else count - odd // session.RUN_MAX * session.RUN_MAX)
     client.feed(frames[-1][9:])
     running.settle()
-    assert [answer.opaque for answer in client.answers()] == list(range(1003, 1004 + count))
+    assert [answer.opaque for answer in client.answers()] == [*range(1000 + warm, 1001 + warm + count)]
+    assert sum(len(running.stored(topic, 1)) for topic in topics) == len(frames)
 
 
 @pytest.mark.parametrize("lie", ["twice", "too much", "nothing"])
@@ -168,9 +173,38 @@ _WIDE = {
     everywhere=st.booleans(),
     place=st.floats(0, 1, exclude_max=True),
     flag=st.sampled_from([0, 0, 2]),
+    table=st.sampled_from([2, 99]),
 )  # fmt: skip
-@example(count=4, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True, place=0.0, flag=0)
-@example(count=4, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False, place=0.0, flag=0)
+@example(
+    count=4,
+    where=[("T", 0)] * 8,
+    change=None,
+    odd=b"padded queue",
+    everywhere=True,
+    place=0.0,
+    flag=0,
+    table=99,
+)
+@example(
+    count=4,
+    where=[("T", 0), ("U", 7)] * 4,
+    change=None,
+    odd=None,
+    everywhere=False,
+    place=0.0,
+    flag=0,
+    table=99,
+)
+@example(
+    count=4,
+    where=[("T", 2), ("U", 1)] * 4,
+    change="fewer",
+    odd=None,
+    everywhere=False,
+    place=0.0,
+    flag=0,
+    table=2,
+)
 def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     pair: Pair,
     count: int,
@@ -180,11 +214,14 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     everywhere: bool,
     place: float,
     flag: int,
+    table: int,
 ) -> None:
+    """As frames of one size, or cut."""
     pair.gate.open()
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
+        patch.setattr(session, "TABLE_MIN", table)
         patch.setattr(send_run, "CHANGES_MIN", 1)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             topics = running.broker.topics
@@ -213,8 +250,9 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
                 if here in _WIDE and (n >= warm or everywhere):
                     frame = with_header(frame, body, *_WIDE[here])
                 frames.append(frame)
-            for frame in frames[:warm]:
+            for frame in frames[: warm // 2]:
                 client.feed(frame)
+            client.feed(b"".join(frames[warm // 2 : warm]))  # whose places are known then
             running.settle()
             client.answers()
             if running is pair.fast and odd is None:
@@ -223,6 +261,7 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
                 assert not wide.misfits, "so many topics make a shape wide, and it is this one"
             if change == "fewer":
                 topics.update(TopicConfig("T", 2, 2), START_MS)
+                client.send("T", b"the first that is judged anew", queueId=0)
             elif change == "deleted":
                 client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "U"})
             elif change == "rules":
