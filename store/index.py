@@ -361,6 +361,20 @@ class IndexBuilder:
             self._file.file.sync()
 
 
+def drop_unfinished(disk: Disk, place: IndexPlace) -> None:
+    """Remove the file that was being filled, when its builder ended before all was written; nobody writes now. Blocks.
+
+    Its slots may name items that its header does not count, and whoever went on with it would cut off what stands
+    behind these. The next builder begins where the last full file ends, as after a crash.
+    """
+    names = index_names(disk, place.directory)
+    if names:
+        path = place.directory / names[-1]
+        header = read_header(disk, path, place.geometry)
+        if header is None or header.next_item < place.geometry.items:
+            disk.remove(path)
+
+
 def _why_not(
     header: IndexHeader | None, geometry: Geometry, log_end: int, trusted_ms: int | None
 ) -> str | None:
@@ -435,8 +449,10 @@ def _last_items(disk: Disk, place: IndexPlace, names: Sequence[str], count: int)
     """Hash and log offset of so many items from the end of an index, oldest first; fewer if there are no more."""
     found: list[tuple[int, int]] = []
     for name in reversed(names):
+        if len(found) == count:
+            break
         header = read_header(disk, place.directory / name, place.geometry)
-        if header is None or len(found) == count:
+        if header is None:
             break
         first = max(1, header.next_item - (count - len(found)))
         file = disk.open_paged(place.directory / name)

@@ -41,7 +41,7 @@ from typing import Any
 from ropewalk.format.index import Geometry
 from store.disk import Disk
 from store.helper_process import be_a_helper, is_told, lock_of_helper, start_helper
-from store.index import IndexBuilder, IndexPlace, indexed_through, stay
+from store.index import IndexBuilder, IndexPlace, drop_unfinished, indexed_through, stay
 from store.modest import GiveWay, Modest
 from store.workers import Completions, Worker
 
@@ -158,6 +158,7 @@ class KeyIndex(ABC):
             if exc.errno not in _NO_ROOM:
                 raise
             builder.findings.append(f"no room for the key index: {exc}")
+            drop_unfinished(self.disk, self.place)
         finally:
             self.disk.unlock(lock)
         self._took(builder.written, builder.full_timestamp, builder.findings)
@@ -209,7 +210,10 @@ class WorkerIndex(KeyIndex):
         def last() -> tuple[int, int, list[str]]:
             result = self._build(through, min_offset)
             assert self._builder is not None
-            self._builder.close()
+            if self._builder.written < through:  # no room
+                drop_unfinished(self.disk, self.place)
+            else:
+                self._builder.close()
             return result
 
         self._worker.submit(last, self._built)
@@ -231,6 +235,8 @@ class ProcessIndex(KeyIndex):
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
         self._not_before_ms = 0
+        self._reached = 0
+        """What the process said last; its thread writes it."""
 
     def _work(self, through: int, min_offset: int) -> None:
         if self._thread is None:
@@ -283,6 +289,7 @@ class ProcessIndex(KeyIndex):
                 self._send(self._kind())
                 for line in iter(process.stdout.readline, b""):
                     position, full_ms, finding = line.decode().rstrip("\n").split(" ", 2)
+                    self._reached = int(position)
                     self._completions.post(
                         partial(self._took, int(position), int(full_ms), [finding] if finding else [])
                     )
@@ -315,6 +322,8 @@ class ProcessIndex(KeyIndex):
             process.kill()
             thread.join()
             self.findings.append("the key index is behind: it is built on at the next start")
+        if self._reached < through:  # it was killed, or had no room
+            drop_unfinished(self.disk, self.place)
 
 
 # -- the process -------------------------------------------------------------------------------------

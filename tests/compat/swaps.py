@@ -308,9 +308,10 @@ class World:
 
     def _rows(self, key: str) -> list[str]:
         rows = [" ".join(line.split()) for line in self._query(key).splitlines() if line.startswith("S")]
-        # After a kill the original puts the last record of its youngest full file into its index once more, and
-        # answers with what stands there; Ropewalk gives a message once.
-        return sorted(set(rows) if self.broker == ROCKETMQ else rows)
+        # Started after a kill, the original puts the last record of its youngest full file into its index once more,
+        # and answers with what stands there; Ropewalk gives a message once.
+        may_repeat = self.broker == ROCKETMQ and any(swap.kill for swap in self.ledger.swaps)
+        return sorted(set(rows) if may_repeat else rows)
 
     def _compare(self, swap: Swap, before: dict[str, list[str]]) -> None:
         """Ask again; a key index that is still being built gets a little time."""

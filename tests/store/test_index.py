@@ -533,6 +533,36 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(world: World) -> None:
         assert find(store, "k") == first + second + third
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["thread", "at the stop"])
+def test_a_disk_that_becomes_full_between_slots_and_header_at_a_stop_costs_no_chain(
+    world: World, at_once: bool
+) -> None:
+    class NoHeader(NoRoom):
+        def _file(self, file: PagedFile) -> PagedFile:
+            write: Callable[[int, bytes], None] = file.write_at
+
+            def write_at(position: int, data: bytes) -> None:
+                if self.full and not position and file.path.parent.name == "index":
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                write(position, data)
+
+            file.write_at = write_at  # type: ignore[method-assign,assignment]
+            return file
+
+    disk = NoHeader()
+    world.process = at_once  # which is not started for so little, so that a stop builds it right there
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 10)
+    with world.opened(disk) as store:
+        offsets += send(store, *[{"KEYS": "k"}] * 5)
+        disk.full = True
+    assert not (world.root / "abort").exists()
+    with world.opened() as store:
+        offsets += send(store, {"KEYS": "k"})
+        built(store)
+        assert find(store, "k") == offsets
+
+
 def test_a_record_between_two_files_is_indexed_once_when_the_disk_becomes_full_there(world: World) -> None:
     world.geometry = Geometry(slots=10, items=11)  # room for two and a half
     with world.opened() as store:

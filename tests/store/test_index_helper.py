@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.format.index import SLOT, key_hash
+from store import janitor
 from store.disk import Disk
 from store.index import search
 from store.janitor import ProcessIndex, WorkerIndex
@@ -46,6 +48,30 @@ def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> Non
         built(store)
         assert helper(store).pid != process.pid
         assert find(store, "k") == first + second
+
+
+def test_a_helper_killed_in_a_write_when_the_broker_stops_costs_no_chain(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between slots and header: who went on with that file would begin each such chain anew."""
+    world.process = True
+    monkeypatch.setattr(janitor, "_STOP_S", 0.1)
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 10)
+        built(store)
+        helper(store).send_signal(signal.SIGSTOP)
+        offsets += send(store, {"KEYS": "k"})
+        path = world.place.directory / world.names[-1]
+        next_item = world.header(world.names[-1]).next_item
+        at = world.geometry.slot_position(key_hash("T", "k") % world.geometry.slots)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(SLOT.pack(next_item))
+    assert not (world.root / "abort").exists()
+    with world.opened() as store:
+        offsets += send(store, {"KEYS": "k"})
+        built(store)
+        assert find(store, "k") == offsets
 
 
 def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world: World) -> None:
