@@ -322,7 +322,7 @@ class ProcessIndex(KeyIndex):
             process.kill()
             thread.join()
             self.findings.append("the key index is behind: it is built on at the next start")
-        if self._reached < through:  # it was killed, or had no room
+        if self._reached < through:  # it was killed, by us or by somebody else
             drop_unfinished(self.disk, self.place)
 
 
@@ -379,6 +379,8 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
             if not no_room:
                 builder.findings.append(f"no room for the key index, which waits until there is some: {exc}")
             no_room = done = True
+            if kind == b"S":
+                drop_unfinished(disk, place)
         if builder.findings or (builder.written, builder.full_timestamp) != reported:
             reported = (builder.written, builder.full_timestamp)
             lines = [f"{reported[0]} {reported[1]} {finding}\n" for finding in builder.findings or [""]]

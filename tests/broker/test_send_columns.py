@@ -162,6 +162,9 @@ _WIDE = {
 }
 
 
+_FOUR = {"count": 4, "place": 0.0, "flag": 0}
+
+
 @settings(max_examples=60)
 @given(
     count=st.integers(2, 8),
@@ -175,36 +178,9 @@ _WIDE = {
     flag=st.sampled_from([0, 0, 2]),
     table=st.sampled_from([2, 99]),
 )  # fmt: skip
-@example(
-    count=4,
-    where=[("T", 0)] * 8,
-    change=None,
-    odd=b"padded queue",
-    everywhere=True,
-    place=0.0,
-    flag=0,
-    table=99,
-)
-@example(
-    count=4,
-    where=[("T", 0), ("U", 7)] * 4,
-    change=None,
-    odd=None,
-    everywhere=False,
-    place=0.0,
-    flag=0,
-    table=99,
-)
-@example(
-    count=4,
-    where=[("T", 2), ("U", 1)] * 4,
-    change="fewer",
-    odd=None,
-    everywhere=False,
-    place=0.0,
-    flag=0,
-    table=2,
-)
+@example(**_FOUR, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True, table=99)
+@example(**_FOUR, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False, table=99)
+@example(**_FOUR, where=[("T", 2), ("U", 1)] * 4, change="fewer", odd=None, everywhere=False, table=2)
 def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     pair: Pair,
     count: int,
