@@ -325,7 +325,7 @@ class Appender:
             self._settle(queues)
             numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
         else:
-            added = pool.add(slots, entries)
+            added = pool.add(slots, offsets, offsets.step, columns[4])
             if added is None:
                 return None
             numbers, first = added

@@ -27,6 +27,7 @@ from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.commitlog import NAME_DIGITS, StoreDamaged, segment_name
 from store.disk import Disk, PagedFile
 from store.entry_pool import EntryPool
+from store.queue_files import Waiting, Write, writes_into
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
 TAIL_KEEP = 1024
@@ -190,24 +191,21 @@ class ConsumeQueue:
 
     # -- write back ----------------------------------------------------------------------------------
 
-    def take_writes(self) -> list[tuple[str, int, int, bytes]]:
+    def take_writes(self) -> list[Write]:
         """What a helper thread has to write now, as (path, file size, position, bytes) in order."""
         self.settle()
-        writes: list[tuple[str, int, int, bytes]] = []
-        at = self.written
-        while at < self.own_readable:
-            logical = at * ENTRY_SIZE
-            position = logical % self.file_size
-            count = min(self.own_readable - at, (self.file_size - position) // ENTRY_SIZE)
-            start = (at - self.tail_base) * ENTRY_SIZE
-            data = bytes(self.own_tail[start : start + count * ENTRY_SIZE])
-            path = f"{self._directory}/{segment_name(logical - position)}"
-            writes.append((path, self.file_size, position, data))
-            at += count
-        return writes
+        start, end = ((at - self.tail_base) * ENTRY_SIZE for at in (self.written, self.own_readable))
+        entries = bytes(self.own_tail[start:end])
+        return list(writes_into(self._directory, self.file_size, self.written, entries))
+
+    def waiting_writes(self, through: int, newest: int) -> Waiting:
+        """The same of entries that the pool still has, through a number, whose last one stands at a place there."""
+        return self._directory, self.file_size, self.written, through, newest
 
     def unwritten_from(self, offset: int) -> int:
         """How many of the entries that `take_writes` gives are of records at or behind a log offset."""
+        if self.written == self.own_readable or self._offset_in_memory(self.own_readable - 1) < offset:
+            return 0
         late = bisect_left(range(self.written, self.own_readable), offset, key=self._offset_in_memory)
         return self.own_readable - self.written - late
 
@@ -223,6 +221,12 @@ class ConsumeQueue:
         if keep_from - self.tail_base > _TRIM * keep:
             del self.own_tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
             self.tail_base = keep_from
+
+    def go_on_at(self, number: int, last: bytes) -> None:
+        """All entries below `number` are in their files, though they were never here; the `last` of them is kept."""
+        self.own_next = self.own_readable = self.written = number
+        self.own_tail[:] = last
+        self.tail_base = number - 1
 
     # -- open ----------------------------------------------------------------------------------------
 

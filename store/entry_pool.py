@@ -8,30 +8,43 @@ are two numbers in two arrays. Its place in both is its *slot*:
     numbers    what the queue's next message gets
     newest     where its newest entry stands below, or -1
 
-    entries    | a0 | b7 | c3 | a1 | ...                20 bytes each, as in the queue files
-    earlier    | -1 | -1 | -1 |  0 | ...                where the same queue's entry before that stands, or -1
+    entries    | a0 -1 | b7 -1 | c3 -1 | a1  0 | ...    20 bytes each, as in the queue files, and where the same
+                                                        queue's entry before that stands; in pieces of one size
 
-A queue takes its entries along the last line, all at once: when anything is asked of it, when it gets an entry in
-another way, or when the write-back comes to it (`ConsumeQueue.settle`). Until then its own numbers are behind, which
-nobody sees. Here are only entries that consumers may read.
+A queue takes its entries along these places, all at once: when anything is asked of it, or when it gets an entry in
+another way (`ConsumeQueue.settle`). Until then its own numbers are behind, which nobody sees. Here are only entries
+that consumers may read.
+
+Most are never taken. The write-back has somebody else follow the places of a queue and write what it finds
+(`Frozen`, `chain`), and then tells the queue that all of it is in its file (`note_filed`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ropewalk.format.queue_entry import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from store.consume_queue import ConsumeQueue
 
+Pieces: TypeAlias = Mapping[int, bytes | bytearray]
+"""Linked entries, by the number of the piece."""
+PIECE: Final = 1 << 15
+"""Entries in a piece."""
+_LINKED: Final = Struct(">qiqq")
+_CUT: Final = Struct(f">{ENTRY_SIZE}sq").unpack_from
+_pack_linked = _LINKED.pack
+
 
 class EntryPool:
     """The entries that wait for their queues, and the queues that have a slot; the loop owns it."""
 
-    __slots__ = ("_earlier", "_entries", "_gone", "_newest", "_numbers", "held", "queues", "topics")
+    __slots__ = ("_first", "_newest", "_numbers", "_pieces", "end", "held", "queues", "topics")
 
     def __init__(self) -> None:
         self.queues: list[ConsumeQueue | None] = []
@@ -43,15 +56,11 @@ class EntryPool:
         self._numbers = array("q")
         """-1 for a queue that is out: its numbers are its own alone, until it enters again."""
         self._newest = array("q")
-        self._entries = bytearray()
-        self._earlier = array("q")
-        self._gone = 0
-        """How many entries were let go of: places are counted from the first that ever was."""
-
-    @property
-    def end(self) -> int:
-        """Where the next entry will stand."""
-        return self._gone + len(self._earlier)
+        self.end = 0
+        """Where the next entry will stand: places are counted from the first that ever was."""
+        self._pieces: dict[int, bytearray] = {}
+        self._first = 0
+        """By number, from this one on; the last is not full."""
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -106,17 +115,19 @@ class EntryPool:
 
     # -- entries -------------------------------------------------------------------------------------
 
-    def add(self, slots: Sequence[int], entries: Iterable[bytes]) -> tuple[list[int], list[int]] | None:
+    def add(
+        self, slots: Sequence[int], offsets: Sequence[int], size: int, tag_code: int
+    ) -> tuple[list[int], list[int]] | None:
         """The next entries, one for each slot: their queue offsets, and which slots had none waiting. HOT.
 
-        None, with nothing done, if one of the queues is out.
+        They are of records of one size, at these log offsets. None, with nothing done, if one of the queues is out.
         """
         numbers_of, newest_of = self._numbers, self._newest
         numbers = list(map(numbers_of.__getitem__, slots))
         if min(numbers) < 0:
             return None
         earlier = list(map(newest_of.__getitem__, slots))
-        at = self._gone + len(self._earlier)
+        at = self.end
         if len(set(slots)) == len(slots):
             for slot, number in zip(slots, numbers, strict=True):
                 numbers_of[slot] = number + 1
@@ -127,8 +138,7 @@ class EntryPool:
                 numbers[index], earlier[index] = numbers_of[slot], newest_of[slot]
                 numbers_of[slot] += 1
                 newest_of[slot] = at + index
-        self._earlier.extend(earlier)
-        self._entries += b"".join(entries)
+        self._extend(b"".join(map(_pack_linked, offsets, repeat(size), repeat(tag_code), earlier)))
         first = (
             [slot for slot, before in zip(slots, earlier, strict=True) if before < 0]
             if min(earlier) < 0
@@ -136,27 +146,85 @@ class EntryPool:
         )
         return numbers, first
 
+    def _extend(self, linked: bytes) -> None:
+        """These entries stand behind all others. HOT."""
+        number, used = divmod(self.end, PIECE)
+        self.end += len(linked) // _LINKED.size
+        room = (PIECE - used) * _LINKED.size
+        piece = self._pieces.setdefault(number, bytearray()) if used == 0 else self._pieces[number]
+        if len(linked) <= room:
+            piece += linked
+            return
+        piece += linked[:room]
+        for start in range(room, len(linked), PIECE * _LINKED.size):
+            number += 1
+            self._pieces[number] = bytearray(linked[start : start + PIECE * _LINKED.size])
+
     def settle(self, queue: ConsumeQueue) -> None:
         """Have a queue take what waits for it. HOT."""
         slot = queue.slot
-        at = self._newest[slot]
-        if at < 0:
-            return
-        earlier, entries, gone = self._earlier, self._entries, self._gone
-        pieces: list[bytearray] = []
-        while at >= 0:
-            at -= gone
-            start = at * ENTRY_SIZE
-            pieces.append(entries[start : start + ENTRY_SIZE])
-            at = earlier[at]
-        pieces.reverse()
-        queue.own_tail += b"".join(pieces)
-        queue.own_next = queue.own_readable = self._numbers[slot]
+        count = self._numbers[slot] - queue.own_next
+        if count > 0:
+            queue.own_tail += chain(self._pieces, self._newest[slot], count)
+            queue.own_next = queue.own_readable = self._numbers[slot]
         self._newest[slot] = -1
 
+    # -- write-back ----------------------------------------------------------------------------------
+
+    def frozen(self) -> Frozen:
+        """Everything as it is now."""
+        last = self.end // PIECE
+        pieces = {number: bytes(piece) if number == last else piece for number, piece in self._pieces.items()}
+        return Frozen(pieces, self._numbers[:], self._newest[:])
+
+    def note_filed(self, queue: ConsumeQueue, through: int, newest: int, keep: int) -> bool:
+        """The queue's entries below `through`, the last of which stands at `newest`, are in its file.
+
+        Whether it has got no more meanwhile.
+        """
+        if queue.own_next < through:
+            number, at = divmod(newest, PIECE)
+            queue.go_on_at(through, _CUT(self._pieces[number], at * _LINKED.size)[0])
+        else:
+            queue.note_written(through, keep)
+        if max(self._numbers[queue.slot], queue.own_next) > through:
+            return False
+        self._newest[queue.slot] = -1
+        return True
+
     def let_go(self, before: int) -> None:
-        """Every queue has taken its entries that stand before this place."""
-        count = before - self._gone
-        del self._earlier[:count]
-        del self._entries[: count * ENTRY_SIZE]
-        self._gone = before
+        """Every queue has taken its entries that stand before this place, or has them in its file."""
+        for number in range(self._first, before // PIECE):
+            del self._pieces[number]
+            self._first = number + 1
+
+
+class Frozen:
+    """A pool as it was at one moment, of which another thread may read `pieces`."""
+
+    __slots__ = ("_newest", "_numbers", "pieces")
+
+    def __init__(self, pieces: Pieces, numbers: array[int], newest: array[int]) -> None:
+        self.pieces = pieces
+        self._numbers = numbers
+        self._newest = newest
+
+    def waiting(self, queue: ConsumeQueue) -> tuple[int, int] | None:
+        """Through which number entries waited for a queue, and where the last stands; None if it has others."""
+        slot = queue.slot
+        if not 0 <= slot < len(self._numbers) or queue.own_next != queue.written:
+            return None
+        through = self._numbers[slot]
+        return (through, self._newest[slot]) if through > queue.written else None
+
+
+def chain(pieces: Pieces, newest: int, count: int) -> bytes:
+    """So many entries of one queue, the last of which stands at `newest`, in their order. HOT."""
+    entries: list[bytes] = []
+    cut, width, at = _CUT, _LINKED.size, newest
+    for _ in repeat(None, count):
+        number, index = divmod(at, PIECE)
+        entry, at = cut(pieces[number], index * width)
+        entries.append(entry)
+    entries.reverse()
+    return b"".join(entries)

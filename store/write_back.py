@@ -30,8 +30,8 @@ from store.bound import Bound
 from store.commitlog import CommitLog
 from store.consume_queue import TAIL_KEEP, ConsumeQueue
 from store.disk import Disk
-from store.entry_pool import EntryPool
-from store.queue_files import QueueFiles
+from store.entry_pool import EntryPool, Frozen
+from store.queue_files import QueueFiles, Waiting, Write
 from store.workers import Completions, Helpers, Worker
 
 _BOUND_INTERVAL_MS = 100
@@ -87,7 +87,9 @@ class WriteBack:
         self._files = files
         self._pool = pool
         self._pool_through = 0
-        """The entries that stand in the pool before this place are their queues' own when the pass ends."""
+        """The entries before this place in the pool are in files when the pass ends, or their queues' own."""
+        self._frozen: Frozen | None = None
+        """The pool as it was when the pass began, if that is one over many queues."""
         self._left: deque[ConsumeQueue] = deque()
         """Queues that the pass has still to come to."""
         self._through = 0
@@ -166,24 +168,45 @@ class WriteBack:
             self._late_in_files = 0
             self._pool_through = self._pool.end
             self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
+            if self._pass_began_ms is not None and self._pool.queues:
+                self._freeze()
             self._write_some()
+
+    def _freeze(self) -> None:
+        """Have the pass write what waits in the pool as it is now, without any queue taking it first."""
+        frozen = self._frozen = self._pool.frozen()
+        self.worker.submit(lambda: self._files.hold(frozen.pieces), lambda _result: None)
+
+    def _thaw(self) -> None:
+        if self._frozen is not None:
+            self._frozen = None
+            self.worker.submit(lambda: self._files.hold({}), lambda _result: None)
 
     def _write_some(self) -> None:
         """Give the worker the next queues of the pass, or end it."""
-        writes: list[tuple[str, int, int, bytes]] = []
+        writes: list[Write] = []
         marks: list[tuple[ConsumeQueue, int, int]] = []
-        while self._left and len(writes) < _QUEUES_AT_ONCE:
+        waiting: list[Waiting] = []
+        waiting_marks: list[tuple[ConsumeQueue, int]] = []
+        while self._left and len(writes) + len(waiting) < _QUEUES_AT_ONCE:
             queue = self._left.popleft()
+            found = self._frozen.waiting(queue) if self._frozen is not None else None
+            if found is not None:
+                # It stays dirty: what it gets meanwhile is behind this, and `done` sees it.
+                waiting.append(queue.waiting_writes(*found))
+                waiting_marks.append((queue, queue.epoch))
+                continue
             queue.dirty = False
             writes += queue.take_writes()
             marks.append((queue, queue.readable, queue.unwritten_from(self._through)))
             if queue.readable < queue.next_offset:
                 self.mark_dirty(queue)
-        self.writing = bool(writes)
-        if not writes:
+        self.writing = bool(writes or waiting)
+        if not self.writing:
             self.queues_written = max(self.queues_written, self._through)
             self._entries_written = self._entries_in_files - self._late_in_files
             self._pool.let_go(self._pool_through)
+            self._thaw()
             return
 
         many = self._pass_began_ms is not None
@@ -198,6 +221,15 @@ class WriteBack:
                     queue.note_written(at, self._keep)
                 else:
                     self.mark_dirty(queue)
+            for (queue, epoch), (_directory, _size, first, through, newest) in zip(
+                waiting_marks, waiting, strict=True
+            ):
+                queue.dirty = False
+                if written and epoch == queue.epoch:
+                    self._entries_in_files += through - first
+                    if self._pool.note_filed(queue, through, newest, self._keep):
+                        continue
+                self.mark_dirty(queue)
             if written:
                 self._write_some()
                 return
@@ -205,9 +237,13 @@ class WriteBack:
             self._through = self.queues_written
             self.dirty += self._left
             self._left.clear()
+            self._thaw()
 
         self.worker.submit(
-            lambda: unless_full(lambda: self._files.write(writes, self._note_unsynced, many=many)), done
+            lambda: unless_full(
+                lambda: self._files.write(writes, self._note_unsynced, many=many, waiting=waiting)
+            ),
+            done,
         )
 
     def _note_unsynced(self, path: str, new: bool) -> None:

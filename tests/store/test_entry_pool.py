@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+import store.entry_pool
 import store.write_back
 from ropewalk.format.record_pattern import RecordPattern
 from store.consume_queue import ConsumeQueue
 from store.disk import Disk
+from store.entry_pool import EntryPool, Pieces
 from store.message_store import NO_LIMIT, MessageStore
-from tests.store.worlds import HOST, World, abandon, bodies, put, queues, records, settle, write_back
+from store.queue_files import QueueFiles, Waiting, Write
+from tests.store.worlds import (
+    HOST,
+    World,
+    abandon,
+    bodies,
+    put,
+    queues,
+    records,
+    settle,
+    wait_for,
+    write_back,
+)
 
 TOPICS = "ABCDEFGH"
 _KEY = b"%04d"
@@ -58,9 +73,11 @@ def put_alike(
 class Model:
     """What each queue was given, and by turns in which way."""
 
-    def __init__(self, opened: MessageStore, chance: random.Random) -> None:
+    def __init__(self, opened: MessageStore, chance: random.Random, wide_share: float) -> None:
         self.opened = opened
         self.chance = chance
+        self.wide_share = wide_share
+        """How many sends go through the pool."""
         self.given: dict[tuple[str, int], list[bytes]] = {}
         self.count = self.wide = 0
 
@@ -69,13 +86,12 @@ class Model:
         targets = self.chance.choices(some, k=self.chance.randint(1, 12))
         marks = [_KEY % (self.count + n) for n in range(len(targets))]
         self.count += len(targets)
-        way = self.chance.random()
-        if way < 0.75:
+        if self.chance.random() < self.wide_share:
             numbers = put_wide(self.opened, targets, marks)
             self.wide += numbers is not None
-        elif way < 0.9:
+        elif (way := self.chance.random()) < 0.6:
             targets = [(targets[0][0], queue_id) for _, queue_id in targets]
-            numbers = put_alike(self.opened, targets, marks, by_columns=way < 0.85)
+            numbers = put_alike(self.opened, targets, marks, by_columns=way < 0.4)
         else:
             numbers = [
                 put(self.opened, [mark], *target)[0][1] for target, mark in zip(targets, marks, strict=True)
@@ -106,13 +122,25 @@ class Model:
 def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_it_was_given(
     world: World, monkeypatch: pytest.MonkeyPatch, seed: int, sync: bool
 ) -> None:
-    """Through passes of the write-back at any moment, deleted topics, and a kill."""
+    """Through short and long passes of the write-back at any moment, deleted topics, and a kill."""
     monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
+    monkeypatch.setattr(store.write_back, "_MANY", 3)
+    filed: list[bool] = []
+    note_filed = EntryPool.note_filed
+
+    def spy(pool: EntryPool, queue: ConsumeQueue, *rest: int) -> bool:
+        filed.append(note_filed(pool, queue, *rest))
+        return filed[-1]
+
+    monkeypatch.setattr(EntryPool, "note_filed", spy)
     chance = random.Random(seed)
     world.sync_flush, world.segment_size = sync, 1 << 16
     opened = world.store()
     opened.open()
-    model = Model(opened, chance)
+    if seed % 3:  # with every third, the process follows the entries
+        monkeypatch.setattr(store.entry_pool, "PIECE", 5)
+        opened._write_back._files = QueueFiles(Disk())
+    model = Model(opened, chance, wide_share=0.75 if seed % 2 else 0.97)
     waiting: dict[ConsumeQueue, int] = {}
     for step in range(150):
         model.send()
@@ -123,13 +151,18 @@ def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_i
         for queue in opened.woken:
             queue.held = None
         opened.woken.clear()
-        match chance.randrange(8):
+        match chance.randrange(12):
             case 0:
                 model.look_at((chance.choice(TOPICS), chance.randrange(2)))
-            case 1:
+            case 1 if step % 3 == 0 and not opened._write_back.writing:
                 opened._write_back.write_queues(opened.readable_offset)
-            case 2:
-                opened.run_completions()
+            case 1 | 2:
+                world.clock.ms += 20_000
+                opened.tick()
+            case 5 | 6 | 7:
+                wait_for(opened, lambda: not opened._write_back.worker.pending or chance.random() < 0.5)
+            case 8:
+                wait_for(opened, lambda: not opened._write_back.writing)
             case 3:
                 queue = opened.queue(chance.choice(TOPICS), chance.randrange(2))
                 queue.held = object()
@@ -138,12 +171,14 @@ def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_i
                 topic = chance.choice(TOPICS)
                 opened.delete_topic(topic, lambda _done: None)
                 model.given = {target: given for target, given in model.given.items() if target[0] != topic}
-    assert model.wide > 80
+    assert model.wide > 60
+    assert sync or seed % 2 or min(filed.count(True), filed.count(False)) > 3, "filed from where they waited"
     if seed % 2:
         write_back(opened)
         assert all(queue.written == queue.next_offset for queue in queues(opened))
     model.look_at_all()
     settle(opened)  # the helper may be removing a directory, and a copy would stumble over that
+    opened._write_back._files.stop()
     killed = world.killed()
     abandon(opened)
     with killed.opened() as again:
@@ -151,18 +186,89 @@ def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_i
             assert bodies(again, *target) == given
 
 
-def test_what_waits_in_the_pool_is_let_go_of_when_it_was_written(world: World) -> None:
+def test_what_waits_in_the_pool_is_let_go_of_when_it_was_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.entry_pool, "PIECE", 16)
     world.segment_size = 1 << 16
     with world.opened() as opened:
         targets = [(topic, 0) for topic in TOPICS]
         for _ in range(5):
             assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) is not None
         pool = opened.pool
-        assert (len(pool._entries), len(pool._earlier), pool.end) == (40 * 20, 40, 40)
+        assert (list(pool._pieces), pool.end) == ([0, 1, 2], 40)
         write_back(opened)
-        assert (len(pool._entries), len(pool._earlier), pool.end) == (0, 0, 40)
+        assert (list(pool._pieces), pool.end) == ([2], 40), "the last goes when it is full"
         assert put_wide(opened, targets, [b"%04d" % n for n in range(8)]) == [5] * 8
         assert all(len(bodies(opened, *target)) == 6 for target in targets)
+
+
+def test_a_frozen_pool_stays_as_it_was_and_can_be_read_while_the_pool_grows(world: World) -> None:
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        targets, marks = [(topic, 0) for topic in TOPICS], [b"%04d" % n for n in range(8)]
+        assert put_wide(opened, targets, marks) == [0] * 8
+        frozen = opened.pool.frozen()
+        waiting = [frozen.waiting(opened.queue(*target)) for target in targets]
+        with contextlib.ExitStack() as stack:
+            views = [stack.enter_context(memoryview(piece)) for piece in frozen.pieces.values()]
+            assert put_wide(opened, targets, marks) == [1] * 8
+            assert [len(view) for view in views] == [8 * 28]
+        assert [frozen.waiting(opened.queue(*target)) for target in targets] == waiting
+        assert waiting == [(1, place) for place in range(8)]
+
+
+def test_a_long_pass_that_finds_no_room_halfway_is_made_again_and_lets_go_of_nothing_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound that tells a start how many entries are in files is right after it, too."""
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
+    monkeypatch.setattr(store.write_back, "_MANY", 3)
+    monkeypatch.setattr(store.entry_pool, "PIECE", 4)
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        files = opened._write_back._files = HeldFiles(Disk())
+        targets, marks = [(topic, 0) for topic in TOPICS], [b"%04d" % n for n in range(8)]
+
+        def long_pass() -> None:
+            opened.tick()
+            world.clock.ms += 20_000
+            opened.tick()
+            wait_for(opened, lambda: not opened._write_back.writing and not opened._write_back.worker.pending)
+
+        for number in range(3):
+            assert put_wide(opened, targets, marks) == [number] * 8
+        files.room = 4
+        long_pass()
+        pool, back = opened.pool, opened._write_back
+        assert [opened.queue(*target).written for target in targets] == [3, 3] + [0] * 6
+        assert list(pool._pieces) == list(range(6)) and not files.held
+        assert put_wide(opened, targets, marks) == [3] * 8
+        files.room = 1000
+        long_pass()
+        assert [opened.queue(*target).written for target in targets] == [4] * 8
+        assert not pool._pieces and not files.held
+        others = sum(queue.written for queue in queues(opened)) - 32
+        assert back._entries_written == 32 + others
+        assert all(bodies(opened, *target) == [mark] * 4 for target, mark in zip(targets, marks, strict=True))
+
+
+class HeldFiles(QueueFiles):
+    """Room for so many writes, and whether there are pieces."""
+
+    room = 1000
+    held = False
+
+    def hold(self, pieces: Pieces) -> None:
+        super().hold(pieces)
+        self.held = bool(pieces)
+
+    def _writes_of(self, waiting: Waiting) -> Iterator[Write]:
+        for write in super()._writes_of(waiting):
+            self.room -= 1
+            if self.room < 0:
+                raise OSError(errno.ENOSPC, "no room")
+            yield write
 
 
 def test_a_pass_that_finds_no_room_leaves_everything_where_consumers_find_it(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import store.queue_files
 import store.write_back
 from store.disk import Disk, StoreLocked
-from store.queue_files import ProcessQueueFiles, QueueFiles, Write, await_writer, queue_files
+from store.entry_pool import PIECE, Pieces
+from store.queue_files import ProcessQueueFiles, QueueFiles, Waiting, Write, await_writer, queue_files
 from tests.store.worlds import World, bodies, put, settle, write_back
 
 SIZE = 200
@@ -39,6 +42,23 @@ def written(root: Path) -> list[int]:
     return sorted(
         int(path.parent.name) for path in root.glob("T/*/00") if path.read_bytes().startswith(b"entry")
     )
+
+
+def linked(queues: int, each: int) -> dict[int, bytes]:
+    """Pieces of a pool in which so many queues have got so many entries by turns."""
+    count = queues * each
+    entries = [struct.pack(">qiqq", 100 * at, 100, at % queues, max(at - queues, -1)) for at in range(count)]
+    return {at // PIECE: b"".join(entries[at : at + PIECE]) for at in range(0, count, PIECE)}
+
+
+def waiting(root: Path, queues: int, each: int, *some: int) -> list[Waiting]:
+    return [(str(root / "T" / str(n)), SIZE, 0, each, (each - 1) * queues + n) for n in some]
+
+
+def entries_of(root: Path, queue: int) -> list[tuple[int, int, int]]:
+    files = sorted((root / "T" / str(queue)).iterdir())
+    every = b"".join(path.read_bytes() for path in files)
+    return [entry for entry in struct.iter_unpack(">qiq", every) if entry[1]]
 
 
 def pid_of(files: ProcessQueueFiles) -> int:
@@ -108,6 +128,44 @@ def test_a_killed_process_costs_nothing_and_is_started_again_later(
     assert noted == [(path, True) for path, *_ in writes(tmp_path, 0, 1, 2, 3)]
 
 
+def test_what_waits_in_the_pool_is_put_together_by_the_process_and_by_the_next_one_after_a_kill(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the border of two pieces, and of a queue's first and second file."""
+    monkeypatch.setattr(store.queue_files, "_SLOW_S", 60.0)
+    queues, each = 3000, 15
+    files.hold(linked(queues, each))
+    noted: list[tuple[str, bool]] = []
+
+    def write(*some: int) -> None:
+        some_waiting = waiting(tmp_path, queues, each, *some)
+        files.write([], lambda *made: noted.append(made), many=True, waiting=some_waiting)
+
+    write(0, 1)
+    first = pid_of(files)
+    write(2)
+    os.kill(first, signal.SIGKILL)
+    write(3)
+    assert files._process is None, "it was written here"
+    monkeypatch.setattr(files, "_not_before", 0.0)
+    write(4, 2999)
+    assert pid_of(files) != first
+    some = [0, 1, 2, 3, 4, 2999]
+    for n in some:
+        assert entries_of(tmp_path, n) == [(100 * (n + queues * k), 100, n) for k in range(each)]
+    names = (f"{0:020}", f"{SIZE:020}")
+    assert noted == [(str(tmp_path / "T" / str(n) / name), True) for n in some for name in names]
+    files.hold({})
+    files.hold({0: linked(2, 3)[0]})
+    files.write([], lambda *_: None, many=True, waiting=waiting(tmp_path / "next pass", 2, 3, 1))
+    assert entries_of(tmp_path / "next pass", 1) == [(100 * at, 100, 1) for at in (1, 3, 5)]
+    assert is_there(pid_of(files)), "which had the new pieces"
+    files.hold({})
+    order = store.queue_files._encode(([], waiting(tmp_path / "late", 2, 3, 1)))
+    assert files._process is not None
+    assert store.queue_files._exchange(files._process, order, {}) is None, "it has kept none"
+
+
 def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here(
     tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +177,7 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
         files.write(writes(tmp_path, 2 * round_), lambda *_: None, many=True)
         pid = pid_of(files)
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.1)
+        monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.3)
         monkeypatch.setattr(files, "_slow_until", 0.0)
         files.write(writes(tmp_path, 2 * round_ + 1, text=text), lambda *_: None, many=True)
         assert not is_there(pid)
@@ -133,7 +191,7 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
     files.write(writes(tmp_path, 4), lambda *_: None, many=True)
     pid = pid_of(files)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(store.queue_files, "_ANSWER_S", 0.3)
     files.stop()
     assert not is_there(pid)
 
@@ -174,9 +232,9 @@ def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_th
     asked: list[bytes] = []
     exchange = store.queue_files._exchange
 
-    def ask(process: subprocess.Popen[bytes], order: bytes) -> bytes | None:
+    def ask(process: subprocess.Popen[bytes], order: bytes, pieces: Pieces) -> bytes | None:
         asked.append(order)
-        return exchange(process, order)
+        return exchange(process, order, pieces)
 
     monkeypatch.setattr(store.queue_files, "_SLOW_S", 0.0)
     monkeypatch.setattr(store.queue_files, "_exchange", ask)
@@ -190,6 +248,29 @@ def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_th
     assert written(tmp_path) == [0, 1, 2, 3, 4]
 
 
+def test_one_order_that_takes_long_does_not_end_the_process_s_work_and_many_do(
+    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_s = [0.0, 0.01, 1.0, 0.01, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]
+    asked: list[bytes] = []
+    exchange = store.queue_files._exchange
+    clock = 100.0
+
+    def ask(process: subprocess.Popen[bytes], order: bytes, pieces: Pieces) -> bytes | None:
+        nonlocal clock
+        clock += took_s[len(asked)]
+        asked.append(order)
+        return exchange(process, order, pieces)
+
+    monkeypatch.setattr(store.queue_files, "_exchange", ask)
+    monkeypatch.setattr(store.queue_files, "time", SimpleNamespace(monotonic=lambda: clock))
+    for number in range(len(took_s)):
+        assert files._slow_until == 0.0 or number == len(took_s) - 1
+        files.write(writes(tmp_path, number), lambda *_: None, many=True)
+    assert len(asked) == len(took_s) - 1 and files._slow_until > clock
+    assert written(tmp_path) == list(range(len(took_s)))
+
+
 def test_a_path_that_is_no_text_is_written_by_the_thread(tmp_path: Path, files: ProcessQueueFiles) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     files.write(writes(root, 0), lambda *_: None, many=True)
@@ -197,8 +278,8 @@ def test_a_path_that_is_no_text_is_written_by_the_thread(tmp_path: Path, files: 
 
 
 def test_a_process_whose_broker_died_before_it_had_come_up_does_nothing(tmp_path: Path) -> None:
-    order = store.queue_files._encode(writes(tmp_path, 0))
-    message = store.queue_files._SIZE.pack(len(order)) + order
+    order = store.queue_files._encode((writes(tmp_path, 0), []))
+    message = store.queue_files._HEAD.pack(1 + len(order), b"W") + order
     checkout = Path(store.queue_files.__file__).resolve().parent.parent
     for broker, does in ((os.getpid() + 1, False), (os.getpid(), True)):
         done = subprocess.run(
