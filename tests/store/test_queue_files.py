@@ -61,9 +61,13 @@ def entries_of(root: Path, queue: int) -> list[tuple[int, int, int]]:
     return [entry for entry in struct.iter_unpack(">qiq", every) if entry[1]]
 
 
-def pid_of(files: ProcessQueueFiles) -> int:
+def process_of(files: ProcessQueueFiles) -> subprocess.Popen[bytes]:
     assert files._process is not None
-    return files._process.pid
+    return files._process
+
+
+def pid_of(files: ProcessQueueFiles) -> int:
+    return process_of(files).pid
 
 
 def is_there(pid: int) -> bool:
@@ -162,8 +166,7 @@ def test_what_waits_in_the_pool_is_put_together_by_the_process_and_by_the_next_o
     assert is_there(pid_of(files)), "which had the new pieces"
     files.hold({})
     order = store.queue_files._encode(([], waiting(tmp_path / "late", 2, 3, 1)))
-    assert files._process is not None
-    assert store.queue_files._exchange(files._process, order, {}) is None, "it has kept none"
+    assert store.queue_files._exchange(process_of(files), order, {}) is None, "it has kept none"
 
 
 def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here(
