@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from operator import getitem
+from operator import add, itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -41,10 +41,11 @@ MISFITS_MAX: Final = 64
 class Places:
     """Where messages of one kind go: the slot of a queue in the store's pool."""
 
-    slots: dict[bytes, dict[bytes, int]] = field(default_factory=dict)
-    """By queue id and topic."""
-    names: dict[bytes, bytes] = field(default_factory=dict)
-    """The topics, each of which is one object for all of its queues: a copy for each would be in no cache."""
+    slots: dict[bytes, int] = field(default_factory=dict)
+    """By topic and queue id in one: topics of one kind are of one length.
+
+    To keep each topic once, for all of its queues, saves memory and no time: who comes to many queues does so in the
+    same order again and again, and here they stand in that order."""
 
 
 class Kinds:
@@ -83,7 +84,7 @@ class WideShape:
         """Have all of these in `places`; False if one is of no topic, or queue, that plain messages go to."""
         pool, slots = sends.store.pool, self.places.slots
         for queue_id, name in zip(queue_ids, names, strict=True):
-            slot = slots.get(queue_id, {}).get(name)
+            slot = slots.get(name + queue_id)
             if slot is not None and pool.is_in(slot):
                 continue
             # No known topic has an escape in its name, so this is what a decoder would take it for.
@@ -95,7 +96,7 @@ class WideShape:
             if number >= target.queues_max or b"%d" % number != queue_id:
                 return False
             queue = sends.store.queue(target.config.name, number)
-            slots.setdefault(queue_id, {})[self.places.names.setdefault(name, name)] = pool.enter(queue)
+            slots[name + queue_id] = pool.enter(queue)
         return True
 
 
@@ -165,13 +166,13 @@ def put_wide(
     """Append and answer requests that were judged; False, and nothing is done, if it takes another way. HOT."""
     cut = wide.cut
     _, names, _, queue_ids, _, born_texts, _, keys, _, opaques, _, bodies = columns
-    places = wide.places.slots
+    slots_of = itemgetter(*map(add, names, queue_ids))
     try:
-        slots = list(map(getitem, map(places.__getitem__, queue_ids), names))
+        slots = slots_of(wide.places.slots)
     except KeyError:
         if not wide.find(sends, queue_ids, names):
             return False
-        slots = [places[queue_id][name] for queue_id, name in zip(queue_ids, names, strict=True)]
+        slots = slots_of(wide.places.slots)
     clock = sends.statistics.clock
     began = clock()
     middles = repeat(wide.topic_size), names, repeat(wide.common)
