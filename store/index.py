@@ -202,6 +202,10 @@ class IndexBuilder:
                 del names[at:]
                 break
             last = header
+        while names and not _speaks_of_its_log(self._disk, self._place, names):
+            self._drop(names[-1:], "the last record it speaks of is none of the log's")
+            del names[-1]
+            last = read_header(self._disk, directory / names[-1], geometry) if names else None
         self._names = names
         if last is not None:
             if last.next_item < geometry.items:
@@ -428,21 +432,46 @@ def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
     if header is None:
         return 0, 0
     last = header.end_offset
-    base = last - last % place.segment_size
     try:
-        log_file = disk.open_paged(place.log_directory / segment_name(base))
-        size = int.from_bytes(log_file.read_at(last - base, 4), "big", signed=True)
-        if not RECORD_SIZE_MIN <= size <= place.segment_size:
-            return last, 0
-        record = decode_record(log_file.read_at(last - base, size), check_crc=False)
+        size, hashes = _indexable_at(disk, place, last)
     except (FileNotFoundError, CorruptRecord):
         return last, 0
-    if record.offset != last:
-        return last, 0
-    wanted = [(value, last) for value in record_hashes(record.topic.encode(), record.raw_properties)]
+    wanted = [(value, last) for value in hashes]
     found = _last_items(disk, place, names, len(wanted))
     done = next((n for n in range(len(wanted), 0, -1) if found[-n:] == wanted[:n]), 0)
     return (last + size, 0) if done == len(wanted) else (last, done)
+
+
+def _speaks_of_its_log(disk: Disk, place: IndexPlace, names: Sequence[str]) -> bool:
+    """Whether the last item of an index is one of the record that begins there, as far as the log reaches back.
+
+    A loss of power can leave a log that is shorter than a full and flushed file tells. Before anybody has looked at
+    that file, the log can have grown past its end again, with other records. Blocks.
+    """
+    for value, offset in _last_items(disk, place, names, 1):
+        try:
+            return value in _indexable_at(disk, place, offset)[1]
+        except FileNotFoundError:
+            pass
+        except CorruptRecord:
+            return False
+    return True
+
+
+def _indexable_at(disk: Disk, place: IndexPlace, offset: int) -> tuple[int, list[int]]:
+    """Size of the record that begins at a log offset, and the hashes of its keys.
+
+    Raises CorruptRecord if none does, and FileNotFoundError where the log does not reach back so far. Blocks.
+    """
+    base = offset - offset % place.segment_size
+    file = disk.open_paged(place.log_directory / segment_name(base))
+    size = int.from_bytes(file.read_at(offset - base, 4), "big", signed=True)
+    if not RECORD_SIZE_MIN <= size <= place.segment_size:
+        raise CorruptRecord(f"log offset {offset}: a record of {size} bytes")
+    record = decode_record(file.read_at(offset - base, size), check_crc=False)
+    if record.offset != offset:
+        raise CorruptRecord(f"log offset {offset}: a record of offset {record.offset}")
+    return size, record_hashes(record.topic.encode(), record.raw_properties)
 
 
 def _last_items(disk: Disk, place: IndexPlace, names: Sequence[str], count: int) -> list[tuple[int, int]]:

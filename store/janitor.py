@@ -41,7 +41,7 @@ from typing import Any
 from ropewalk.format.index import Geometry
 from store.disk import Disk
 from store.helper_process import be_a_helper, is_told, lock_of_helper, start_helper
-from store.index import IndexBuilder, IndexPlace, drop_unfinished, indexed_through, stay
+from store.index import IndexBuilder, IndexPlace, drop_unfinished, index_names, indexed_through, stay
 from store.modest import GiveWay, Modest
 from store.workers import Completions, Worker
 
@@ -88,6 +88,8 @@ class KeyIndex(ABC):
         self._trusted_ms = checkpoint_ms if abnormal else None
         if not abnormal:
             self.position, _hashes = indexed_through(self.disk, self.place)
+            for name in index_names(self.disk, self.place.directory):
+                self.disk.forget(self.place.directory / name)  # the helper may remove it one day
         self._asked = (self.position, min_offset)
 
     def follow(self, through: int, min_offset: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import struct
 import time
 from pathlib import Path
@@ -433,6 +434,54 @@ def test_an_index_that_knows_more_than_the_log_is_built_again(world: World) -> N
     builder.open(100, None)
     assert world.names == []
     assert "records that the log does not have" in builder.findings[0]
+
+
+@pytest.mark.parametrize("abnormal", [False, True], ids=["stop", "crash"])
+@pytest.mark.parametrize("body", [b"body", b"longer"], ids=["same boundaries", "others"])
+def test_files_that_speak_of_lost_records_are_built_again_though_the_log_has_grown_past_them(
+    world: World, body: bytes, abnormal: bool
+) -> None:
+    """As when power is lost, and the broker is killed again before the builder has looked at its files."""
+    world.geometry = Geometry(slots=10, items=11)  # room for ten
+    lost = World(world.root.with_name("lost"), geometry=world.geometry)
+    offsets: list[int] = []
+    for each, mark, later in ((lost, "l", b"body"), (world, "w", body)):
+        with each.opened() as store:
+            offsets = send(store, *[{"UNIQ_KEY": f"u{n}"} for n in range(12)])
+            offsets += send(store, *[{"UNIQ_KEY": f"{mark}{n}"} for n in range(33)], body=later)
+            end = store.log.end_offset
+    world.forget_index()
+    for name in lost.names:
+        shutil.copy(lost.place.directory / name, world.place.directory / name)
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(end, FOREVER if abnormal else None)
+    assert world.names == lost.names[:1], "which speaks of what is there"
+    assert any("none of the log's" in finding for finding in builder.findings)
+    assert builder.advance(end, 0)
+    builder.close()
+    assert [offset for _value, offset in _last_items(Disk(), world.place, world.names, 100)] == offsets
+
+
+def test_an_index_stays_when_the_records_that_it_speaks_of_were_removed_from_the_log(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 20)
+        end = store.log.end_offset
+    (world.root / "commitlog" / f"{0:020}").unlink()
+    before = world.names
+    builder = IndexBuilder(world.place, Disk(), world.clock)
+    builder.open(end + SEGMENT_SIZE, None)
+    assert world.names == before and not builder.findings
+
+
+def test_a_broker_whose_index_a_helper_writes_keeps_none_of_its_files_open(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 20)
+    world.process = True
+    with world.opened() as store:
+        assert index_of(store).position == store.log.end_offset
+        open_files = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        assert any(str(world.root) in path for path in open_files)
+        assert not any(str(world.place.directory) in path for path in open_files)
 
 
 def test_files_of_another_geometry_are_built_again(world: World) -> None:
