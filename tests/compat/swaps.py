@@ -232,6 +232,9 @@ class World:
             with server:  # which kills what is still there
                 status = 0 if kill else server.terminate()
             assert status == 0, f"exit status {status}: {self._place.errors()}"
+            assert "none of the log's" not in self._place.errors(), (
+                "kills take nothing that an index speaks of"
+            )
         else:
             self._original.stop(orderly=not kill)
 
