@@ -44,7 +44,7 @@ _pack_linked = _LINKED.pack
 class EntryPool:
     """The entries that wait for their queues, and the queues that have a slot; the loop owns it."""
 
-    __slots__ = ("_first", "_newest", "_numbers", "_pieces", "end", "held", "queues", "topics")
+    __slots__ = ("_first", "_newest", "_numbers", "_pieces", "end", "held", "log_end", "queues", "topics")
 
     def __init__(self) -> None:
         self.queues: list[ConsumeQueue | None] = []
@@ -58,6 +58,8 @@ class EntryPool:
         self._newest = array("q")
         self.end = 0
         """Where the next entry will stand: places are counted from the first that ever was."""
+        self.log_end = 0
+        """The log offset behind the newest entry's record."""
         self._pieces: dict[int, bytearray] = {}
         self._first = 0
         """By number, from this one on; the last is not full."""
@@ -138,6 +140,7 @@ class EntryPool:
                 numbers[index], earlier[index] = numbers_of[slot], newest_of[slot]
                 numbers_of[slot] += 1
                 newest_of[slot] = at + index
+        self.log_end = offsets[-1] + size
         self._extend(b"".join(map(_pack_linked, offsets, repeat(size), repeat(tag_code), earlier)))
         first = (
             [slot for slot, before in zip(slots, earlier, strict=True) if before < 0]

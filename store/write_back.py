@@ -159,18 +159,20 @@ class WriteBack:
     def write_queues(self, readable_offset: int) -> None:
         """Write queue entries back, in a pass over all that are dirty, some at a time. They name only readable records.
 
+        Does nothing while one is under way.
         A disk without room keeps them in memory, to be tried again; whatever else goes wrong ends the process.
         """
+        if self.writing:
+            return  # what came since that pass began is for the next one
         self._left.extend(self.dirty)
         self.dirty.clear()
         self._through = max(self._through, readable_offset)
-        if not self.writing:
-            self._late_in_files = 0
-            self._pool_through = self._pool.end
-            self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
-            if self._pass_began_ms is not None and self._pool.queues:
-                self._freeze()
-            self._write_some()
+        self._late_in_files = 0
+        self._pool_through = self._pool.end
+        self._keep = max(_KEEP_MIN, min(TAIL_KEEP, _KEEP_ALL // (self._queue_count() + 1)))
+        if self._pass_began_ms is not None and self._pool.queues and self._pool.log_end <= self._through:
+            self._freeze()  # no entry there is of a record behind what the pass will claim
+        self._write_some()
 
     def _freeze(self) -> None:
         """Have the pass write what waits in the pool as it is now, without any queue taking it first."""

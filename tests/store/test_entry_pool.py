@@ -253,6 +253,31 @@ def test_a_long_pass_that_finds_no_room_halfway_is_made_again_and_lets_go_of_not
         assert all(bodies(opened, *target) == [mark] * 4 for target, mark in zip(targets, marks, strict=True))
 
 
+def test_a_long_pass_claims_no_entries_of_records_that_nobody_may_read_yet(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No turn lets a pass begin there today; if one does, the claim is right all the same."""
+    monkeypatch.setattr(store.write_back, "_MANY", 3)
+    monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
+    world.segment_size = 1 << 16
+    with world.opened() as opened:
+        opened._write_back._files = HeldFiles(Disk())
+        targets, marks = [(topic, 0) for topic in TOPICS], [b"%04d" % n for n in range(8)]
+        for number in range(2):
+            if number:
+                monkeypatch.setattr(opened, "publish", lambda: None)
+            assert put_wide(opened, targets, marks) == [number] * 8
+            opened.tick()
+            world.clock.ms += 20_000
+            opened.tick()
+            wait_for(opened, lambda: not opened._write_back.writing and not opened._write_back.worker.pending)
+        back = opened._write_back
+        assert opened.readable_offset == back.queues_written < opened.log.end_offset
+        assert back._entries_written == 1 + 8, "that of the first segment's record too"
+        monkeypatch.undo()
+        opened.publish()
+
+
 class HeldFiles(QueueFiles):
     """Room for so many writes, and whether there are pieces."""
 
