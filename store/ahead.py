@@ -6,8 +6,8 @@ So one worker thread writes zeros a window ahead of the write position. Where no
 kernel bring empty pages there instead, which costs no write: the first touch of memory that a virtual machine was not
 given yet takes longer than all the rest of a message (4 connections x 32 of 1 KiB, in such memory: 90k/s to 140k/s).
 Where the log grows fast, or overtakes the zeros, it gets pages too: half of what the disk was given were zeros, and
-each piece of them kept the file locked (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s). Large bodies are left to
-themselves: they get their pages in large pieces.
+each piece of them kept the file locked (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s). Large bodies get their
+pages in large pieces when they are written, and are helped only in memory that the machine has to be given first.
 The same thread creates a spare segment while there is still room, because to create a file does not belong into a turn
 of the loop.
 
@@ -36,6 +36,11 @@ _ZEROS_BYTES_PER_MS = 150_000
 """A log that grows faster gets no zeros."""
 _FAST_BYTES_PER_MS = 16_000
 """And one that grows as fast as this its pages from a process, once there is one."""
+_COLD_S_PER_MIB = 0.0006
+"""Large records that take longer to be written get memory that the machine was not given yet: 0.15-0.35 ms otherwise,
+2 ms in such memory, 1.2 ms if another processor brings half of it."""
+_SHARED_WINDOWS = 4
+"""The windows of pages that are shared: there is a tick each 50 ms, and a gigabyte can be written in a second."""
 _OVERTAKEN_MS = 10_000
 _ZEROS = bytes(256 << 10)
 
@@ -144,9 +149,10 @@ class Ahead:
         self._brought = 0
         """Up to where in the log pages were asked for."""
         self._bringing = False
-        self._looked_at: tuple[Segment | None, int, int] = (None, 0, 0)
-        """A segment, up to where it had been written, and how much of that were large records."""
-        self._large = False
+        self._looked_at: tuple[Segment | None, int, int, float] = (None, 0, 0, 0.0)
+        """A segment, up to where it had been written, how much of that were large records, and how long they took."""
+        self._large = self._cold = False
+        """What was found so, and stays so in the next segment."""
         self._pace = Pace()
         self._pages = pages(disk)
         self._ticked_ms = self._next_spare_ms = 0
@@ -221,37 +227,51 @@ class Ahead:
 
     def _bring_pages(self, last: Segment) -> None:
         """Have the page cache hold what is written next; the bytes stay what they are."""
-        if self._records_are_large(last):
-            return
-        window = self._window_now()
-        start = max(last.write_position, self._brought - last.base_offset)
+        self._look_at_records(last)
+        fast = self._pace.bytes_per_ms >= _FAST_BYTES_PER_MS
+        window, lead, shared = self._window_now(), 0, self._large
+        if shared:
+            if not (self._cold and fast):
+                return
+            window *= _SHARED_WINDOWS
+            lead = window // 8  # whoever brings a page that is just being written is in the writer's way
+        start = max(last.write_position + lead, self._brought - last.base_offset)
         if self._bringing or start - last.write_position >= window // 2 or start >= last.size:
             return
         self._bringing = True
         last.pins += 1  # a descriptor that is closed meanwhile may be another file's next
 
-        end, fast = min(start + window, last.size), self._pace.bytes_per_ms >= _FAST_BYTES_PER_MS
+        end = min(start + window, last.size)
+
+        def bring() -> None:
+            if shared:
+                self._pages.share(last.file, start, end)
+            else:
+                self._pages.bring(last.file, start, end, fast=fast)
 
         def done(_: None) -> None:
             self._bringing = False
             self._brought = last.base_offset + end
             last.pins -= 1
 
-        self.worker.submit(lambda: self._pages.bring(last.file, start, end, fast=fast), done)
+        self.worker.submit(bring, done)
 
-    def _records_are_large(self, last: Segment) -> bool:
-        """Whether most of what was written since the last look were large records.
+    def _look_at_records(self, last: Segment) -> None:
+        """Note whether most of what was written since the last look were large records, and how long these took.
 
         A large write gets its pages by itself, many in one piece and not zeroed first: per 64 KiB 15 us of the writer,
-        21 us where they had been brought one by one, and that took another 20. Where the machine was not given the
-        memory yet this is not so; a run of small records, which costs the loop more, keeps the pages brought.
+        21 us where they had been brought one by one, and that took another 20. In memory that the machine was not
+        given yet these are 130 us, and half of them are worth another processor's time. A run of small records, which
+        costs the loop more, keeps its pages brought.
         """
-        segment, position, gathered = self._looked_at
-        if last.write_position != position or segment is not last:
-            if segment is last:
-                self._large = 2 * (last.gathered - gathered) > last.write_position - position
-            self._looked_at = last, last.write_position, last.gathered
-        return self._large
+        segment, position, gathered, took_s = self._looked_at
+        if last.write_position == position and segment is last:
+            return
+        if segment is last:
+            size = last.gathered - gathered
+            self._large = 2 * size > last.write_position - position
+            self._cold = (last.file.pieces_s - took_s) * (1 << 20) > _COLD_S_PER_MIB * size
+        self._looked_at = last, last.write_position, last.gathered, last.file.pieces_s
 
     def _fill(self, last: Segment) -> None:
         window = self._window_now()

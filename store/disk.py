@@ -20,6 +20,7 @@ import mmap
 import os
 import resource
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -56,6 +57,9 @@ class DiskFull(RopewalkError):
 class MappedFile:
     """One fixed-size file under a shared map; see the module docstring for who may touch it when."""
 
+    pieces_s = 0.0
+    """How long all of `write_pieces_at` took, seconds."""
+
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.path = path
         self.size = size
@@ -77,10 +81,12 @@ class MappedFile:
 
     def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
         """`write_at` of several pieces one behind the other, of `size` bytes together."""
+        began = time.monotonic()
         if len(pieces) > _PIECES_MAX:
             self.write_at(position, b"".join(pieces))
         elif os.pwritev(self._fd, pieces, position) != size:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        self.pieces_s += time.monotonic() - began
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read by system call, so that a cold page stops this thread and not the interpreter. Blocks."""

@@ -305,3 +305,43 @@ def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
     assert turn(1000) == [3 * large + 1000]
     assert turn(1000, large) == turn() == []
     assert turn(*[1000] * 500, large) == [5 * large + 502_000], "these are small ones in the main"
+
+
+def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_grows_fast(
+    growing: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[tuple[int, int]] = []
+    monkeypatch.setattr(Pages, "bring", lambda *_args, **_options: None)
+    monkeypatch.setattr(ProcessPages, "bring", Pages.bring)
+    monkeypatch.setattr(ProcessPages, "share", lambda _self, _file, *part: shared.append(part))
+    window = SIZE // 64
+    at = growing(window, window, fills=False)
+    ahead, segment = at.ahead, at.segment
+    pieces_s = 0.0
+
+    def turn(now: int, mib_s: float, *, grown: int = 8_000_000) -> list[tuple[int, int]]:
+        """What is shared after large records at so many seconds for a mebibyte."""
+        nonlocal pieces_s
+        shared.clear()
+        segment.write([b"x" * (window // 2)], in_pieces=True)
+        pieces_s += mib_s * window / 2 / (1 << 20)
+        segment.file.pieces_s = pieces_s
+        ahead._pace.look(now, now * grown // 500)
+        ahead.tick(now)
+        at.finish()
+        assert segment.pins == 0
+        return list(shared)
+
+    assert turn(1000, 0.0003) == [], "the memory is at hand"
+    ((start, end),) = turn(1500, 0.002)
+    assert start == segment.write_position + window // 2, "not what is just being written"
+    assert end == start + 4 * window
+    assert turn(2000, 0.0012) == [], "there is enough ahead"
+    for now in range(2500, 6000, 500):
+        turn(now, 0.0012)
+        if shared:
+            break
+    assert [begin for begin, _ in shared] == [end], "it goes on where it ended"
+    assert end - segment.write_position < 2 * window
+    ahead._brought = 0
+    assert turn(6000, 0.002, grown=100) == [], "nobody is in a hurry"

@@ -98,6 +98,16 @@ def test_the_process_brings_what_the_thread_would(
     assert pid_of(helper) == pid
 
 
+def test_pages_are_shared_mebibyte_by_mebibyte_and_with_a_process_only(
+    bringing: Iterator[MappedFile], helper: ProcessPages
+) -> None:
+    alone, file = next(bringing), next(bringing)
+    Pages().share(alone, 0, SIZE)
+    assert brought(alone) == []
+    helper.share(file, 5 * PAGE_SIZE, SIZE)
+    until_brought(file, [(0, 1 << 20), (2 << 20, 3 << 20)])
+
+
 def test_it_keeps_no_file_open_and_minds_none_that_is_gone(
     bringing: Iterator[MappedFile], helper: ProcessPages
 ) -> None:
