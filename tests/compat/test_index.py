@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,9 @@ from store.index import IndexBuilder, IndexPlace, index_names, read_header, sear
 from store.message_store import MessageStore, StoreConfig
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, compiled, program
 from tests.compat.conftest import unavailable
+from tests.recorded_stores import unpack
 from tests.store.worlds import HOST, Clock
 
-STORES = Path(__file__).with_name("stores")
 SOURCE = Path(__file__).with_name("java") / "index" / "BuildIndex.java"
 SEGMENT_SIZE = 64 << 10
 RECORDED = Geometry(slots=100, items=400)
@@ -36,9 +35,7 @@ def place_of(root: Path, geometry: Geometry, index: Path, segment_size: int = SE
 
 @pytest.fixture(params=["clean", "killed"])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(STORES / f"{request.param}.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
-    return tmp_path / "store"
+    return unpack(request.param, tmp_path / "store")
 
 
 def log_end(root: Path) -> int:

@@ -11,14 +11,14 @@ import itertools
 import json
 import subprocess
 import sys
-import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-STORES = Path(__file__).with_name("stores")
+from tests.recorded_stores import STORES, unpack
+
 NAMES = ("clean", "killed")
 COMPRESSED = 0x1
 SEGMENT_SIZE = 64 << 10
@@ -62,9 +62,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store(name: str, tmp_path: Path) -> Path:
-    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
-    return tmp_path / "store"
+    return unpack(name, tmp_path / "store")
 
 
 def test_a_store_of_rocketmq_dumps_as_its_consumer_saw_it(name: str, store: Path) -> None:

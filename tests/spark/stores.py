@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from ropewalk.format.properties import encode_properties, tags_code
 from ropewalk.format.queue_entry import ENTRY_SIZE, pack
 from ropewalk.format.record import encode_blank, encode_host, encode_record
+from tests.recorded_stores import STORES, unpack
 
-COMPAT_STORES = Path(__file__).resolve().parent.parent / "compat" / "stores"
 COMPAT_NAMES = ("clean", "killed", "restarted")
 
 BORN_HOST = encode_host("10.0.0.1", 50001)
@@ -23,9 +22,8 @@ START_MS = 1_700_000_000_000
 
 def unpack_compat(name: str, folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     """A store that RocketMQ wrote, and its messages as the Java consumer got them, in log order."""
-    with tarfile.open(COMPAT_STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    lines = (COMPAT_STORES / f"{name}.jsonl").read_text().splitlines()
+    unpack(name, folder)
+    lines = (STORES / f"{name}.jsonl").read_text().splitlines()
     return folder, [json.loads(line) for line in lines]
 
 

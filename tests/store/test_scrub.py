@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,8 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.checksums import BlockDamaged, Checksums
 from store.disk import Disk, MappedFile
 from store.message_store import MessageStore, StoreConfig
-from tests.store.test_verify import SEGMENT_SIZE, STORES, config, fill, flip, segments
+from tests.recorded_stores import unpack
+from tests.store.test_verify import SEGMENT_SIZE, config, fill, flip, segments
 from tests.store.worlds import Clock, put, settle, wait_for
 
 BLOCK = 512
@@ -230,8 +230,7 @@ def adopting(root: Path) -> MessageStore:
 
 
 def test_segments_of_rocketmq_get_checksums_after_every_record_was_read(tmp_path: Path) -> None:
-    with tarfile.open(STORES / "clean.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    unpack("clean", tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "damaged")
     body = (tmp_path / "damaged" / "commitlog" / ("0" * 20)).read_bytes()
     flip(tmp_path / "damaged" / "commitlog" / ("0" * 20), 88 + 4, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +17,12 @@ from store.layout import Layout, guess_layout
 from store.message_store import MessageStore, StoreConfig
 from store.trial import TrialDisk
 from store.verify import Finding, Verification
+from tests.recorded_stores import unpack
 from tests.store.worlds import HOST, QUEUE_FILE_SIZE, Clock, put, settle
 
 SEGMENT_SIZE = 4096
 GEOMETRY = Geometry(50, 200)
 RECORDS = 60
-STORES = Path(__file__).parents[1] / "compat" / "stores"
 
 
 def config(root: Path) -> StoreConfig:
@@ -252,8 +251,7 @@ def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
 def test_a_store_of_rocketmq_is_clean_and_its_leftovers_are_notes(name: str, tmp_path: Path) -> None:
-    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    unpack(name, tmp_path / "store")
     found = look(tmp_path / "store")
     assert not [finding for finding in found.findings if finding.damage]
     assert any("leftover" in finding.text for finding in found.findings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from store.disk import Disk
 from store.message_store import MessageStore
-from tests.store.test_verify import STORES, config, fill, flip, segments
+from tests.recorded_stores import unpack
+from tests.store.test_verify import config, fill, flip, segments
 from tests.store.worlds import Clock
 from tests.tools.conftest import RunCommand
 from tools.store_care import verify_configs
@@ -173,8 +173,7 @@ def test_info_shows_sizes_queues_and_how_it_was_left(ropewalk: RunCommand, root:
 def test_a_store_of_rocketmq_is_looked_at_mended_and_then_ours(
     ropewalk: RunCommand, name: str, tmp_path: Path
 ) -> None:
-    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    unpack(name, tmp_path / "store")
     before = contents(tmp_path / "store")
     assert ropewalk("store", "verify", tmp_path / "store").status == 0
     assert ropewalk("store", "recover", tmp_path / "store").status == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
 from ropewalk.spark.jobs.rebuild import RebuildOptions, rebuild
 from ropewalk.spark.jobs.tasks import HereTasks
 from ropewalk.spark.row_filter import is_internal_topic
+from tests.recorded_stores import STORES, unpack
 
-STORES = Path(__file__).parents[2] / "compat" / "stores"
 NAMES = ("clean", "killed", "restarted")
 
 
@@ -31,9 +30,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store(name: str, tmp_path: Path) -> Path:
-    with tarfile.open(STORES / f"{name}.tar.gz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
-    return tmp_path / "store"
+    return unpack(name, tmp_path / "store")
 
 
 def test_an_audit_finds_nothing_to_object_to(store: Path) -> None:
