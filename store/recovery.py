@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from ropewalk.format.find import find_bytes
 from ropewalk.format.names import SCHEDULE_TOPIC
 from ropewalk.format.properties import find_property
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -323,13 +324,13 @@ def candidates(log: CommitLog, offset: int) -> Iterator[Sighted]:
     for segment in log.segments:
         for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
             for magic in _MAGIC_BYTES:
-                found = segment.map.find(magic, start, end)
+                found = find_bytes(segment.map, magic, start, end)
                 while found >= 0:
                     if segment.base_offset + found - 4 >= offset and found >= 4:
                         seen = look(segment, found - 4)
                         if isinstance(seen, Sighted):
                             yield seen
-                    found = segment.map.find(magic, found + 1, end)
+                    found = find_bytes(segment.map, magic, found + 1, end)
 
 
 def _leads_to_end(log: CommitLog, seen: Sighted, last: int, dead_ends: set[int]) -> bool:

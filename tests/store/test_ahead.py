@@ -337,8 +337,8 @@ def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_gro
     assert start == segment.write_position + window // 2, "not what is just being written"
     assert end == start + 4 * window
     assert turn(2000, 0.0012) == [], "there is enough ahead"
-    for now in range(2500, 6000, 500):
-        turn(now, 0.0012)
+    for then in range(2500, 6000, 500):
+        turn(then, 0.0012)
         if shared:
             break
     assert [begin for begin, _ in shared] == [end], "it goes on where it ended"

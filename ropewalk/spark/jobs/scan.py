@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.find import find_bytes
 from ropewalk.format.properties import P
 from ropewalk.format.record import (
     CRC_PROPERTY_SIZE,
@@ -417,10 +418,10 @@ def find_record(window: Window, position: int, last: int) -> int:
     for magic in _MAGICS:
         # A search without an end would read everything for the rare one of both.
         limit = (last if found < 0 else found) + 7
-        at = window.data.find(magic, position + 4, limit)
+        at = find_bytes(window.data, magic, position + 4, limit)
         while at >= 0:
             if is_record(window, at - 4):
                 found = at - 4
                 break
-            at = window.data.find(magic, at + 1, limit)
+            at = find_bytes(window.data, magic, at + 1, limit)
     return found
