@@ -8,8 +8,8 @@ are two numbers in two arrays. Its place in both is its *slot*:
     numbers    what the queue's next message gets
     newest     where its newest entry stands below, or -1
 
-    entries    | a0 -1 | b7 -1 | c3 -1 | a1  0 | ...    20 bytes each, as in the queue files, and where the same
-                                                        queue's entry before that stands; in pieces of one size
+    entries    | a0 -1 | b7 -1 | c3 -1 | a1  0 | ...    each with where the same queue's entry before that stands
+                                                        (`linked_entries`); in pieces of one size
 
 A queue takes its entries along these places, all at once: when anything is asked of it, or when it gets an entry in
 another way (`ConsumeQueue.settle`). Until then its own numbers are behind, which nobody sees. Here are only entries
@@ -24,21 +24,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from ropewalk.format.queue_entry import ENTRY_SIZE
+from store.linked_entries import LinkedEntries
 
 if TYPE_CHECKING:
     from store.consume_queue import ConsumeQueue
 
-Pieces: TypeAlias = Mapping[int, bytes | bytearray]
-"""Linked entries, by the number of the piece."""
+Pieces: TypeAlias = Mapping[int, LinkedEntries]
+"""By their numbers."""
 PIECE: Final = 1 << 15
 """Entries in a piece."""
-_LINKED: Final = Struct(">qiqq")
-_CUT: Final = Struct(f">{ENTRY_SIZE}sq").unpack_from
-_pack_linked = _LINKED.pack
 
 
 class EntryPool:
@@ -60,7 +56,7 @@ class EntryPool:
         """Where the next entry will stand: places are counted from the first that ever was."""
         self.log_end = 0
         """The log offset behind the newest entry's record."""
-        self._pieces: dict[int, bytearray] = {}
+        self._pieces: dict[int, LinkedEntries] = {}
         self._first = 0
         """By number, from this one on; the last is not full."""
 
@@ -122,7 +118,7 @@ class EntryPool:
     ) -> tuple[list[int], list[int]] | None:
         """The next entries, one for each slot: their queue offsets, and which slots had none waiting. HOT.
 
-        They are of records of one size, at these log offsets. None, with nothing done, if one of the queues is out.
+        They are of records of one size, side by side at these log offsets. None, with nothing done, if a queue is out.
         """
         numbers_of, newest_of = self._numbers, self._newest
         numbers = list(map(numbers_of.__getitem__, slots))
@@ -141,7 +137,7 @@ class EntryPool:
                 numbers_of[slot] += 1
                 newest_of[slot] = at + index
         self.log_end = offsets[-1] + size
-        self._extend(b"".join(map(_pack_linked, offsets, repeat(size), repeat(tag_code), earlier)))
+        self._extend(offsets[0], size, tag_code, earlier)
         first = (
             [slot for slot, before in zip(slots, earlier, strict=True) if before < 0]
             if min(earlier) < 0
@@ -149,19 +145,21 @@ class EntryPool:
         )
         return numbers, first
 
-    def _extend(self, linked: bytes) -> None:
-        """These entries stand behind all others. HOT."""
+    def _extend(self, offset: int, size: int, tag_code: int, links: list[int]) -> None:
+        """Entries with these links stand behind all others, of records side by side. HOT."""
         number, used = divmod(self.end, PIECE)
-        self.end += len(linked) // _LINKED.size
-        room = (PIECE - used) * _LINKED.size
-        piece = self._pieces.setdefault(number, bytearray()) if used == 0 else self._pieces[number]
-        if len(linked) <= room:
-            piece += linked
+        self.end += len(links)
+        if used == 0:
+            self._pieces[number] = LinkedEntries()
+        room = PIECE - used
+        if len(links) <= room:
+            self._pieces[number].add(offset, size, tag_code, links)
             return
-        piece += linked[:room]
-        for start in range(room, len(linked), PIECE * _LINKED.size):
+        self._pieces[number].add(offset, size, tag_code, links[:room])
+        for start in range(room, len(links), PIECE):
             number += 1
-            self._pieces[number] = bytearray(linked[start : start + PIECE * _LINKED.size])
+            piece = self._pieces[number] = LinkedEntries()
+            piece.add(offset + start * size, size, tag_code, links[start : start + PIECE])
 
     def settle(self, queue: ConsumeQueue) -> None:
         """Have a queue take what waits for it. HOT."""
@@ -177,7 +175,7 @@ class EntryPool:
     def frozen(self) -> Frozen:
         """Everything as it is now."""
         last = self.end // PIECE
-        pieces = {number: bytes(piece) if number == last else piece for number, piece in self._pieces.items()}
+        pieces = {number: piece.copy() if number == last else piece for number, piece in self._pieces.items()}
         return Frozen(pieces, self._numbers[:], self._newest[:])
 
     def note_filed(self, queue: ConsumeQueue, through: int, newest: int, keep: int) -> bool:
@@ -187,7 +185,7 @@ class EntryPool:
         """
         if queue.own_next < through:
             number, at = divmod(newest, PIECE)
-            queue.go_on_at(through, _CUT(self._pieces[number], at * _LINKED.size)[0])
+            queue.go_on_at(through, self._pieces[number].entry(at)[0])
         else:
             queue.note_written(through, keep)
         if max(self._numbers[queue.slot], queue.own_next) > through:
@@ -224,10 +222,10 @@ class Frozen:
 def chain(pieces: Pieces, newest: int, count: int) -> bytes:
     """So many entries of one queue, the last of which stands at `newest`, in their order. HOT."""
     entries: list[bytes] = []
-    cut, width, at = _CUT, _LINKED.size, newest
+    at = newest
     for _ in repeat(None, count):
         number, index = divmod(at, PIECE)
-        entry, at = cut(pieces[number], index * width)
+        entry, at = pieces[number].entry(index)
         entries.append(entry)
     entries.reverse()
     return b"".join(entries)

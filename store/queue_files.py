@@ -11,7 +11,7 @@ Of queues whose entries wait in the pool (`store.entry_pool`) nobody here has pu
 pool's pieces, once for a pass, and then for each queue how many entries to write and where the last of them stands.
 
     to the process    u32 size | kind | ...
-                      P    a piece: u64 number | its linked entries
+                      P    a piece: u64 number | its linked entries, packed
                       L    the pieces may go
                       W    MessagePack: [[[path, file size, position, bytes], ...],
                                          [[directory, file size, first number, number behind, place], ...]]
@@ -42,6 +42,7 @@ from store.commitlog import segment_name
 from store.disk import Disk
 from store.entry_pool import Pieces, chain
 from store.helper_process import be_a_helper, be_modest, lock_of_helper, start_helper
+from store.linked_entries import LinkedEntries, unfolded
 
 Write: TypeAlias = tuple[str, int, int, bytes]
 """Path, size of the whole file, position, bytes."""
@@ -214,7 +215,7 @@ def _exchange(process: subprocess.Popen[bytes], order: bytes, pieces: Pieces) ->
     try:
         impatience.start()
         for number, piece in pieces.items():
-            _send(process.stdin, b"P", _NUMBER.pack(number), piece)
+            _send(process.stdin, b"P", _NUMBER.pack(number), piece.packed())
         _send(process.stdin, b"W", order)
         return _receive(process.stdout)
     except (OSError, RuntimeError):  # the latter where no thread can be had
@@ -247,12 +248,12 @@ def main() -> None:
     lock_of_helper(disk, lock)
     be_modest()
     files = QueueFiles(disk)
-    pieces: dict[int, bytes] = {}
+    pieces: dict[int, LinkedEntries] = {}
     with contextlib.suppress(BrokenPipeError):  # the broker is gone
         while (message := _receive(sys.stdin.buffer)) is not None:
             match message[:1]:
                 case b"P":
-                    pieces[_NUMBER.unpack_from(message, 1)[0]] = message[1 + _NUMBER.size :]
+                    pieces[_NUMBER.unpack_from(message, 1)[0]] = unfolded(message[1 + _NUMBER.size :])
                 case b"L":
                     pieces.clear()
                 case _:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import random
 from collections.abc import Iterator, Sequence
@@ -210,10 +209,10 @@ def test_a_frozen_pool_stays_as_it_was_and_can_be_read_while_the_pool_grows(worl
         assert put_wide(opened, targets, marks) == [0] * 8
         frozen = opened.pool.frozen()
         waiting = [frozen.waiting(opened.queue(*target)) for target in targets]
-        with contextlib.ExitStack() as stack:
-            views = [stack.enter_context(memoryview(piece)) for piece in frozen.pieces.values()]
-            assert put_wide(opened, targets, marks) == [1] * 8
-            assert [len(view) for view in views] == [8 * 28]
+        before = [piece.packed() for piece in frozen.pieces.values()]
+        assert put_wide(opened, targets, marks) == [1] * 8
+        assert [piece.packed() for piece in frozen.pieces.values()] == before
+        assert [piece.packed() for piece in opened.pool.frozen().pieces.values()] != before
         assert [frozen.waiting(opened.queue(*target)) for target in targets] == waiting
         assert waiting == [(1, place) for place in range(8)]
 

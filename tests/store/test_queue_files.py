@@ -20,6 +20,7 @@ import store.queue_files
 import store.write_back
 from store.disk import Disk, StoreLocked
 from store.entry_pool import PIECE, Pieces
+from store.linked_entries import LinkedEntries
 from store.queue_files import ProcessQueueFiles, QueueFiles, Waiting, Write, await_writer, queue_files
 from tests.store.worlds import World, bodies, put, settle, write_back
 
@@ -44,11 +45,13 @@ def written(root: Path) -> list[int]:
     )
 
 
-def linked(queues: int, each: int) -> dict[int, bytes]:
+def linked(queues: int, each: int) -> dict[int, LinkedEntries]:
     """Pieces of a pool in which so many queues have got so many entries by turns."""
     count = queues * each
-    entries = [struct.pack(">qiqq", 100 * at, 100, at % queues, max(at - queues, -1)) for at in range(count)]
-    return {at // PIECE: b"".join(entries[at : at + PIECE]) for at in range(0, count, PIECE)}
+    pieces = {at // PIECE: LinkedEntries() for at in range(0, count, PIECE)}
+    for at in range(count):
+        pieces[at // PIECE].add(100 * at, 100, at % queues, [max(at - queues, -1)])
+    return pieces
 
 
 def waiting(root: Path, queues: int, each: int, *some: int) -> list[Waiting]:
