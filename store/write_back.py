@@ -187,7 +187,7 @@ class WriteBack:
     def _write_some(self) -> None:
         """Give the worker the next queues of the pass, or end it."""
         writes: list[Write] = []
-        marks: list[tuple[ConsumeQueue, int, int]] = []
+        marks: list[tuple[ConsumeQueue, int, int, int]] = []
         waiting: list[Waiting] = []
         waiting_marks: list[tuple[ConsumeQueue, int]] = []
         while self._left and len(writes) + len(waiting) < _QUEUES_AT_ONCE:
@@ -200,7 +200,7 @@ class WriteBack:
                 continue
             queue.dirty = False
             writes += queue.take_writes()
-            marks.append((queue, queue.readable, queue.unwritten_from(self._through)))
+            marks.append((queue, queue.epoch, queue.readable, queue.unwritten_from(self._through)))
             if queue.readable < queue.next_offset:
                 self.mark_dirty(queue)
         self.writing = bool(writes or waiting)
@@ -214,9 +214,9 @@ class WriteBack:
         many = self._pass_began_ms is not None
 
         def done(written: bool) -> None:
-            for queue, at, late in marks:
-                if at > queue.readable:
-                    continue  # its topic was deleted meanwhile
+            for queue, epoch, at, late in marks:
+                if epoch != queue.epoch:
+                    continue  # its topic was deleted meanwhile, or it began again at another number
                 if written:
                     self._entries_in_files += max(0, at - queue.written)
                     self._late_in_files += late

@@ -25,6 +25,7 @@ from tests.store.worlds import (
     put,
     queues,
     settle,
+    wait_for,
 )
 
 
@@ -251,3 +252,17 @@ def test_a_store_that_was_never_written_can_be_closed_and_opened(world: World) -
     for _ in range(3):
         with world.opened() as store:
             assert (store.log.end_offset, store.recovered.end) == (0, 0)
+
+
+def test_a_queue_that_begins_again_while_it_is_written_has_none_of_its_new_entries_written(
+    world: World,
+) -> None:
+    """At a later number within the same file, whose head it has still to write."""
+    with world.opened() as opened:
+        put(opened, [b"1", b"2", b"3"])
+        queue = opened.queue("T", 0)
+        opened._write_back.write_queues(opened.readable_offset)
+        assert opened._write_back.writing
+        queue.restart_at(7)
+        wait_for(opened, lambda: not opened._write_back.writing)
+        assert (queue.written, queue.readable) == (0, 7)
