@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 from store.commitlog import CommitLog
 from store.disk import Disk, DiskFull, MappedFile
@@ -146,8 +147,8 @@ class Ahead:
         self._helpers = helpers
         self._completions = completions
         self._begun_at = 0
-        self._brought = 0
-        """Up to where in the log pages were asked for."""
+        self._brought = self._shared = 0
+        """Up to where in the log pages were asked for, and shared."""
         self._bringing = False
         self._looked_at: tuple[Segment | None, int, int, float] = (None, 0, 0, 0.0)
         """A segment, up to where it had been written, how much of that were large records, and how long they took."""
@@ -229,30 +230,47 @@ class Ahead:
         """Have the page cache hold what is written next; the bytes stay what they are."""
         self._look_at_records(last)
         fast = self._pace.bytes_per_ms >= _FAST_BYTES_PER_MS
-        window, lead, shared = self._window_now(), 0, self._large
-        if shared:
-            if not (self._cold and fast):
-                return
-            window *= _SHARED_WINDOWS
-            lead = window // 8  # whoever brings a page that is just being written is in the writer's way
-        start = max(last.write_position + lead, self._brought - last.base_offset)
+        if self._large:
+            if self._cold and fast:
+                self._share_pages(last)
+            return
+        window = self._window_now()
+        start = max(last.write_position, self._brought - last.base_offset)
         if self._bringing or start - last.write_position >= window // 2 or start >= last.size:
             return
+        end = min(start + window, last.size)
+
+        def bring() -> bool:
+            self._pages.bring(last.file, start, end, fast=fast)
+            return True
+
+        def brought(_: bool) -> None:
+            self._brought = last.base_offset + end
+
+        self._have_brought(last, bring, brought)
+
+    def _share_pages(self, last: Segment) -> None:
+        """Have others bring every other part of what is written soon: what is just being written is in their way."""
+        window = _SHARED_WINDOWS * self._window_now()
+        start = max(last.write_position + window // 8, self._shared - last.base_offset)
+        if self._bringing or start - last.write_position >= window // 2 or start >= last.size:
+            return
+        end = min(start + window, last.size)
+
+        def shared(by_somebody: bool) -> None:
+            if by_somebody:  # else they are asked again
+                self._shared = last.base_offset + end
+
+        self._have_brought(last, lambda: self._pages.share(last.file, start, end), shared)
+
+    def _have_brought(self, last: Segment, bring: Callable[[], bool], then: Callable[[bool], None]) -> None:
         self._bringing = True
         last.pins += 1  # a descriptor that is closed meanwhile may be another file's next
 
-        end = min(start + window, last.size)
-
-        def bring() -> None:
-            if shared:
-                self._pages.share(last.file, start, end)
-            else:
-                self._pages.bring(last.file, start, end, fast=fast)
-
-        def done(_: None) -> None:
+        def done(did: bool) -> None:
             self._bringing = False
-            self._brought = last.base_offset + end
             last.pins -= 1
+            then(did)
 
         self.worker.submit(bring, done)
 

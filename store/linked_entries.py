@@ -2,8 +2,8 @@
 
 What is added together is of records of one size side by side, so that where the first stands, their size and their tag
 code are all that has to be kept of them: a *run*. Of an entry itself there is only its link: the place where another
-one of its queue stands before it. That is 9 bytes for each and not 28, of memory that grows by megabytes a second: a
-new page can cost whoever grows it more than a message.
+one of its queue stands before it. In runs of 32 that is 9 bytes for each and not 28, of memory that grows by megabytes
+a second: a new page can cost whoever grows it more than a message.
 
     starts                     0             32            57 ...     the index of each run's first entry
     offsets, sizes, tag codes  . . .         . . .                    of its record, and of all
@@ -73,15 +73,16 @@ class LinkedEntries:
 
 def unfolded(packed: bytes) -> LinkedEntries:
     """What was `packed`, to be looked at only."""
-    entries, at = LinkedEntries(), _COUNT.size
     (count,) = _COUNT.unpack_from(packed)
-    for column in (entries._starts, entries._offsets, entries._sizes, entries._tag_codes):
+    columns, at = [array(code) for code in "QqQqq"], _COUNT.size
+    for column in columns[:-1]:
         end = at + count * column.itemsize
         column.frombytes(packed[at:end])
         at = end
-    entries._links.frombytes(packed[at:])
-    ends = pairwise((*entries._starts, len(entries._links)))
-    runs = zip(ends, entries._offsets, entries._sizes, entries._tag_codes, strict=True)
+    columns[-1].frombytes(packed[at:])
+    starts, offsets, sizes, tag_codes, links = columns
+    runs = zip(pairwise((*starts, len(links))), offsets, sizes, tag_codes, strict=True)
+    entries = LinkedEntries()
     entries._unfolded = b"".join(
         chain.from_iterable(
             map(
@@ -89,7 +90,7 @@ def unfolded(packed: bytes) -> LinkedEntries:
                 range(offset, offset + (end - start) * size, size),
                 repeat(size),
                 repeat(tag_code),
-                entries._links[start:end],
+                links[start:end],
             )
             for (start, end), offset, size, tag_code in runs
         )

@@ -493,6 +493,8 @@ class MessageStore:
         if number != queue.next_offset:
             if number < queue.next_offset:
                 return None  # the number was taken before: a deleted topic's, as in recovery
+            if queue.written > queue.first:
+                self._write_back.give_up(queue.written - queue.first)
             queue.restart_at(number)
         queue.add(record.offset, record.size, record.tags_code)
         return queue

@@ -46,9 +46,12 @@ class Pages:
             for at in range(start, end, _PIECE):
                 file.read_ahead(at, min(_PIECE, end - at))
 
-    def share(self, file: MappedFile, start: int, end: int) -> None:
-        """Have every other part of these in the page cache soon, if somebody else can bring it: a thread cannot, since
-        who writes large records is in the kernel all the time. Blocks a little."""
+    def share(self, file: MappedFile, start: int, end: int) -> bool:
+        """Have every other part of these in the page cache soon; False if there is nobody to bring it.
+
+        A thread is nobody: who writes large records is in the kernel all the time. Blocks a little.
+        """
+        return False
 
     def stop(self) -> None:
         """Have nobody else at work."""
@@ -67,9 +70,9 @@ class ProcessPages(Pages):
         if not self._tell(file.path, start, end):
             super().bring(file, start, end, fast=fast)
 
-    def share(self, file: MappedFile, start: int, end: int) -> None:
+    def share(self, file: MappedFile, start: int, end: int) -> bool:
         self._start()
-        self._tell(file.path, start, end, shared=True)
+        return self._tell(file.path, start, end, shared=True)
 
     def _start(self) -> None:
         """Have a process, if there is none and one can be had."""

@@ -215,9 +215,11 @@ class WriteBack:
 
         def done(written: bool) -> None:
             for queue, epoch, at, late in marks:
-                if epoch != queue.epoch:
-                    continue  # its topic was deleted meanwhile, or it began again at another number
-                if written:
+                if (
+                    epoch != queue.epoch
+                ):  # its topic was deleted meanwhile, or it began again at another number
+                    self.mark_dirty(queue)
+                elif written:
                     self._entries_in_files += max(0, at - queue.written)
                     self._late_in_files += late
                     queue.note_written(at, self._keep)

@@ -44,6 +44,8 @@ from tools.bench.spec import Outcome, ProduceSpec, PullSpec
 TAIL: Final = 1 << 30
 TOPICS: Final = 10_000
 QUEUES: Final = 4
+_SETTLE_S: Final = 5.0
+"""Until a virtual machine has given memory back that was freed just now: who comes next would have it for nothing."""
 BACKLOG: Final = 4 << 30
 FIXED_RATE: Final = 10_000.0
 OVERHEAD: Final = 91 + 80
@@ -223,6 +225,7 @@ def topics(bench: Bench) -> None:
             for number in numbers:
                 found = rates[number]
                 os.sync()  # what the one before has written is not this one's to wait for
+                time.sleep(_SETTLE_S)
                 with broker_in(folder / str(number), "autoCreateTopicEnable=false") as (
                     broker,
                     address,

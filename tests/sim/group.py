@@ -351,15 +351,16 @@ def run(seed: int, safe_class: str, seconds: float | None = None) -> History:
         with surroundings(world):
             await world.run(seconds)
 
+    first: BaseException | None = None
     try:
         with _quiet_and_determined():
             trio.run(main, clock=events)
     except* Broken as group:
-        first: BaseException = group
+        first = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        assert world is not None
-        first.args = (f"{first}\n" + "\n".join(world.history.events[-40:]),)
-        raise first from None
     assert world is not None
+    if first is not None:  # raised in the clause above it would be a group again on some Pythons
+        first.args = (f"{first}\n" + "\n".join(world.history.events[-40:]),)
+        raise first
     return world.history

@@ -311,37 +311,57 @@ def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_gro
     growing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared: list[tuple[int, int]] = []
-    monkeypatch.setattr(Pages, "bring", lambda *_args, **_options: None)
-    monkeypatch.setattr(ProcessPages, "bring", Pages.bring)
-    monkeypatch.setattr(ProcessPages, "share", lambda _self, _file, *part: shared.append(part))
+    brought: list[int] = []
+    is_somebody_there = True
+
+    def share(_pages: Pages, _file: MappedFile, *part: int) -> bool:
+        shared.append((part[0], part[1]))
+        return is_somebody_there
+
+    monkeypatch.setattr(
+        ProcessPages, "bring", lambda _self, _file, start, _end, *, fast: brought.append(start)
+    )
+    monkeypatch.setattr(ProcessPages, "share", share)
     window = SIZE // 64
     at = growing(window, window, fills=False)
     ahead, segment = at.ahead, at.segment
     pieces_s = 0.0
 
-    def turn(now: int, mib_s: float, *, grown: int = 8_000_000) -> list[tuple[int, int]]:
+    def turn(then: int, mib_s: float, *, grown: int = 8_000_000) -> list[tuple[int, int]]:
         """What is shared after large records at so many seconds for a mebibyte."""
         nonlocal pieces_s
         shared.clear()
+        brought.clear()
         segment.write([b"x" * (window // 2)], in_pieces=True)
         pieces_s += mib_s * window / 2 / (1 << 20)
         segment.file.pieces_s = pieces_s
-        ahead._pace.look(now, now * grown // 500)
-        ahead.tick(now)
+        ahead._pace.look(then, then * grown // 500)
+        ahead.tick(then)
         at.finish()
-        assert segment.pins == 0
+        assert segment.pins == 0 and not brought
         return list(shared)
 
+    ahead.tick(500)  # nothing has been written, and nobody knows what will be
+    at.finish()
     assert turn(1000, 0.0003) == [], "the memory is at hand"
-    ((start, end),) = turn(1500, 0.002)
-    assert start == segment.write_position + window // 2, "not what is just being written"
+    is_somebody_there = False
+    assert len(turn(1500, 0.002)) == 1
+    is_somebody_there = True
+    ((start, end),) = turn(2000, 0.002)
+    assert start == segment.write_position + window // 2, (
+        "not what is just being written, and what nobody brought"
+    )
     assert end == start + 4 * window
-    assert turn(2000, 0.0012) == [], "there is enough ahead"
-    for then in range(2500, 6000, 500):
+    assert turn(2500, 0.0012) == [], "there is enough ahead"
+    for then in range(3000, 6500, 500):
         turn(then, 0.0012)
         if shared:
             break
     assert [begin for begin, _ in shared] == [end], "it goes on where it ended"
     assert end - segment.write_position < 2 * window
-    ahead._brought = 0
-    assert turn(6000, 0.002, grown=100) == [], "nobody is in a hurry"
+    ahead._shared = 0
+    assert turn(6500, 0.002, grown=100) == [], "nobody is in a hurry"
+    segment.write([b"x" * 100])
+    ahead.tick(7000)
+    at.finish()
+    assert brought == [segment.write_position], "small records have all of their pages brought"

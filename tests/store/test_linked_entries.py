@@ -35,5 +35,4 @@ def test_every_entry_is_the_one_that_its_run_says(
         entries.add(offset, size, tag_code, links)
     for each in (entries, copied, sent):
         assert [each.entry(at) for at in range(len(expected))] == expected
-    assert copied.packed() == sent.packed()
     assert (entries.packed() == copied.packed()) == (not more)

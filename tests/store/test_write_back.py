@@ -16,6 +16,7 @@ from store.bound import decode_bound
 from store.commitlog import segment_name
 from store.disk import Disk
 from store.message_store import MessageStore
+from store.recovery import Sighted
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import (
     Clock,
@@ -26,6 +27,7 @@ from tests.store.worlds import (
     queues,
     settle,
     wait_for,
+    write_back,
 )
 
 
@@ -266,3 +268,22 @@ def test_a_queue_that_begins_again_while_it_is_written_has_none_of_its_new_entri
         queue.restart_at(7)
         wait_for(opened, lambda: not opened._write_back.writing)
         assert (queue.written, queue.readable) == (0, 7)
+
+
+def test_entries_that_a_slave_gives_up_for_a_later_number_are_claimed_no_more(world: World) -> None:
+    with world.opened() as opened:
+        put(opened, [b"1", b"2", b"3"])
+        put(opened, [b"another's"], "U")
+        write_back(opened)
+
+        def claimed() -> int:
+            bound = decode_bound((world.root / "ropewalk" / "bound").read_bytes())
+            assert bound is not None
+            return bound.entries
+
+        assert claimed() == 4
+        end = opened.log.end_offset
+        opened.dispatch(Sighted(end, 100, "T", 0, 7, 0, opened.last_store_ms, True, False))
+        settle(opened)
+        assert claimed() == 1
+        opened.queue("T", 0).forget()  # there is no such record

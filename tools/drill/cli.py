@@ -271,6 +271,7 @@ async def _interruptible(
             result = await run_live_drill(drill, options, progress, *live)
         nursery.cancel_scope.cancel()
 
+    reason: BaseException | None = None
     try:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
@@ -279,7 +280,9 @@ async def _interruptible(
                     break
                 nursery.cancel_scope.cancel()
     except* CannotRun as group:
-        raise _first(group) from None
+        reason = _first(group)
+    if reason is not None:
+        raise reason  # in the clause above some Pythons, Debian 12's too, would make a group of it again
     return result
 
 
