@@ -250,7 +250,7 @@ class Ahead:
         self._have_brought(last, bring, brought)
 
     def _share_pages(self, last: Segment) -> None:
-        """Have others bring every other part of what is written soon: what is just being written is in their way."""
+        """Have others bring every other part of what is written soon. Of what is next they would be in the way."""
         window = _SHARED_WINDOWS * self._window_now()
         start = max(last.write_position + window // 8, self._shared - last.base_offset)
         if self._bringing or start - last.write_position >= window // 2 or start >= last.size:

@@ -81,9 +81,8 @@ class MappedFile:
 
     def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
         """`write_at` of several pieces one behind the other, of `size` bytes together."""
-        began = (
-            time.thread_time()
-        )  # and not of the clock: the interpreter may be another thread's behind the call
+        # Of the processor, and not by the clock: behind the call the interpreter may be another thread's.
+        began = time.thread_time()
         if len(pieces) > _PIECES_MAX:
             self.write_at(position, b"".join(pieces))
         elif os.pwritev(self._fd, pieces, position) != size:

@@ -161,3 +161,18 @@ def test_the_rooms_are_found_in_a_checkout_and_inside_an_installed_package(tmp_p
     assert rooms_folder(package) == tmp_path
     (package / "_rooms").mkdir()
     assert rooms_folder(package) == package / "_rooms"
+
+
+def test_nothing_is_raised_within_a_clause_that_takes_a_group_apart() -> None:
+    """Python 3.11.2, which is Debian 12's, makes a group of it again; later ones do not."""
+    found = [
+        f"{path.relative_to(ROOT)}:{raised.lineno}"
+        for path in repository_files()
+        if path.suffix == ".py"
+        for clause in ast.walk(ast.parse(text_of(path)))
+        if isinstance(clause, ast.TryStar)
+        for handler in clause.handlers
+        for raised in ast.walk(handler)
+        if isinstance(raised, ast.Raise)
+    ]
+    assert not found, "\n".join(found)

@@ -20,11 +20,11 @@ class Bytes(Protocol):
 
 
 def find_bytes(data: Bytes, wanted: bytes, start: int, end: int) -> int:
-    """Where `wanted` stands first in `data[start:end]`, from the begin of `data`; -1 if nowhere. Not before 0."""
+    """Where `wanted` stands first in `data[start:end]`, as `find` tells it; -1 if nowhere. `start` is not negative."""
     last = len(data) - 1
     found = data.find(wanted, start, min(end, last))
     if found < 0 and end > last:
         at = len(data) - len(wanted)  # the one place that was left out
-        if at >= max(start, 0) and data[at:] == wanted:
+        if 0 <= start <= at and data[at:] == wanted:
             return at
     return found
