@@ -199,7 +199,9 @@ def test_pieces_are_written_one_behind_the_other_however_many_they_are(tmp_path:
     few: list[bytes | memoryview] = [b"abc", memoryview(b"de"), b""]
     many = [b"%04d" % n for n in range(3000)]
     file.write_pieces_at(10, few, 5)
+    few_s = file.pieces_s
     file.write_pieces_at(100, many, 12_000)
+    assert 0 < few_s < file.pieces_s, "what they take is told"
     assert file.map[:15] == bytes(10) + b"abcde"
     assert file.map[100:12_101] == b"".join(many) + b"\0"
     with files_limited_to(MIB), pytest.raises(OSError, match="Input/output error"):
