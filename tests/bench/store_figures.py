@@ -111,6 +111,12 @@ def broker_in(folder: Path, *settings: str) -> Iterator[tuple[RunningBroker, Add
         yield broker, parse_address(str(broker.ready["broker"])), took
 
 
+def _settle() -> None:
+    """Until nothing is left to write of what came before, and the memory that it freed is nobody's gain."""
+    os.sync()
+    time.sleep(_SETTLE_S)
+
+
 def kill(broker: RunningBroker) -> None:
     broker.process.kill()
     broker.process.wait()
@@ -224,8 +230,7 @@ def topics(bench: Bench) -> None:
         for numbers in (list(rates), list(reversed(rates))):
             for number in numbers:
                 found = rates[number]
-                os.sync()  # what the one before has written is not this one's to wait for
-                time.sleep(_SETTLE_S)
+                _settle()
                 with broker_in(folder / str(number), "autoCreateTopicEnable=false") as (
                     broker,
                     address,
@@ -308,40 +313,72 @@ def _forget_cached(path: Path) -> None:
 
 
 def _drain_beside(bench: Bench, address: Address, pid: int, sending: Sending, size: int) -> None:
+    """Alone, beside, beside, alone: who comes first after gigabytes left the page cache has that memory for nothing."""
     window_s = 6.0 if bench.scale >= 1 else 2.0
-    alone = checked(run_load(_sends(address, pid, sending, window_s)))
     begin, end = prepare.backlog(address, sending.topic, QUEUES)
-    pull = PullSpec(
-        host=address.host, port=address.port, topic=sending.topic, begin=begin, end=end,
-        connections=QUEUES, warm_up_s=0.0, duration_s=window_s + 2.5, server_pid=pid,
-    )  # fmt: skip
-    drain = subprocess.Popen(
-        [sys.executable, "-m", "tools.bench.load"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=checkout_environment(),
-    )
-    assert drain.stdin is not None
-    drain.stdin.write(msgspec.json.encode(pull))
-    drain.stdin.close()
-    drain.stdin = None
-    time.sleep(0.5)
-    beside = checked(run_load(_sends(address, pid, sending, window_s)))
-    answer, _ = drain.communicate(timeout=60)
-    drained = checked(msgspec.json.decode(answer, type=Outcome))
-    note = f"drained at {drained.megabytes_per_s:.0f} MB/s"
-    if drained.body_bytes > size:
+    middle = tuple((first + last) // 2 for first, last in zip(begin, end, strict=True))
+    sends = _sends(address, pid, sending, window_s)
+    alone: list[Outcome] = []
+    beside: list[Outcome] = []
+    drained: list[Outcome] = []
+    for part in (None, (begin, middle), (middle, end), None):
+        _settle()
+        if part is None:
+            alone.append(_say_rate(bench, "alone", checked(run_load(sends))))
+            continue
+        drain = _Drain(
+            PullSpec(
+                host=address.host, port=address.port, topic=sending.topic, begin=part[0], end=part[1],
+                connections=QUEUES, warm_up_s=0.0, duration_s=window_s + 2.5, server_pid=pid,
+            )
+        )  # fmt: skip
+        time.sleep(0.5)
+        beside.append(_say_rate(bench, "beside the drain", checked(run_load(sends))))
+        drained.append(drain.outcome())
+    note = f"drained at {statistics.mean(outcome.megabytes_per_s for outcome in drained):.0f} MB/s"
+    if max(outcome.body_bytes for outcome in drained) > size // 2:
         note += "; the backlog was read to its end before the sends ended"
-    assert alone.latency is not None and beside.latency is not None
-    unit = "msg/s"
-    bench.add(
-        Figure(f"{sending.name}: alone", unit, alone.rate, note=f"p99 {alone.latency.p99 / 1000:.2f} ms")
-    )
-    beside_note = f"p99 {beside.latency.p99 / 1000:.2f} ms; {note}"
-    bench.add(Figure(f"{sending.name}: beside the drain", unit, beside.rate, note=beside_note))
-    bench.add(Figure(f"{sending.name}: rate kept", "x", beside.rate / alone.rate, 0.8))
-    slower = beside.latency.p99 / alone.latency.p99
-    bench.add(Figure(f"{sending.name}: p99 beside next to alone", "x", slower, 3.0, most=True))
+    rates = [statistics.mean(outcome.rate for outcome in outcomes) for outcomes in (alone, beside)]
+    slower = max(map(_p99_ms, beside)) / min(map(_p99_ms, alone))
+    name, unit = sending.name, "msg/s"
+    bench.add(Figure(f"{name}: alone", unit, rates[0], note=_p99s(alone)))
+    bench.add(Figure(f"{name}: beside the drain", unit, rates[1], note=f"{_p99s(beside)}; {note}"))
+    bench.add(Figure(f"{name}: rate kept", "x", rates[1] / rates[0], 0.8))
+    bench.add(Figure(f"{name}: p99, worst beside next to best alone", "x", slower, 3.0, most=True))
+
+
+def _say_rate(bench: Bench, name: str, outcome: Outcome) -> Outcome:
+    bench.say(f"{name}: {outcome.rate:,.0f} msg/s, {_p99s([outcome])}")
+    return outcome
+
+
+def _p99_ms(outcome: Outcome) -> float:
+    assert outcome.latency is not None
+    return outcome.latency.p99 / 1000
+
+
+def _p99s(outcomes: Sequence[Outcome]) -> str:
+    return f"p99 {' and '.join(f'{_p99_ms(outcome):.2f}' for outcome in outcomes)} ms"
+
+
+class _Drain:
+    """Consumers in a process of their own."""
+
+    def __init__(self, spec: PullSpec) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.bench.load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=checkout_environment(),
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(spec))
+        self._process.stdin.close()
+        self._process.stdin = None
+
+    def outcome(self) -> Outcome:
+        answer, _ = self._process.communicate(timeout=60)
+        return checked(msgspec.json.decode(answer, type=Outcome))
 
 
 def _sends(address: Address, pid: int, sending: Sending, window_s: float) -> ProduceSpec:
