@@ -215,9 +215,8 @@ class WriteBack:
 
         def done(written: bool) -> None:
             for queue, epoch, at, late in marks:
-                if (
-                    epoch != queue.epoch
-                ):  # its topic was deleted meanwhile, or it began again at another number
+                # Its topic was deleted meanwhile, or it began again at another number.
+                if epoch != queue.epoch:
                     self.mark_dirty(queue)
                 elif written:
                     self._entries_in_files += max(0, at - queue.written)

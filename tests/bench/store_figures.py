@@ -5,7 +5,7 @@
     recovery   a broker is killed with a gigabyte behind it: until its ready line, as the kill left it, and with bound,
                checkpoint and queue files gone, so that all of that gigabyte is read again
     topics     the same load over one topic of four queues and over ten thousand, each first in one of two rounds
-    backlog    sends alone, and while four consumers drain a backlog that is in nobody's cache
+    backlog    sends alone, and while four consumers drain a backlog that is in nobody's cache, first and last alone
 
 Every broker is a process of its own with its defaults, on free ports; the load is the bench's raw sender. One table,
 less than six minutes; `--scale 0.05` is for a first impression. What is written goes to a temporary directory.
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,7 @@ class Figure:
 
     def __str__(self) -> str:
         bound = "" if self.target is None else f"{'<=' if self.most else '>='} {self.target:g}"
-        return f"{self.name:64} {self.value:12,.2f} {self.unit:7} {bound:9} {self.verdict:7} {self.note}"
+        return f"{self.name:66} {self.value:12,.2f} {self.unit:7} {bound:9} {self.verdict:7} {self.note}"
 
 
 @dataclass(slots=True)
@@ -321,20 +322,20 @@ def _drain_beside(bench: Bench, address: Address, pid: int, sending: Sending, si
     alone: list[Outcome] = []
     beside: list[Outcome] = []
     drained: list[Outcome] = []
-    for part in (None, (begin, middle), (middle, end), None):
-        _settle()
-        if part is None:
-            alone.append(_say_rate(bench, "alone", checked(run_load(sends))))
-            continue
-        drain = _Drain(
-            PullSpec(
+    with ThreadPoolExecutor(1) as pool:
+        for part in (None, (begin, middle), (middle, end), None):
+            _settle()
+            if part is None:
+                alone.append(_say_rate(bench, "alone", checked(run_load(sends))))
+                continue
+            pull = PullSpec(
                 host=address.host, port=address.port, topic=sending.topic, begin=part[0], end=part[1],
                 connections=QUEUES, warm_up_s=0.0, duration_s=window_s + 2.5, server_pid=pid,
-            )
-        )  # fmt: skip
-        time.sleep(0.5)
-        beside.append(_say_rate(bench, "beside the drain", checked(run_load(sends))))
-        drained.append(drain.outcome())
+            )  # fmt: skip
+            drain = pool.submit(run_load, pull)
+            time.sleep(0.5)
+            beside.append(_say_rate(bench, "beside the drain", checked(run_load(sends))))
+            drained.append(checked(drain.result()))
     note = f"drained at {statistics.mean(outcome.megabytes_per_s for outcome in drained):.0f} MB/s"
     if max(outcome.body_bytes for outcome in drained) > size // 2:
         note += "; the backlog was read to its end before the sends ended"
@@ -344,7 +345,7 @@ def _drain_beside(bench: Bench, address: Address, pid: int, sending: Sending, si
     bench.add(Figure(f"{name}: alone", unit, rates[0], note=_p99s(alone)))
     bench.add(Figure(f"{name}: beside the drain", unit, rates[1], note=f"{_p99s(beside)}; {note}"))
     bench.add(Figure(f"{name}: rate kept", "x", rates[1] / rates[0], 0.8))
-    bench.add(Figure(f"{name}: p99, worst beside next to best alone", "x", slower, 3.0, most=True))
+    bench.add(Figure(f"{name}: worst p99 beside / best alone", "x", slower, 3.0, most=True))
 
 
 def _say_rate(bench: Bench, name: str, outcome: Outcome) -> Outcome:
@@ -359,26 +360,6 @@ def _p99_ms(outcome: Outcome) -> float:
 
 def _p99s(outcomes: Sequence[Outcome]) -> str:
     return f"p99 {' and '.join(f'{_p99_ms(outcome):.2f}' for outcome in outcomes)} ms"
-
-
-class _Drain:
-    """Consumers in a process of their own."""
-
-    def __init__(self, spec: PullSpec) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tools.bench.load"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=checkout_environment(),
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(spec))
-        self._process.stdin.close()
-        self._process.stdin = None
-
-    def outcome(self) -> Outcome:
-        answer, _ = self._process.communicate(timeout=60)
-        return checked(msgspec.json.decode(answer, type=Outcome))
 
 
 def _sends(address: Address, pid: int, sending: Sending, window_s: float) -> ProduceSpec:
