@@ -258,6 +258,10 @@ class Shell:
         self._doze = 1
         """How many soon answers it takes until they are looked for again; 0 while they are."""
         self._doze_next = 2
+        self._news = False
+        """Whether `Turns.wakened` is to be called."""
+        self._asleep = True
+        """Whether nobody looks at `_news` before something wakes the epoll."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, _IN)
         self._buffer = bytearray(_READ_SIZE)
@@ -285,8 +289,13 @@ class Shell:
         return self.idle_s if self._idle_since is None else self.idle_s + now - self._idle_since
 
     def wake(self) -> None:
-        """From any thread: have the loop call `Turns.wakened` soon."""
-        os.eventfd_write(self._wake_fd, 1)
+        """From any thread: have the loop call `Turns.wakened` soon. HOT.
+
+        Where the loop is at work it will look by itself, and no other thread gives the interpreter up to tell it.
+        """
+        self._news = True
+        if self._asleep:  # read behind the write above, as the loop writes and reads them the other way round
+            os.eventfd_write(self._wake_fd, 1)
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -296,18 +305,24 @@ class Shell:
 
     def _serve_for_a_while(self) -> None:
         until = time.monotonic() + _HOLD_MAX_S
-        events = self._epoll.poll(0)
-        while events:
-            self.turn(events)
-            if self.now >= until:
-                return
-            events = self._linger()
+        self._asleep = False
+        try:
+            events = self._epoll.poll(0)
+            while events or self._news:
+                self.turn(events)
+                if self.now >= until:
+                    break
+                events = self._linger()
+        finally:
+            self._asleep = True
+        if self._news:
+            self.wake()
 
     def _linger(self) -> list[tuple[int, int]]:
         """What is ready, now or within a millisecond. Looks again and again for a moment where that has paid off."""
         poll, clock = self._epoll.poll, time.monotonic
         events = poll(0)
-        if events:
+        if events or self._news:
             return events
         began = self._idle_since = clock()
         spin_s, soon_s = (_SPIN_LONG_S, _SPIN_LONG_S) if self._turns.expecting else (_SPIN_S, _SOON_S)
@@ -315,7 +330,7 @@ class Shell:
             while clock() - began < spin_s:
                 _yield()  # whoever we wait for, or our client, may want this very processor
                 events = poll(0)
-                if events:
+                if events or self._news:
                     self._misses = 0
                     self._doze_next = max(2, self._doze_next // 2)
                     return events
@@ -324,13 +339,20 @@ class Shell:
                 self._misses = 0
                 self._doze = self._doze_next
                 self._doze_next = min(2 * self._doze_next, _DOZE_MAX)
-            return poll(_LINGER_S)
-        events = poll(_LINGER_S)
+            return self._sleep()
+        events = self._sleep()
         if events and clock() - began < soon_s:
             self._doze -= 1
             if self._doze == 0:
                 self._misses = 0
         return events
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        self._asleep = True
+        try:
+            return self._epoll.poll(0 if self._news else _LINGER_S)
+        finally:
+            self._asleep = False
 
     def stop_accepting(self) -> None:
         for fd, (sock, _make) in self._listeners.items():
@@ -364,6 +386,9 @@ class Shell:
         for connection in resumed:
             if connection.is_open:
                 self._give(connection, None)
+        if self._news:
+            self._news = False
+            turns.wakened()
         turns.end_turn()
         self.flush()
 
@@ -384,13 +409,12 @@ class Shell:
         return events
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        now, turns, connections = self.now, self._turns, self.connections
+        now, connections = self.now, self.connections
         for fd, event in events:
             connection = connections.get(fd)
             if connection is None:
                 if fd == self._wake_fd:
                     os.eventfd_read(fd)
-                    turns.wakened()
                 elif fd in self._listeners:
                     self._accept(fd)
                 continue

@@ -2,11 +2,12 @@
 
 Under SYNC_FLUSH a flush takes three times as long where the file system has to note that a block holds data from now
 on (ext4, fdatasync of 16 KiB: 0.37 ms in blocks that are only reserved, 0.13 ms in blocks that were written before).
-So one worker thread writes zeros a window ahead of the write position. Where nobody waits for a flush it has the
-kernel bring empty pages there instead, which costs no write: the first touch of memory that a virtual machine was not
-given yet takes longer than all the rest of a message (4 connections x 32 of 1 KiB, in such memory: 90k/s to 140k/s).
-Where the log grows fast, or overtakes the zeros, it gets pages too: half of what the disk was given were zeros, and
-each piece of them kept the file locked (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s). Large bodies get their
+So one worker thread, or a process where the log grows fast (`store.pages`), has zeros written a window ahead of the
+write position: the pages there as they are, so that nothing of a writer who comes meanwhile is lost, and he does not
+wait. Where nobody waits for a flush the kernel brings empty pages there instead, which costs no write: the first touch
+of memory that a virtual machine was not given yet takes longer than all the rest of a message (4 connections x 32 of
+1 KiB, in such memory: 90k/s to 140k/s). Where the log grows faster still, or overtakes the zeros, it gets pages too:
+half of what the disk was given were zeros (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s). Large bodies get their
 pages in large pieces when they are written, and are helped only in memory that the machine has to be given first.
 The same thread creates a spare segment while there is still room, because to create a file does not belong into a turn
 of the loop.
@@ -21,12 +22,10 @@ for it that of `message_store`.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable
 
 from store.commitlog import CommitLog
-from store.disk import Disk, DiskFull, MappedFile
+from store.disk import Disk, DiskFull
 from store.pages import pages
 from store.segment import Segment
 from store.workers import Completions, Helpers, Worker
@@ -36,48 +35,15 @@ _PACE_MS = 500
 _ZEROS_BYTES_PER_MS = 150_000
 """A log that grows faster gets no zeros."""
 _FAST_BYTES_PER_MS = 16_000
-"""And one that grows as fast as this its pages from a process, once there is one."""
+"""And one that grows as fast as this its pages and its zeros from a process, once there is one."""
 _COLD_S_PER_MIB = 0.0006
 """Large records that take longer to be written get memory that the machine was not given yet: 0.15-0.35 ms otherwise,
 2 ms in such memory, 1.2 ms if another processor brings half of it."""
 _SHARED_WINDOWS = 4
 """The windows of pages that are shared: there is a tick each 50 ms, and a gigabyte can be written in a second."""
 _OVERTAKEN_MS = 10_000
-_ZEROS = bytes(256 << 10)
-
-
-class Filling:
-    """Zeros being written to a part of a segment that holds nothing yet, while the log grows towards it.
-
-    Who writes the log claims its bytes first. A claim that reaches into the part ends the filling: it waits for the
-    piece at hand, a fraction of a millisecond, and no zero is written behind it.
-    """
-
-    def __init__(self, file: MappedFile, start: int, end: int) -> None:
-        self._file = file
-        self._start, self._end = start, end
-        self._claimed = 0
-        self._lock = threading.Lock()
-
-    def claim(self, end: int) -> None:
-        """On the loop: bytes up to `end` are the log's from now on. HOT."""
-        if end > self._start:
-            with self._lock:
-                self._claimed = end
-
-    def run(self) -> bool:
-        """On the worker thread; whether it came to its end, and the writer did not overtake it."""
-        at = self._start
-        with contextlib.suppress(OSError):  # the writer will meet it too, and say so
-            while at < self._end:
-                size = min(len(_ZEROS), self._end - at)
-                with self._lock:
-                    if self._claimed > at:
-                        return False
-                    self._file.write_at(at, _ZEROS[:size])
-                self._file.start_write_back(at, size)
-                at += size
-        return True
+_STEP = 1 << 20
+"""So many bytes of zeros are written before it is looked whether the writer was faster."""
 
 
 class Pace:
@@ -150,6 +116,7 @@ class Ahead:
         self._brought = self._shared = 0
         """Up to where in the log pages were asked for, and shared."""
         self._bringing = False
+        """Whether zeros or pages are under way."""
         self._looked_at: tuple[Segment | None, int, int, float] = (None, 0, 0, 0.0)
         """A segment, up to where it had been written, how much of that were large records, and how long they took."""
         self._large = self._cold = False
@@ -292,24 +259,29 @@ class Ahead:
         self._looked_at = last, last.write_position, last.gathered, last.file.pieces_s
 
     def _fill(self, last: Segment) -> None:
+        """Have zeros written ahead of the writer: the pages there as they are, so that nothing of his is lost."""
         window = self._window_now()
         start = max(last.write_position, last.filled_position)
-        if last.filling is not None or start - last.write_position >= window // 2 or start >= last.size:
+        if self._bringing or start - last.write_position >= window // 2 or start >= last.size:
             return
         end = min(start + window, last.size)
-        filling = last.filling = Filling(last.file, start, end)
         had_lead = start > last.write_position
-        last.pins += 1  # a descriptor that is closed meanwhile may be another file's next
+        fast = self._pace.bytes_per_ms >= _FAST_BYTES_PER_MS
+
+        def fill() -> bool:
+            for at in range(start, end, _STEP):
+                if last.write_position > at:
+                    return False
+                self._pages.write(last.file, at, min(at + _STEP, end), fast=fast)
+            return True
 
         def done(whole: bool) -> None:
-            last.filling = None
-            last.pins -= 1
             if whole or not had_lead:
                 last.filled_position = end
             else:
                 self._pace.overtook(self._ticked_ms)
 
-        self.worker.submit(filling.run, done)
+        self._have_brought(last, fill, done)
 
     def _make_spare(self, base_offset: int) -> Segment | DiskFull:
         """On the worker thread."""
@@ -319,7 +291,7 @@ class Ahead:
             return exc
         if self._fills:
             spare.filled_position = min(self._idle_window, spare.size)
-            Filling(spare.file, 0, spare.filled_position).run()
+            self._pages.write(spare.file, 0, spare.filled_position, fast=False)
         return spare
 
     def _take_spare(self, spare: Segment | DiskFull) -> None:

@@ -60,6 +60,13 @@ def unread(pipe: int) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
+def answers(pipe: int, timeout_s: float) -> bool:
+    """Whether a helper writes something in time, and does not just end; the first byte of it is taken."""
+    poll = select.poll()  # `select.select` knows no descriptor beyond 1023
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000) and os.read(pipe, 1))
+
+
 def is_told(or_readable: int, *, wait: bool) -> bool:
     """In the process: whether there is an order to read, or its end; may wait for that or for the other descriptor."""
     ready, _, _ = select.select([0, or_readable], [], [], None if wait else 0)

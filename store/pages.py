@@ -10,10 +10,15 @@ up.)
 Large records are written faster than it could bring such memory. It *shares* the work with their writer then: every
 other mebibyte is its, and none is waited for (4 connections x 8 of 64 KiB: 414 MB/s to 600-750 MB/s).
 
-It takes 15 MB, and is started when the log has first grown fast. It is told what to do and answers nothing: pages that
-do not come are brought by whoever writes to them.
+Under SYNC_FLUSH the pages are not only brought but *written* ahead, as the zeros that they hold (32 connections x 1 of
+1 KiB: p99 2.5 ms to 1.8 ms, and 3 % more messages, than with zeros from a thread). That is waited for: the disk says
+how fast zeros can go, and whether a writer overtakes them.
 
-    to the process, lines of JSON: [path of the segment, from, to, whether they are shared]
+It takes 15 MB, and is started when the log has first grown fast. Pages that do not come are brought by whoever writes
+to them.
+
+    to the process, lines of JSON: [what to do: "bring", "share" or "write", path of the segment, from, to]
+    from it: a line feed for each "write"
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import time
 from pathlib import Path
 
 from store.disk import Disk, MappedFile
-from store.helper_process import be_a_helper, start_helper, unread
+from store.helper_process import answers, be_a_helper, start_helper, unread
 
 _PIECE = 256 << 10
 _SMALL_PIECE = 64 << 10
@@ -35,6 +40,7 @@ _SHARE = 1 << 20
 """So many bytes, by position in the file, are one's and as many behind them the other's."""
 _RESTART_S = 60.0
 _UNREAD_MAX = 3
+_ANSWER_S = 10.0
 
 
 class Pages:
@@ -53,6 +59,14 @@ class Pages:
         """
         return False
 
+    def write(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
+        """Have these bytes of a file written to the disk as they are, and wait for that; no promise.
+
+        Who writes there meanwhile loses nothing.
+        """
+        for at in range(start, end, _PIECE):
+            file.write_through(at, min(_PIECE, end - at))
+
     def stop(self) -> None:
         """Have nobody else at work."""
 
@@ -67,12 +81,18 @@ class ProcessPages(Pages):
     def bring(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
         if fast:
             self._start()
-        if not self._tell(file.path, start, end):
+        if not self._tell("bring", file.path, start, end):
             super().bring(file, start, end, fast=fast)
 
     def share(self, file: MappedFile, start: int, end: int) -> bool:
         self._start()
-        return self._tell(file.path, start, end, shared=True)
+        return self._tell("share", file.path, start, end)
+
+    def write(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
+        if fast:
+            self._start()
+        if not (self._tell("write", file.path, start, end) and self._is_answered()):
+            super().write(file, start, end, fast=fast)
 
     def _start(self) -> None:
         """Have a process, if there is none and one can be had."""
@@ -83,7 +103,15 @@ class ProcessPages(Pages):
                 assert self._process.stdin is not None
                 os.set_blocking(self._process.stdin.fileno(), False)
 
-    def _tell(self, path: Path, start: int, end: int, *, shared: bool = False) -> bool:
+    def _is_answered(self) -> bool:
+        process = self._process
+        assert process is not None and process.stdout is not None
+        if answers(process.stdout.fileno(), _ANSWER_S):
+            return True
+        self.stop()  # it is gone, or hangs
+        return False
+
+    def _tell(self, what: str, path: Path, start: int, end: int) -> bool:
         """Whether there is a process, which will read this soon."""
         process = self._process
         if process is None or process.stdin is None:
@@ -91,7 +119,7 @@ class ProcessPages(Pages):
         pipe = process.stdin.fileno()
         message = b""
         try:
-            message = json.dumps([str(path.absolute()), start, end, shared]).encode() + b"\n"
+            message = json.dumps([what, str(path.absolute()), start, end]).encode() + b"\n"
             if unread(pipe) > _UNREAD_MAX * len(message):
                 return False  # it hardly gets to run
             told = os.write(pipe, message)
@@ -123,16 +151,19 @@ def main() -> None:
     be_a_helper()
     disk = Disk()
     for line in sys.stdin.buffer:
-        path, start, end, shared = json.loads(line)
+        what, path, start, end = json.loads(line)
         file = disk.open_paged(Path(path))
+        do, piece = (file.write_through, _PIECE) if what == "write" else (file.read_ahead, _SMALL_PIECE)
         with contextlib.suppress(OSError):
-            if shared:
+            if what == "share":
                 start -= start % _SMALL_PIECE
-            for at in range(start, end, _SMALL_PIECE):
-                if shared and at & _SHARE:
+            for at in range(start, end, piece):
+                if what == "share" and at & _SHARE:
                     continue
-                file.read_ahead(at, min(_SMALL_PIECE, end - at))
+                do(at, min(piece, end - at))
                 os.sched_yield()
+        if what == "write":
+            os.write(1, b"\n")
         disk.forget(file.path)  # the broker may remove it, and its space must come free then
 
 

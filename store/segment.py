@@ -20,7 +20,6 @@ from ropewalk.format.record import encode_blank
 from store.disk import MappedFile
 
 if TYPE_CHECKING:
-    from store.ahead import Filling
     from store.checksums import Checks
 
 FILLER_HEADER_SIZE = 8
@@ -32,7 +31,6 @@ class Segment:
         "checks",
         "file",
         "filled_position",
-        "filling",
         "gathered",
         "map",
         "pins",
@@ -53,8 +51,6 @@ class Segment:
         """How many bytes of large records were placed here."""
         self.filled_position = write_position
         """Up to here zeros were written ahead of the writer (`store.ahead`)."""
-        self.filling: Filling | None = None
-        """Who writes them at the moment."""
         self.pins = 0
         """How many helpers off the loop hold this segment; its file stays until there are none. The loop's own."""
         self.checks: Checks | None = None
@@ -84,8 +80,6 @@ class Segment:
         position, size = self.write_position, sum(map(len, pieces))
         end = position + size
         assert end <= self.room or not pieces
-        if self.filling is not None:
-            self.filling.claim(end)
         self.file.write_pieces_at(position, pieces, size)
         self.write_position = end
         self.gathered += size
@@ -94,8 +88,6 @@ class Segment:
         """Place bytes after the last ones. Raises OSError. HOT."""
         position = self.write_position
         end = position + len(data)
-        if self.filling is not None:
-            self.filling.claim(end)
         self.file.write_at(position, data)
         self.write_position = end
 

@@ -5,7 +5,9 @@ import gc
 import os
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
@@ -263,6 +265,65 @@ def test_a_wake_from_another_thread_becomes_a_turn(net: Net) -> None:
     net.until(lambda: net.turns.woken > 0)
     net.idle()
     assert net.turns.woken == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("chatty", [False, True])
+async def test_no_wake_is_lost_whatever_the_loop_does_meanwhile(
+    net: Net, monkeypatch: pytest.MonkeyPatch, chatty: bool
+) -> None:
+    """The thread waits until each wake has been heard: if that gets lost, no later one makes up for it."""
+    left: deque[threading.Event] = deque()
+    over = threading.Event()
+
+    def wakened() -> None:
+        while left:
+            left.popleft().set()
+
+    def chat(client: socket.socket) -> None:
+        while chatty and not over.is_set():
+            client.sendall(b"x")
+            client.recv(1)
+
+    def wake_again_and_again() -> int:
+        try:
+            for n in range(600):
+                left.append(threading.Event())
+                heard = left[-1]
+                net.shell.wake()
+                if not heard.wait(5):
+                    return n
+                time.sleep((0, 0.0001, 0.002)[n % 3])  # at work, looking, and asleep
+            return 600
+        finally:
+            over.set()
+
+    monkeypatch.setattr(net.turns, "wakened", wakened)
+    client = net.connect()
+    client.settimeout(PATIENCE_S)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(net.shell.run)
+        nursery.start_soon(trio.to_thread.run_sync, chat, client)
+        assert await trio.to_thread.run_sync(wake_again_and_again) == 600
+        await trio.sleep(0.05)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_wake_during_the_last_turn_before_others_have_theirs_is_heard(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = net.connect()
+    monkeypatch.setattr(serve, "_HOLD_MAX_S", 0.0)
+    heard = trio.Event()
+    monkeypatch.setattr(net.turns, "wakened", heard.set)
+    monkeypatch.setattr(net.turns, "end_turn", lambda: None if heard.is_set() else net.shell.wake())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(net.shell.run)
+        client.sendall(b"x")
+        with trio.fail_after(PATIENCE_S):
+            await heard.wait()
+        nursery.cancel_scope.cancel()
 
 
 def test_an_ipv4_peer_is_known_as_one_also_where_both_families_are_listened_to(net: Net) -> None:

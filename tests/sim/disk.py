@@ -107,7 +107,7 @@ class SimMapped(MappedFile):
     def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
         self.write_at(position, b"".join(pieces))
 
-    def start_write_back(self, position: int, size: int) -> None:
+    def write_through(self, position: int, size: int) -> None:
         pass
 
     def read_ahead(self, position: int, size: int) -> None:

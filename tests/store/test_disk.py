@@ -168,9 +168,23 @@ def test_data_ranges_leave_out_the_holes(tmp_path: Path) -> None:
 def test_what_is_written_stands_in_the_map_and_in_the_file(tmp_path: Path) -> None:
     file = Disk().allocate(tmp_path / "segment", MIB)
     file.write_at(10, b"abc")
-    file.start_write_back(0, MIB)
+    file.write_through(5, MIB - 5)
     file.read_ahead(0, MIB)
     assert file.map[:] == bytes(10) + b"abc" + bytes(MIB - 13) == (tmp_path / "segment").read_bytes()
+    file.close()
+
+
+def test_pages_that_are_written_through_are_on_the_disk_as_they_are(tmp_path: Path) -> None:
+    file = Disk().allocate(tmp_path / "segment", 4 * MIB)
+    paged = Disk().open_paged(tmp_path / "segment")
+    if file.data_ranges(0):
+        pytest.skip("this file system does not tell allocated blocks from written ones")
+    for part, start, end in ((file, MIB + 5, 2 * MIB), (paged, 3 * MIB, 3 * MIB + 1)):
+        part.write_through(start, end - start)
+    os.fsync(file._fd)
+    os.posix_fadvise(file._fd, 0, 0, os.POSIX_FADV_DONTNEED)  # or what is in the cache alone counts too
+    assert file.data_ranges(0) == [(MIB, 2 * MIB), (3 * MIB, 3 * MIB + 4096)]
+    assert file.map[:] == bytes(4 * MIB)
     file.close()
 
 

@@ -59,6 +59,13 @@ def brought(file: MappedFile) -> list[tuple[int, int]]:
     return parts
 
 
+def written(file: MappedFile) -> list[tuple[int, int]]:
+    """The parts of the file that stand on the disk."""
+    file.sync()
+    os.posix_fadvise(file._fd, 0, 0, os.POSIX_FADV_DONTNEED)  # or what is in the cache alone counts too
+    return file.data_ranges(0)
+
+
 def until_brought(file: MappedFile, parts: list[tuple[int, int]]) -> None:
     deadline = time.monotonic() + 30
     while (now := brought(file)) != parts:
@@ -70,9 +77,12 @@ def until_brought(file: MappedFile, parts: list[tuple[int, int]]) -> None:
 def bringing(files: Iterator[MappedFile]) -> Iterator[MappedFile]:
     """Files on a file system where it can be seen."""
     file = next(files)
+    blank = not written(file)
     Pages().bring(file, 0, PAGE_SIZE, fast=True)
-    if not brought(file):
-        pytest.skip("this file system brings no pages of an empty file ahead")
+    if not (blank and brought(file)):
+        pytest.skip(
+            "this file system brings no pages of an empty file ahead, or does not tell what is written"
+        )
     return files
 
 
@@ -106,6 +116,39 @@ def test_pages_are_shared_mebibyte_by_mebibyte_and_with_a_process_only(
     assert brought(alone) == []
     helper.share(file, 5 * PAGE_SIZE, SIZE)
     until_brought(file, [(0, 1 << 20), (2 << 20, 3 << 20)])
+
+
+def test_what_is_to_be_written_is_written_by_the_time_that_it_is_said(
+    bringing: Iterator[MappedFile], helper: ProcessPages
+) -> None:
+    by_thread, file = next(bringing), next(bringing)
+    part = (1 << 20, (2 << 20) + 5 * PAGE_SIZE)
+    Pages().write(by_thread, *part, fast=True)
+    helper.write(by_thread, 3 << 20, SIZE, fast=False)
+    assert helper._process is None, "nobody said that there would be much"
+    helper.write(file, *part, fast=True)
+    pid = pid_of(helper)
+    helper.write(file, 3 << 20, SIZE, fast=False)
+    assert pid_of(helper) == pid
+    assert written(file) == written(by_thread) == [part, (3 << 20, SIZE)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_does_not_say_that_it_has_written_is_not_waited_for_long(
+    bringing: Iterator[MappedFile],
+    helper: ProcessPages,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr("store.pages._ANSWER_S", 0.2)
+    helper.bring(next(bringing), 0, SIZE, fast=True)
+    process = helper._process
+    assert process is not None
+    os.kill(process.pid, number)
+    file = next(bringing)
+    helper.write(file, 0, SIZE, fast=True)
+    assert helper._process is None and process.returncode == -signal.SIGKILL
+    assert brought(file) == [(0, SIZE)]
 
 
 def test_it_keeps_no_file_open_and_minds_none_that_is_gone(
