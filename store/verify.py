@@ -74,6 +74,8 @@ class Queue:
     next: int = -1
     bad: int = 0
     """Entries that are not what they should be."""
+    late: int = 0
+    """Entries that the next start writes: nobody promised that they are there."""
     chunk: bytes = b""
     chunk_from: int = 0
 
@@ -375,33 +377,33 @@ class Verification:
             )  # fmt: skip
         queue.next = number + 1
         self.counts.entries += 1
-        found = self._entry(queue, number)
+        found = self._entry(queue, number) or (0, 0, 0)
         if found == (seen.offset, seen.size, seen.tags_code):
+            return
+        path = queue.path_of(number) if queue.file_size else queue.directory
+        place, missing = f"entry {number}", found == (0, 0, 0)
+        if not due and (missing or found[:2] != (seen.offset, seen.size)):
+            queue.late += 1
+            if queue.late == 1 and missing:
+                self.note(
+                    path, place, "not written yet, as the last exit was abnormal", "the next start adds it"
+                )
+            elif queue.late == 1:
+                self.note(path, place, "stale, behind what was promised", "the next start writes it anew")
             return
         queue.bad += 1
         if queue.bad > _PLACES_MAX:
             return
-        path = queue.path_of(number) if queue.file_size else queue.directory
-        place = f"entry {number}"
-        if found is None or found == (0, 0, 0):
-            if due:
-                self.damage(
-                    path, place, f"missing; its record stands at log offset {seen.offset}", self.rebuild
-                )
-            elif queue.bad == 1:
-                self.note(
-                    path, place, "not written yet, as the last exit was abnormal", "the next start adds it"
-                )
+        if missing:
+            self.damage(path, place, f"missing; its record stands at log offset {seen.offset}", self.rebuild)
         elif found[:2] == (seen.offset, seen.size):
             what = "time of delivery" if seen.topic == "SCHEDULE_TOPIC_XXXX" else "tag code"
             self.damage(path, place, f"{what} {found[2]}, and its record says {seen.tags_code}", self.rebuild)
-        elif due:
+        else:
             self.damage(
                 path, place, f"names log offset {found[0]}, size {found[1]}; its record stands at {seen.offset}, "
                 f"size {seen.size}", self.rebuild,
             )  # fmt: skip
-        elif queue.bad == 1:
-            self.note(path, place, "stale, behind what was promised", "the next start writes it anew")
 
     def _entry(self, queue: Queue, number: int) -> tuple[int, int, int] | None:
         """What stands at a number, or None where no file is."""

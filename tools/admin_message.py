@@ -36,7 +36,7 @@ from tools.admin_base import (
     tell_skipped,
 )
 from tools.admin_offset import choose_queue
-from tools.consume import parse_start, received_json, shortened
+from tools.consume import parse_moment, received_json, shortened
 from tools.message_input import Stamp, check_properties, parse_delay
 from tools.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 
@@ -171,6 +171,15 @@ def by_id(
     as_json: bool,
 ) -> None:
     """Show the message at the place that an offset id names."""
+    try:
+        _host, port, _offset = parse_message_id(message_id)
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"it would say port {port}")
+    except ValueError as exc:
+        raise UsageError(
+            f"{message_id!r} is no id that says where a message lies ({exc}); one that a producer printed is looked up "
+            f"with `ropewalk admin message by-unique-key TOPIC ID`"
+        ) from exc
     _show_one(admin.message_by_id(message_id), None, as_json=as_json)
 
 
@@ -241,21 +250,14 @@ def by_time(
     as_json: bool,
 ) -> None:
     """List the messages that were stored in a span of time, oldest first."""
-    begin_ms = _moment(begin, "--from")
-    end_ms = _moment(end, "--to") if end is not None else time.time_ns() // 1_000_000
+    begin_ms = parse_moment(begin, "--from")
+    end_ms = parse_moment(end, "--to") if end is not None else time.time_ns() // 1_000_000
     if end_ms < begin_ms:
         raise UsageError("--to is before --from")
     found = admin.messages_by_time(topic, begin_ms, end_ms, max_count=count)
     _show_list(found, as_json=as_json, nothing=f"nothing was stored in {topic} in that time")
     if not as_json and len(found) == count:
         note(f"the first {counted(count)}; there may be more (--max)")
-
-
-def _moment(text: str, option: str) -> int:
-    place = parse_start(text, option)
-    if place.timestamp_ms is None:
-        raise UsageError(f"{option} {text!r} is no time; write it as in 2026-01-31T12:00:00")
-    return place.timestamp_ms
 
 
 @app.command("send")

@@ -21,7 +21,7 @@ from tools.admin_base import (
     confirm,
     tell_skipped,
 )
-from tools.consume import parse_start
+from tools.consume import parse_moment
 from tools.output import UsageError, note
 
 app = typer.Typer(
@@ -94,10 +94,7 @@ def search(
     as_json: bool,
 ) -> None:
     """Find the first message stored at or after a time, in every queue of a topic."""
-    place = parse_start(moment, "TIME")
-    if place.timestamp_ms is None:
-        raise UsageError(f"{moment!r} is no time; write it as in 2026-01-31T12:00:00")
-    found = admin.search_offsets(topic, place.timestamp_ms)
+    found = admin.search_offsets(topic, parse_moment(moment, "TIME"))
     rows = [(queue.broker_name, queue.queue_id, offset) for queue, offset in found.items()]
     columns = (("broker", "broker"), ("queue", "queueId"), ("offset", "offset"))
     Sheet(columns, rows).show(as_json=as_json, nothing=f"{topic} has no queues")

@@ -17,6 +17,7 @@ milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is tak
 from __future__ import annotations
 
 import base64
+import contextlib
 import heapq
 import re
 import time
@@ -94,6 +95,17 @@ def parse_start(text: str, option: str = "--from") -> Start:
     raise UsageError(
         f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
         "2026-01-31T12:00:00, or milliseconds since 1970"
+    )
+
+
+def parse_moment(text: str, option: str) -> int:
+    """Read a time, as ms since 1970. Raises `UsageError`."""
+    with contextlib.suppress(UsageError):  # which would name places that are no times
+        place = parse_start(text, option)
+        if place.timestamp_ms is not None:
+            return place.timestamp_ms
+    raise UsageError(
+        f"{option} {text!r} is no time; write it as in 2026-01-31T12:00:00, or as milliseconds since 1970"
     )
 
 

@@ -28,7 +28,7 @@ from store.delay_levels import DelayLevels
 from store.diverged import about_of
 from store.layout import Layout, guess_layout, log_names
 from store.offline import UnreadableStore
-from store.recovery import Sighted, last_store_time, look
+from store.recovery import Sight, Sighted, last_store_time, look
 from store.repair import Repaired, repair
 from store.rescue import Outcome, recover_store, try_start
 from store.segment import Segment
@@ -303,6 +303,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
         point = Checkpoint.decode(data) if data is not None and len(data) >= CHECKPOINT_SIZE else None
         bound = decode_bound(disk.read_file(root / "ropewalk" / "bound"))
         topics, newest, end = _topics(layout, disk, log)
+        end, newest = _end_of(log, end, newest)
         first = look(log.segments[0], 0) if log.segments else None
         abort = disk.exists(root / "abort")
         kept = about_of(root, disk)  # a diverged tail: a log without queues that would tell its end
@@ -337,6 +338,24 @@ def store_info(layout: Layout) -> dict[str, Any]:
     finally:
         log.close(keep_spare=True)
         disk.close()
+
+
+def _end_of(log: CommitLog, offset: int, newest: int) -> tuple[int, int]:
+    """Where the records end that follow one another from `offset` on, and the newest store time.
+
+    Where the last exit was abnormal, or a broker is at work, the log goes on behind what its queues' files know.
+    """
+    begun = [segment.base_offset for segment in log.segments if isinstance(look(segment, 0), Sighted)]
+    offset = max([offset, *begun[-1:]])
+    while (segment := log.find(offset)) is not None:
+        seen = look(segment, offset - segment.base_offset)
+        if isinstance(seen, Sighted):
+            offset, newest = offset + seen.size, max(newest, seen.store_timestamp)
+        elif seen is Sight.FILLER:
+            offset = segment.end_offset
+        else:
+            break
+    return offset, newest
 
 
 def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -238,10 +238,11 @@ def test_an_entry_that_waits_as_long_as_it_should_has_the_time_and_not_the_tag(r
     assert "time of delivery 120" in found.text
 
 
-def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [20, 60])
+def test_what_a_kill_leaves_is_no_damage_however_much_it_is(tmp_path: Path, records: int) -> None:
     store = MessageStore(config(tmp_path / "store"), Disk(), Clock(), lambda: None)
     store.open()
-    put(store, [b"x" * 50] * 20)
+    put(store, [b"x" * 50] * records)
     settle(store)
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     store.close()

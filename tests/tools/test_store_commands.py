@@ -12,7 +12,7 @@ from store.disk import Disk
 from store.message_store import MessageStore
 from tests.recorded_stores import unpack
 from tests.store.test_verify import config, fill, flip, segments
-from tests.store.worlds import Clock
+from tests.store.worlds import Clock, put
 from tests.tools.conftest import RunCommand
 from tools.store_care import verify_configs
 
@@ -167,6 +167,22 @@ def test_info_shows_sizes_queues_and_how_it_was_left(ropewalk: RunCommand, root:
     assert ropewalk("store", "info", root, "--json").document["lastExit"] == "abnormal"
     (state,) = (line for line in ropewalk("store", "info", root).lines if line.startswith("state "))
     assert "without a farewell" in state
+
+
+def test_info_tells_where_the_log_ends_also_where_the_queues_lag_behind_it(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    clock = Clock()
+    store = MessageStore(config(root), Disk(), clock, lambda: None)
+    store.open()
+    clock.ms += 60_000
+    put(store, [b"x" * 50] * 60)
+    shutil.copytree(root, tmp_path / "killed")
+    end, stored = store.log.end_offset, store.last_store_ms
+    store.close()
+    document = ropewalk("store", "info", tmp_path / "killed", "--json").document
+    assert (document["logEnd"], document["lastStored"]) == (end, stored)
+    assert document["bound"]["queues"] < end, "or this would be no test"
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
