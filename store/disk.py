@@ -123,11 +123,16 @@ class MappedFile:
         os.utime(self._fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def write_through(self, position: int, size: int) -> None:
-        """Have the pages of these bytes written to the disk, whatever stands in them. Blocks; no promise.
+        """Have the pages of these bytes written to the disk, whatever stands in them. Blocks. Raises OSError.
 
-        Who writes there meanwhile loses nothing, and does not wait.
+        No promise. Who writes there meanwhile loses nothing, and does not wait. On a descriptor of its own: the kernel
+        tells each one once that bytes of the file could not be written, and it is `sync` that has to hear of it.
         """
-        _write_through(self._fd, position, size)
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _write_through(fd, position, size)
+        finally:
+            os.close(fd)
 
     def read_ahead(self, position: int, size: int) -> None:
         """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""

@@ -188,6 +188,24 @@ def test_pages_that_are_written_through_are_on_the_disk_as_they_are(tmp_path: Pa
     file.close()
 
 
+def test_what_could_not_be_written_is_left_for_sync_to_hear_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells each open file once: whoever writes through and does not ask must not be the one it tells."""
+    file = Disk().allocate(tmp_path / "segment", MIB)
+    used: list[tuple[int, bool]] = []
+    monkeypatch.setattr(
+        "store.disk._write_through",
+        lambda fd, _at, _size: used.append((fd, os.path.samestat(os.fstat(fd), file.path.stat()))),
+    )
+    file.write_through(0, MIB)
+    ((fd, is_the_file),) = used
+    assert is_the_file and fd != file._fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    file.close()
+
+
 def test_all_that_is_asked_for_is_read_ahead_however_little_the_kernel_takes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
