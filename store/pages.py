@@ -18,7 +18,7 @@ It takes 15 MB, and is started when the log has first grown fast. Pages that do 
 to them.
 
     to the process, lines of JSON: [what to do: "bring", "share" or "write", path of the segment, from, to]
-    from it: a line feed for each "write"
+    from it: a line feed when it has come up, and for each "write"
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class ProcessPages(Pages):
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._not_before = 0.0
+        self._is_up = False
 
     def bring(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
         if fast:
@@ -93,17 +94,27 @@ class ProcessPages(Pages):
     def write(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
         if fast:
             self._start()
-        if not (self._tell("write", file.path, start, end) and self._is_answered()):
+        if not (self._has_come_up() and self._tell("write", file.path, start, end) and self._is_answered()):
             super().write(file, start, end, fast=fast)
 
     def _start(self) -> None:
         """Have a process, if there is none and one can be had."""
         if self._process is None and time.monotonic() >= self._not_before:
             self._not_before = time.monotonic() + _RESTART_S
+            self._is_up = False
             with contextlib.suppress(OSError):
                 self._process = start_helper("store.pages", "")
                 assert self._process.stdin is not None
                 os.set_blocking(self._process.stdin.fileno(), False)
+
+    def _has_come_up(self) -> bool:
+        """Whether there is a process that has said so: how long that takes on a busy machine is not waited for."""
+        process = self._process
+        if process is not None and process.stdout is not None and not self._is_up:
+            self._is_up = answers(process.stdout.fileno(), 0)
+            if process.poll() is not None:
+                self.stop()
+        return self._process is not None and self._is_up
 
     def _is_answered(self) -> bool:
         process = self._process
@@ -151,6 +162,7 @@ def pages(disk: Disk) -> Pages:
 
 def main() -> None:
     be_a_helper()
+    os.write(1, b"\n")
     disk = Disk()
     for line in sys.stdin.buffer:
         what, path, start, end = json.loads(line)

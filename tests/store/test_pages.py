@@ -91,6 +91,13 @@ def pid_of(helper: ProcessPages) -> int:
     return helper._process.pid
 
 
+def until_up(helper: ProcessPages) -> None:
+    deadline = time.monotonic() + 30
+    while not helper._has_come_up():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_the_process_brings_what_the_thread_would(
     bringing: Iterator[MappedFile], helper: ProcessPages
 ) -> None:
@@ -119,7 +126,7 @@ def test_pages_are_shared_mebibyte_by_mebibyte_and_with_a_process_only(
 
 
 def test_what_is_to_be_written_is_written_by_the_time_that_it_is_said(
-    bringing: Iterator[MappedFile], helper: ProcessPages
+    bringing: Iterator[MappedFile], helper: ProcessPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_thread, file = next(bringing), next(bringing)
     part = (1 << 20, (2 << 20) + 5 * PAGE_SIZE)
@@ -128,6 +135,8 @@ def test_what_is_to_be_written_is_written_by_the_time_that_it_is_said(
     assert helper._process is None, "nobody said that there would be much"
     helper.write(file, *part, fast=True)
     pid = pid_of(helper)
+    until_up(helper)
+    monkeypatch.setattr(MappedFile, "write_through", lambda *_: pytest.fail("by the thread"))
     helper.write(file, 3 << 20, SIZE, fast=False)
     assert pid_of(helper) == pid
     assert written(file) == written(by_thread) == [part, (3 << 20, SIZE)]
@@ -144,6 +153,7 @@ def test_a_process_that_does_not_say_that_it_has_written_is_not_waited_for_long(
     helper.bring(next(bringing), 0, SIZE, fast=True)
     process = helper._process
     assert process is not None
+    until_up(helper)
     os.kill(process.pid, number)
     file = next(bringing)
     helper.write(file, 0, SIZE, fast=True)
