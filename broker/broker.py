@@ -17,53 +17,53 @@ from typing import Any
 
 import structlog
 
-from broker import json_file
-from broker.acks import AckQueue, Owed, give
-from broker.admin import Admin
-from broker.asks import Asks
-from broker.bulk_pull import BulkPull, BulkRules
-from broker.clients import ClientRegistry
-from broker.config import BrokerConfig
-from broker.delay_progress import DelayProgress
-from broker.groups import GroupTable
-from broker.ha_member import HaMember
-from broker.ha_status import HaStatus
-from broker.locks import LockTable
-from broker.metrics import Metrics
-from broker.namesrv import NameServer
-from broker.offsets import OffsetTable
-from broker.pull import PullProcessor, PullRules
-from broker.pull_hold import PullHold
-from broker.queries import Queries
-from broker.replication import Replication
-from broker.reply import ReplyProcessor
-from broker.request_modes import RequestModes
-from broker.requests import Requests
-from broker.retry import RetryRules, SendBack
-from broker.rpc_times import Kind
-from broker.schedule import DelayService
-from broker.send import SendProcessor, SendRules
-from broker.send_run import SendRuns
-from broker.serve import Connection
-from broker.session import PULL_FAMILY, Handlers, Session, Unfinished
-from broker.statistics import Statistics
-from broker.topics import TopicConfig, TopicRules, TopicTable
-from ropewalk.client.ids import UniqueKeys
-from ropewalk.client.routes import BrokerData, QueueData, TopicRoute
+from broker.admin.registry import Admin
+from broker.consume.bulk_pull import BulkPull, BulkRules
+from broker.consume.pull import PullProcessor, PullRules
+from broker.consume.query import Queries
+from broker.consume.requests import Requests
+from broker.consume.retry import RetryRules, SendBack
+from broker.metrics.snapshot import Metrics
+from broker.namesrv.server import NameServer
+from broker.produce.fast.runs import SendRuns
+from broker.produce.request_reply import ReplyProcessor
+from broker.produce.send import SendProcessor, SendRules
+from broker.remoting.rpc_times import Kind
+from broker.remoting.session import PULL_FAMILY, Handlers, Session, Unfinished
+from broker.remoting.shell import Connection
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
+from broker.replication.status import HaStatus
+from broker.settings.config import BrokerConfig
+from broker.state import json_file
+from broker.state.clients import ClientRegistry
+from broker.state.groups import GroupTable
+from broker.state.offsets import OffsetTable
+from broker.state.queue_locks import LockTable
+from broker.state.request_modes import RequestModes
+from broker.state.statistics import Statistics
+from broker.state.topics import TopicConfig, TopicRules, TopicTable
+from broker.timers.delay_progress import DelayProgress
+from broker.timers.delay_service import DelayService
+from broker.waiting.client_calls import Asks
+from broker.waiting.held_pulls import PullHold
+from broker.waiting.pending_acks import AckQueue, Owed, give
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import BLOCK_SIZE
-from store.bound import boot_id
-from store.bulk_read import BulkReader
-from store.delay_levels import DelayLevels
-from store.disk import Disk
+from store.io.disk import Disk
+from store.io.workers import Worker
+from store.log.durable_bound import boot_id
 from store.message_store import NO_LIMIT, MessageStore, StoreConfig
-from store.reader import Reader, ReadLimits
-from store.retention import HOUR_MS, RetentionRules, delete_hours
-from store.workers import Worker
+from store.read.bulk import BulkReader
+from store.read.reader import Reader, ReadLimits
+from store.recovery.delay_levels import DelayLevels
+from store.retention.rules import HOUR_MS, RetentionRules, delete_hours
 
 log = structlog.get_logger("broker")
 

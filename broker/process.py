@@ -28,28 +28,28 @@ import structlog
 import trio
 
 import ropewalk
-from broker import json_file
 from broker.broker import Broker, name_server_handlers
-from broker.config import BrokerConfig, ConfigError, keep_settings, load_config
-from broker.config_keys import Mark
-from broker.ha_member import OwnGroup
-from broker.mending import Mending
-from broker.metrics_server import MetricsServer
-from broker.namesrv import NameServer
+from broker.discovery.registrar import Registrar
+from broker.discovery.route_finder import RouteFinder
+from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
-from broker.registrar import Registrar
-from broker.replication import SLAVE, promise_of
-from broker.route_finder import RouteFinder
-from broker.serve import Connection, Shell
-from broker.serve import Session as Served
-from broker.session import Handlers, Session, Unfinished
-from broker.slave_sync import SlaveSync
-from ha.connection import HaConnection
-from ropewalk.client.addresses import Address
-from ropewalk.client.ids import ip_of, local_ip
+from broker.remoting.session import Handlers, Session, Unfinished
+from broker.remoting.shell import Connection, Shell
+from broker.remoting.shell import Session as Served
+from broker.replication.block_repair import Mending
+from broker.replication.master_slave import SLAVE, promise_of
+from broker.replication.member import OwnGroup
+from broker.replication.sync import SlaveSync
+from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
+from broker.settings.keys import Mark
+from broker.state import json_file
+from broker.web.server import MetricsServer
+from ha.stream.connection import HaConnection
+from ropewalk.client.core.addresses import Address
+from ropewalk.client.core.ids import ip_of, local_ip
 from ropewalk.errors import RopewalkError
-from store.disk import Disk
-from store.diverged import About, cut_store, empty_store
+from store.io.disk import Disk
+from store.offline.diverged import About, cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
 

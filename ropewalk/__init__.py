@@ -15,19 +15,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropewalk.client.admin import AsyncAdmin
-    from ropewalk.client.asking import NoReply, ReplyMessage
-    from ropewalk.client.blocking_admin import Admin
-    from ropewalk.client.blocking_producer import Producer
-    from ropewalk.client.blocking_pull_consumer import PullConsumer
-    from ropewalk.client.blocking_push_consumer import PushConsumer
-    from ropewalk.client.core import Unreachable
-    from ropewalk.client.messages import Message, SendResult, SendStatus
-    from ropewalk.client.producer import AsyncProducer
-    from ropewalk.client.pull_consumer import AsyncPullConsumer
-    from ropewalk.client.push_consumer import AsyncPushConsumer
-    from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
-    from ropewalk.client.routes import Queue
+    from ropewalk.client.aio.admin import AsyncAdmin
+    from ropewalk.client.aio.producer import AsyncProducer
+    from ropewalk.client.aio.pull_consumer import AsyncPullConsumer
+    from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+    from ropewalk.client.blocking.admin import Admin
+    from ropewalk.client.blocking.producer import Producer
+    from ropewalk.client.blocking.pull_consumer import PullConsumer
+    from ropewalk.client.blocking.push_consumer import PushConsumer
+    from ropewalk.client.core.connection import Unreachable
+    from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+    from ropewalk.client.core.messages import Message, SendResult, SendStatus
+    from ropewalk.client.core.request_reply import NoReply, ReplyMessage
+    from ropewalk.client.core.routes import Queue
     from ropewalk.errors import (
         LocalProtocolError,
         OutcomeUnknown,
@@ -69,19 +69,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ropewalk.client.admin": ("AsyncAdmin",),
-    "ropewalk.client.asking": ("NoReply", "ReplyMessage"),
-    "ropewalk.client.blocking_admin": ("Admin",),
-    "ropewalk.client.blocking_producer": ("Producer",),
-    "ropewalk.client.blocking_pull_consumer": ("PullConsumer",),
-    "ropewalk.client.blocking_push_consumer": ("PushConsumer",),
-    "ropewalk.client.core": ("Unreachable",),
-    "ropewalk.client.messages": ("Message", "SendResult", "SendStatus"),
-    "ropewalk.client.producer": ("AsyncProducer",),
-    "ropewalk.client.pull_consumer": ("AsyncPullConsumer",),
-    "ropewalk.client.push_consumer": ("AsyncPushConsumer",),
-    "ropewalk.client.received": ("ReceivedMessage", "RetryLater", "TopicQueue"),
-    "ropewalk.client.routes": ("Queue",),
+    "ropewalk.client.aio.admin": ("AsyncAdmin",),
+    "ropewalk.client.core.request_reply": ("NoReply", "ReplyMessage"),
+    "ropewalk.client.blocking.admin": ("Admin",),
+    "ropewalk.client.blocking.producer": ("Producer",),
+    "ropewalk.client.blocking.pull_consumer": ("PullConsumer",),
+    "ropewalk.client.blocking.push_consumer": ("PushConsumer",),
+    "ropewalk.client.core.connection": ("Unreachable",),
+    "ropewalk.client.core.messages": ("Message", "SendResult", "SendStatus"),
+    "ropewalk.client.aio.producer": ("AsyncProducer",),
+    "ropewalk.client.aio.pull_consumer": ("AsyncPullConsumer",),
+    "ropewalk.client.aio.push_consumer": ("AsyncPushConsumer",),
+    "ropewalk.client.core.consume.received": ("ReceivedMessage", "RetryLater", "TopicQueue"),
+    "ropewalk.client.core.routes": ("Queue",),
     "ropewalk.errors": (
         "LocalProtocolError",
         "OutcomeUnknown",

@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ropewalk.client.messages import Message, SendResult
-    from ropewalk.client.simple import Client
+    from ropewalk.client.blocking.simple import Client
+    from ropewalk.client.core.messages import Message, SendResult
     from ropewalk.format.record import Record
 
 READY_TIMEOUT_S = 30.0
@@ -153,7 +153,7 @@ class RopewalkBroker:
 
         Creating it again changes nothing but the number of queues.
         """
-        from ropewalk.client.messages import command_of
+        from ropewalk.client.core.messages import command_of
         from ropewalk.codes import Permission, RequestCode, ResponseCode
         from ropewalk.errors import error_for
         from ropewalk.format.headers import CreateTopicHeader
@@ -183,14 +183,14 @@ class RopewalkBroker:
     def client(self) -> Client:
         """A blocking client without a group, for looking at what a program did. Closed with the test."""
         if self._client is None:
-            from ropewalk.client.simple import Client
+            from ropewalk.client.blocking.simple import Client
 
             self._client = Client(self.namesrv)
         return self._client
 
     def send(self, topic: str, body: bytes | str | Message) -> SendResult:
         """Send one message, as somebody else than the program under test."""
-        from ropewalk.client.messages import Message
+        from ropewalk.client.core.messages import Message
 
         if not isinstance(body, Message):
             body = Message(body.encode() if isinstance(body, str) else body)
@@ -237,7 +237,7 @@ class RopewalkBroker:
             self._client = None
 
     def _read(self, topic: str) -> list[Record]:
-        from ropewalk.client.messages import PullStatus
+        from ropewalk.client.core.messages import PullStatus
 
         records: list[Record] = []
         for queue in self.client.read_queues(topic):

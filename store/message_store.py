@@ -26,29 +26,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.format.index import Geometry
-from store.ahead import Ahead
-from store.appending import Appender
-from store.bound import boot_id
-from store.checksums import Checksums
-from store.cleaner import Cleaner
-from store.commitlog import CommitLog
-from store.consume_queue import ConsumeQueue
-from store.delay_levels import DEFAULT_LEVELS, DelayLevels
-from store.deleted import DeletedTopics
-from store.disk import Disk, DiskFull
-from store.durations import Durations
-from store.entry_pool import EntryPool
-from store.following import Follower
-from store.index import IndexPlace
-from store.janitor import KeyIndex, ProcessIndex, WorkerIndex
-from store.mending import Damage
-from store.opening import Opening
-from store.queue_files import await_writer, queue_files
-from store.recovery import Recovered, Sighted
-from store.retention import RetentionRules
-from store.scrub import Scrubber
-from store.segment import Segment
-from store.workers import Completions, Flusher, Helpers
+from store.append import Appender
+from store.follow import Follower
+from store.index.builder import KeyIndex, ProcessIndex, WorkerIndex
+from store.index.files import IndexPlace
+from store.integrity.block_repair import Damage
+from store.integrity.checksums import Checksums
+from store.integrity.scrubber import Scrubber
+from store.io.disk import Disk, DiskFull
+from store.io.durations import Durations
+from store.io.workers import Completions, Flusher, Helpers
+from store.log.commitlog import CommitLog
+from store.log.durable_bound import boot_id
+from store.log.preallocate import Ahead
+from store.log.segment import Segment
+from store.queues.consume_queue import ConsumeQueue
+from store.queues.deleted_topics import DeletedTopics
+from store.queues.entry_pool import EntryPool
+from store.queues.queue_writer import await_writer, queue_files
+from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
+from store.recovery.opening import Opening
+from store.recovery.scan import Recovered, Sighted
+from store.retention.cleaner import Cleaner
+from store.retention.rules import RetentionRules
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0

@@ -26,13 +26,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from store.bound import Bound
-from store.commitlog import CommitLog
-from store.consume_queue import TAIL_KEEP, ConsumeQueue
-from store.disk import Disk
-from store.entry_pool import EntryPool, Frozen
-from store.queue_files import QueueFiles, Waiting, Write
-from store.workers import Completions, Helpers, Worker
+from store.io.disk import Disk
+from store.io.workers import Completions, Helpers, Worker
+from store.log.commitlog import CommitLog
+from store.log.durable_bound import Bound
+from store.queues.consume_queue import TAIL_KEEP, ConsumeQueue
+from store.queues.entry_pool import EntryPool, Frozen
+from store.queues.queue_writer import QueueFiles, Waiting, Write
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000

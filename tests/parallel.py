@@ -36,7 +36,7 @@ ALONE_PREFIXES: tuple[str, ...] = (
     "tests/bench/",
     "tests/broker/test_process.py::test_a_second_signal_ends_it_at_once",
     "tests/crash/test_flush_before_reply.py",
-    "tests/store/test_reader.py::test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop",
+    "tests/store/read/test_reader.py::test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop",
     "tests/tools/test_bench.py",
 )
 """Tests that measure time more finely than a busy machine lets them, or use something that a machine has once."""
@@ -75,9 +75,9 @@ LONG_S: dict[str, int] = {
     "tests/sim/test_planted_in_sim.py": 12,
     "tests/broker/test_process.py": 25,
     "tests/ha/test_pair.py": 21,
-    "tests/broker/test_mending.py": 18,
+    "tests/broker/replication/test_block_repair.py": 18,
     "tests/test_readme.py": 16,
-    "tests/tools/test_admin.py": 16,
+    "tests/tools/admin/test_cli.py": 16,
     "tests/tools/drill/test_live.py": 15,
     "tests/test_examples.py": 14,
     "tests/ropewalk/client/test_push_consumer.py": 14,
@@ -85,8 +85,8 @@ LONG_S: dict[str, int] = {
     "tests/tools/test_cli.py": 13,
     "tests/tools/test_ordering_and_groups.py": 11,
     "tests/ropewalk/test_testing.py": 11,
-    "tests/broker/test_send.py": 10,
-    "tests/broker/test_send_run.py": 8,
+    "tests/broker/produce/test_send.py": 10,
+    "tests/broker/produce/fast/test_runs.py": 8,
     "tests/tools/test_bench_client.py": 8,
     "tests/test_readme_group.py": 8,
 }

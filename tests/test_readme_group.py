@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client.blocking_admin import Admin
+from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tests.ports import free_ports
 from tests.processes import checkout_command, checkout_environment
 from tests.test_readme import section, shown
-from tools.admin_ha import COLUMNS, status_rows
-from tools.ha_operator import HandoverFailed, Members, find_group
+from tools.admin.ha import COLUMNS, status_rows
+from tools.admin.handover import HandoverFailed, Members, find_group
 
 PATIENCE_S = 40.0
 PORTS = ("127.0.0.1:9876", "10911", "10931")

@@ -18,9 +18,9 @@ import typer
 import typer.core
 
 from ropewalk import __version__
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER, BadAddress, parse_address_list
-from tools.interrupts import Interrupts
-from tools.output import (
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, BadAddress, parse_address_list
+from tools.common.interrupts import Interrupts
+from tools.common.output import (
     FAILED,
     INTERRUPTED,
     OK,
@@ -43,11 +43,11 @@ from tools.output import (
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 FAMILIES = {
-    "admin": "tools.admin",
+    "admin": "tools.admin.cli",
     "bench": "tools.bench.cli",
     "drill": "tools.drill.cli",
-    "pipeline": "tools.pipeline",
-    "store": "tools.store_commands",
+    "pipeline": "tools.pipeline.cli",
+    "store": "tools.storage.cli",
 }
 """Command families that are handed over, and the module of each: it is imported when one of its commands is."""
 
@@ -94,20 +94,20 @@ Timeout = Annotated[
 
 
 def _complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    from tools.admin_base import complete_topic
+    from tools.admin.base import complete_topic
 
     return complete_topic(ctx, incomplete)
 
 
 def _complete_setting(incomplete: str) -> list[str]:
-    from broker.config_keys import KEYS, Mark
+    from broker.settings.keys import KEYS, Mark
 
     honoured = (key.name for key in KEYS.values() if key.mark is Mark.HONOURED)
     return sorted(f"{name}=" for name in honoured if name.startswith(incomplete))
 
 
 def _complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    from tools.admin_base import complete_group
+    from tools.admin.base import complete_group
 
     return complete_group(ctx, incomplete)
 
@@ -203,9 +203,9 @@ def broker(
     Without options it listens on this machine only, brings its own name server (port 9876) and keeps
     its data in ./ropewalk-data.
     """
-    from broker.config import ConfigError
     from broker.options import BrokerOptions
     from broker.process import run_broker
+    from broker.settings.config import ConfigError
 
     with expected_errors(as_json=as_json):
         parse_pairs(settings or (), "--set")
@@ -318,8 +318,8 @@ def produce(
 
         tail -f app.log | ropewalk produce logs
     """
-    from ropewalk.client.simple import Client
-    from tools.message_input import (
+    from ropewalk.client.blocking.simple import Client
+    from tools.messages.input import (
         LineSource,
         Stamp,
         check_properties,
@@ -327,8 +327,8 @@ def produce(
         parser,
         read_arguments,
     )
-    from tools.produce import Report, Sender, choose_queues, result_rows, summary
-    from tools.produce import produce as send_all
+    from tools.messages.produce import Report, Sender, choose_queues, result_rows, summary
+    from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         if messages and file is not None:
@@ -459,9 +459,9 @@ def consume(
 
         ropewalk consume demo --group billing --follow
     """
-    from ropewalk.client.simple import Client
-    from tools.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
-    from tools.consume import consume as read_all
+    from ropewalk.client.blocking.simple import Client
+    from tools.messages.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
+    from tools.messages.consume import consume as read_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
         form = "json" if as_json else parse_form(form)
@@ -506,7 +506,7 @@ def consume(
                         interrupts,
                     )
                 else:
-                    from tools.consume_group import GroupReading, consume_as_group
+                    from tools.messages.consume_group import GroupReading, consume_as_group
 
                     as_member = GroupReading(group, names, begin, tags, orderly, follow, count)
                     handled = consume_as_group(
@@ -540,9 +540,9 @@ def pull(
 
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
-    from ropewalk.client.simple import Client
-    from tools.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
-    from tools.produce import choose_queues
+    from ropewalk.client.blocking.simple import Client
+    from tools.messages.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
+    from tools.messages.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
         check_tags(tags)
@@ -597,7 +597,7 @@ def drill(context: typer.Context) -> None:
 )
 def store(context: typer.Context) -> None:
     """Look into a store's files and mend them: `ropewalk store dump | verify | info | recover | repair`."""
-    from tools.store_commands import app as store_app
+    from tools.storage.cli import app as store_app
 
     _hand_over(store_app, context)
 
@@ -609,11 +609,11 @@ def store(context: typer.Context) -> None:
 def admin(context: typer.Context) -> None:
     """Look after a running cluster: `ropewalk admin topic | group | message | broker | cluster …`."""
     if context.args[:1] == ["ha"]:  # a group without a master waits for no module that it does not need
-        from tools.admin_ha import app as ha_app
+        from tools.admin.ha import app as ha_app
 
         _hand_over(ha_app, context, family="ha")
         return
-    from tools.admin import app as admin_app
+    from tools.admin.cli import app as admin_app
 
     _hand_over(admin_app, context)
 
@@ -624,7 +624,7 @@ def admin(context: typer.Context) -> None:
 )
 def pipeline(context: typer.Context) -> None:
     """Run jobs over stores and topics on Spark: `ropewalk pipeline audit | rebuild | export | stats …`."""
-    from tools.pipeline import app as pipeline_app
+    from tools.pipeline.cli import app as pipeline_app
 
     _hand_over(pipeline_app, context)
 

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Mapping
 
-from ropewalk.client.consuming import ConsumeFrom, ConsumerCore, ConsumerIdentity
-from ropewalk.client.ids import default_unique_keys, local_ip
-from ropewalk.client.membership import Subscription
-from ropewalk.client.pulling import PullCore
+from ropewalk.client.core.consume.consuming import ConsumeFrom, ConsumerCore, ConsumerIdentity
+from ropewalk.client.core.consume.membership import Subscription
+from ropewalk.client.core.consume.pulling import PullCore
+from ropewalk.client.core.ids import default_unique_keys, local_ip
 
 
 def clock() -> float:

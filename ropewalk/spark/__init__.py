@@ -81,7 +81,7 @@ def lake(spark: SparkSession, directory: str) -> DataFrame:
 
     `spark.read.parquet(directory)` sees the files of a batch that is being committed one after the other.
     """
-    from ropewalk.spark.jobs.export import lake_frame
-    from ropewalk.spark.jobs.tasks import SparkTasks
+    from ropewalk.spark.jobs.common.tasks import SparkTasks
+    from ropewalk.spark.jobs.export.job import lake_frame
 
     return lake_frame(SparkTasks(spark), directory)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.schema import PRESETS, Selection, chosen_columns, nearest
+from ropewalk.spark.rows.schema import PRESETS, Selection, chosen_columns, nearest
 
 __all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "parse_options"]
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from ropewalk.spark.options import BadOption, Options, Use, parse_options
-from ropewalk.spark.schema import Selection, selection_of
+from ropewalk.spark.rows.schema import Selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -58,10 +58,10 @@ class RopewalkSource(DataSource):
         options = self._options("read")
         selection = self._selection(options, schema)
         if options.mode == "store":
-            from ropewalk.spark.store_source import StoreReader
+            from ropewalk.spark.store.source import StoreReader
 
             return StoreReader(options, selection)
-        from ropewalk.spark.live_source import LiveReader
+        from ropewalk.spark.live.source import LiveReader
 
         return LiveReader(options, selection)
 
@@ -69,19 +69,19 @@ class RopewalkSource(DataSource):
         options = self._options("stream")
         selection = self._selection(options, schema)
         if options.mode == "store":
-            from ropewalk.spark.store_source import StoreStreamReader
+            from ropewalk.spark.store.source import StoreStreamReader
 
             return StoreStreamReader(options, selection)
-        from ropewalk.spark.live_source import LiveStreamReader
+        from ropewalk.spark.live.source import LiveStreamReader
 
         return LiveStreamReader(options, selection)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ropewalk.spark.sink_writer import LiveWriter
+        from ropewalk.spark.sink.writer import LiveWriter
 
         return LiveWriter(self._options("write"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from ropewalk.spark.sink_writer import LiveStreamWriter
+        from ropewalk.spark.sink.writer import LiveStreamWriter
 
         return LiveStreamWriter(self._options("write"), schema, overwrite)

@@ -32,17 +32,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ropewalk.client.addresses import parse_address
-from ropewalk.client.blocking import Connection
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.addresses import parse_address
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
-from tests.ha.group import BROKER, Group
 from tests.ha.pairs import send, until_acknowledged
+from tests.ha.process_group import BROKER, Group
 from tests.processes import checkout_command, checkout_environment
+from tools.admin.handover import Members
 from tools.bench import prepare
 from tools.bench.runner import run_load
 from tools.bench.spec import Outcome, ProduceSpec
-from tools.ha_operator import Members
 
 TOPIC: Final = "bench"
 QUEUES: Final = 4

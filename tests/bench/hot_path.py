@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.broker import Broker
-from broker.config import load_config
 from broker.process import monotonic_ms, now_ms
-from broker.session import Session
+from broker.remoting.session import Session
+from broker.settings.config import load_config
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command, encode_frame
-from store.disk import Disk
+from store.io.disk import Disk
 
 RUN = 256
 CLIENTS = 32

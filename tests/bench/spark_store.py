@@ -22,15 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ropewalk.client.messages import Message
-from ropewalk.spark.columns import Plan
-from ropewalk.spark.decode import SegmentDecoder
-from ropewalk.spark.jobs.audit_job import AuditOptions, audit
-from ropewalk.spark.jobs.export import ExportOptions, export
-from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
-from ropewalk.spark.jobs.rebuild import RebuildOptions, rebuild
-from ropewalk.spark.jobs.tasks import SparkTasks
-from ropewalk.spark.schema import Selection, chosen_columns
+from ropewalk.client.core.messages import Message
+from ropewalk.spark.jobs.audit.job import AuditOptions, audit
+from ropewalk.spark.jobs.common.tasks import SparkTasks
+from ropewalk.spark.jobs.export.job import ExportOptions, export
+from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
+from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
+from ropewalk.spark.rows.columns import Plan
+from ropewalk.spark.rows.decode import SegmentDecoder
+from ropewalk.spark.rows.schema import Selection, chosen_columns
 from ropewalk.spark.session import local_session
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 from tests.bench.spark_data import BROKER, make_store

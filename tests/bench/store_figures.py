@@ -32,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from ropewalk.client.addresses import Address, parse_address
+from ropewalk.client.core.addresses import Address, parse_address
 from tests.bench.flush_probe import flush_ms
 from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server

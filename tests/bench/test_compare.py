@@ -13,7 +13,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from ropewalk.client.addresses import Address
+from ropewalk.client.core.addresses import Address
 from tests.bench import responder
 from tests.bench.flush_probe import flush_ms
 from tests.bench.peers.rocketmq.compare import (

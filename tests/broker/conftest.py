@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk, MappedFile
+from store.io.disk import Disk, MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
 from tests.broker.name_server_world import World
 from tests.broker.send_pairs import Pair, pair_of

@@ -19,14 +19,14 @@ from typing import Any, cast
 import pytest
 
 from broker.broker import Broker
-from broker.config import BrokerConfig, load_config
-from broker.serve import Connection
-from broker.session import Session
+from broker.remoting.session import Session
+from broker.remoting.shell import Connection
+from broker.settings.config import BrokerConfig, load_config
 from ropewalk.codes import RequestCode
 from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import JSON, Command, FrameBuffer, decode_frame, encode_frame
-from store.disk import Disk, DiskFull, MappedFile
+from store.io.disk import Disk, DiskFull, MappedFile
 
 ADDRESS = ("127.0.0.1", 10911)
 START_MS = 1_700_000_000_000

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from broker.namesrv import NameServer
-from broker.namesrv_settings import NamesrvSettings
+from broker.namesrv.server import NameServer
+from broker.namesrv.settings import NamesrvSettings
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 

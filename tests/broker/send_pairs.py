@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker import statistics
-from broker.statistics import TopicMeter
+from broker.state import statistics
+from broker.state.statistics import TopicMeter
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import Record, decode_record, parse_message_id
 from ropewalk.format.remoting import Command
-from store.disk import MappedFile
+from store.io.disk import MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
 
 

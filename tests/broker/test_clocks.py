@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from broker.admin_relay import RELAY_TIMEOUT_MS
-from broker.locks import EXPIRY_MS as LOCK_EXPIRY_MS
-from broker.namesrv import NameServer
+from broker.admin.relay import RELAY_TIMEOUT_MS
+from broker.namesrv.server import NameServer
+from broker.state.queue_locks import EXPIRY_MS as LOCK_EXPIRY_MS
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from tests.broker.harness import START_MS, Client, Clock, FlushGate, InProcess, pull_ext, send_ext

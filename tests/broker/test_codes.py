@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.broker import name_server_handlers
-from broker.namesrv import NameServer
-from broker.session import PULL_FAMILY, Session
+from broker.namesrv.server import NameServer
+from broker.remoting.session import PULL_FAMILY, Session
 from ropewalk.codes import ROPEWALK_CODES, RequestCode, ResponseCode, names_of
 from ropewalk.format.remoting import JSON, ROCKETMQ
 from tests.broker.harness import FakeLink, InProcess, request

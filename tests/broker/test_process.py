@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client.blocking import Connection
+from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.record import decode_records, parse_message_id

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message, batch_request, command_of, pull_request, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import Message, batch_request, command_of, pull_request, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format import names
@@ -37,7 +37,7 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.queue_entry import ENTRY_SIZE, unpack_all
 from ropewalk.format.record import Record, decode_records, parse_message_id
 from ropewalk.format.remoting import Command
-from store.offline import Damage, find_log_files, read_log
+from store.offline.reader import Damage, find_log_files, read_log
 from tests.crash.load import body_of, id_in
 
 PROMPT = "swaps-lasting"

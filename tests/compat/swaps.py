@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import Message, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import Message, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.original import Original
 from tests.compat.driver import Driver, Event

@@ -15,8 +15,8 @@ import pytest
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
-from store.disk import Disk
-from store.index import IndexBuilder, IndexPlace, index_names, read_header, search
+from store.index.files import IndexBuilder, IndexPlace, index_names, read_header, search
+from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, compiled, program
 from tests.compat.conftest import unavailable

@@ -18,8 +18,8 @@ from ropewalk import (
     Rejected,
     TopicQueue,
 )
-from ropewalk.client.admin_groups import EARLIEST, LATEST
-from ropewalk.client.routes import Queue
+from ropewalk.client.admin.groups import EARLIEST, LATEST
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from tests.compat.conftest import Server
 from tests.compat.test_python_client import until

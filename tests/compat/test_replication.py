@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from ropewalk.client.blocking import Connection
+from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
 from tests.bench.peers.rocketmq.original import Original

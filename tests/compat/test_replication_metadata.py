@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.client.blocking import Connection
+from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from ropewalk.client.simple import Client
+from ropewalk.client.blocking.simple import Client
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.live_read import _pool
-from ropewalk.spark.live_source import LiveReader, LiveStreamReader
+from ropewalk.spark.live.read import _pool
+from ropewalk.spark.live.source import LiveReader, LiveStreamReader
 from ropewalk.spark.options import parse_options
-from ropewalk.spark.sink_rows import Columns, rows_of
-from ropewalk.spark.sink_send import Sender, Sent
+from ropewalk.spark.sink.rows import Columns, rows_of
+from ropewalk.spark.sink.send import Sender, Sent
 from tests.compat.conftest import Server
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.heartbeat import HeartbeatData
-from ropewalk.client.routes import parse_route
+from broker.state.heartbeat import HeartbeatData
+from ropewalk.client.core.routes import parse_route
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson, headers
 from ropewalk.format.batch import split_batch

@@ -14,10 +14,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import command_of, pull_request
-from ropewalk.client.routes import Queue
-from ropewalk.client.simple import Client
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.blocking.simple import Client
+from ropewalk.client.core.messages import command_of, pull_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord, RopewalkError
 from ropewalk.format.headers import (
@@ -31,7 +31,7 @@ from ropewalk.format.headers import (
 from ropewalk.format.properties import P, tags_code
 from ropewalk.format.queue_entry import ENTRY_SIZE, unpack_all
 from ropewalk.format.record import Record, decode_records
-from store.offline import Damage, find_log_files, read_log
+from store.offline.reader import Damage, find_log_files, read_log
 from tests.crash.load import GROUP, QUEUE_COUNT, STEADY_TOPIC, Ledger, Sent, body_of, id_in
 
 COMMIT_SLACK_S = 2.0

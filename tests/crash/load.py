@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message, batch_request, command_of, pull_request, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import Message, batch_request, command_of, pull_request, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.headers import SendResponseHeader, UpdateConsumerOffsetHeader, decode_header

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import anyio
 
-from ropewalk.client.blocking_producer import Producer
-from ropewalk.client.messages import Message
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.blocking.producer import Producer
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.messages import Message
 
 MEMBERS = 8
 ORDERLY, CONCURRENT = "orderly", "concurrent"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message, pull_request, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import Message, pull_request, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.record import Record, decode_records

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ropewalk.client.messages import Message, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.messages import Message, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import FrameFlag
 from ropewalk.format.record import encode_host, message_id
 from ropewalk.format.remoting import Command, encode_frame

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import Message, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import Message, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
 from tests.crash.server import Place, Server

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import Message, send_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import Message, send_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode
 from tests.compat.test_replication_metadata import GROUP, TOPIC, call, has_plan, plan
-from tests.ha.group import BROKER, SEGMENT_SIZE, Group, Load, group_of
+from tests.ha.process_group import BROKER, SEGMENT_SIZE, Group, Load, group_of
 from tests.processes import checkout_command, checkout_environment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from ropewalk.client.blocking import Connection
+from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import ResponseCode
 from tests.ha.pairs import SEGMENT_SIZE, Pair, Traffic, eventually, missing, send, until_acknowledged
 from tests.ports import free_ports

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
 
@@ -53,7 +53,7 @@ def test_the_process_is_shared_and_a_dead_one_replaced(pytester_folder: Path) ->
 def test_settings_reach_the_broker(pytester_folder: Path) -> None:
     (pytester_folder / "test_inner.py").write_text(
         "import pytest\n"
-        "from ropewalk.client.messages import Message\n"
+        "from ropewalk.client.core.messages import Message\n"
         "@pytest.fixture(scope='session')\n"
         "def ropewalk_settings():\n"
         "    return {'autoCreateTopicEnable': 'false'}\n"

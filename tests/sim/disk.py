@@ -1,4 +1,4 @@
-"""A disk in memory that forgets: what `store.disk.Disk` offers, over pages that reach the platter only when synced.
+"""A disk in memory that forgets: what `store.io.disk.Disk` offers, over pages that reach the platter only when synced.
 
 Every file has two contents: what the process sees, and what the platter holds. A sync copies the pages changed
 since the last one. A power loss keeps, of each page that was changed and not synced, the old or the new content or a
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
+from store.io.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
 
 PAGE = 4096
 SECTOR = 512

@@ -1,8 +1,8 @@
 """Lives of one broker group: a master and two slaves, producers, and an operator, under seeded misfortune.
 
 Everything that decides is shipped code: whole brokers with their stores, replication, members and their tasks, the
-name server, and the handovers of `ha.promotion`. What is made up is what surrounds them: clock, network, disks, the
-moment at which a helper thread runs, who sends what when, which process or machine dies. One seed draws all of it.
+name server, and the handovers of `ha.group.handover`. What is made up is what surrounds them: clock, network, disks,
+the moment at which a helper thread runs, who sends what when, which process or machine dies. One seed draws all of it.
 
     events         time, and what is due              net             connections, cuts
     disk           a machine's disk                   group_node      one machine, and what its process does
@@ -32,7 +32,7 @@ import structlog
 import trio
 from trio._core import _run as trio_run  # its scheduler draws lots: they have to be the seed's
 
-from ha.promotion import Kind
+from ha.group.handover import Kind
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.sim.events import START_S, Events

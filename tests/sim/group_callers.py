@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from broker.namesrv import NameServer
-from ha.hello import EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode
-from ha.promotion import Answer, Ask, Handover, Kind, Member, Phase, Send
-from ha.roles import SLAVE
+from broker.namesrv.server import NameServer
+from ha.group.handover import Answer, Ask, Handover, Kind, Member, Phase, Send
+from ha.group.hello import EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode
+from ha.group.roles import SLAVE
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
@@ -217,7 +217,7 @@ class Producer:
 
 
 class Operator:
-    """Carries out handovers, as `tools.ha_operator` does; there can be several at a time, each with a name."""
+    """Carries out handovers, as `tools.admin.handover` does; there can be several at a time, each with a name."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -18,20 +18,22 @@ from unittest import mock
 
 import trio
 
-from broker import json_file, registrar, slave_sync
 from broker.broker import Broker
-from broker.config import BrokerConfig, load_config
-from broker.ha_member import OwnGroup
-from broker.registrar import Registrar
-from broker.slave_sync import SlaveSync
-from ha.client import ClientState
+from broker.discovery import registrar
+from broker.discovery.registrar import Registrar
+from broker.replication import sync as slave_sync
+from broker.replication.member import OwnGroup
+from broker.replication.sync import SlaveSync
+from broker.settings.config import BrokerConfig, load_config
+from broker.state import json_file
+from ha.stream.client import ClientState
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import fastjson
 from ropewalk.format.record import decode_record
-from store.commitlog import StoreDamaged
-from store.disk import MappedFile
-from store.diverged import About, cut_store, empty_store
-from store.workers import Completions, Flusher, FlushFailed, Worker
+from store.io.disk import MappedFile
+from store.io.workers import Completions, Flusher, FlushFailed, Worker
+from store.log.commitlog import StoreDamaged
+from store.offline.diverged import About, cut_store, empty_store
 from tests.sim.disk import PowerLoss, SimDisk
 from tests.sim.group_callers import dialled_by
 from tests.sim.net import Address, End
@@ -464,6 +466,6 @@ def surroundings(world: World) -> Iterator[None]:
         mock.patch.object(slave_sync, "open_connection", dialled),
         mock.patch.object(registrar, "open_connection", dialled),
         mock.patch.object(trio.to_thread, "run_sync", inline),
-        mock.patch("store.workers.Helpers.pause", lambda self: CURRENT.get().step_helpers()),
+        mock.patch("store.io.workers.Helpers.pause", lambda self: CURRENT.get().step_helpers()),
     ):
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ha.promotion import Kind, Phase
+from ha.group.handover import Kind, Phase
 from tests.sim.group_callers import OPERATOR
 from tests.sim.group_node import HA_PORT
 

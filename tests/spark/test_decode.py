@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ropewalk.spark.decode as decode_module
-import ropewalk.spark.jobs.scan as scan_module
+import ropewalk.spark.jobs.records.scan as scan_module
+import ropewalk.spark.rows.decode as decode_module
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.properties import parse_properties
@@ -26,10 +26,10 @@ from ropewalk.format.record import (
     encode_host,
     encode_record,
 )
-from ropewalk.spark.columns import Plan
-from ropewalk.spark.decode import Decoded, Ended, decode_pull, decode_segment, find_record
-from ropewalk.spark.headers import checksums
-from ropewalk.spark.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
+from ropewalk.spark.rows.columns import Plan
+from ropewalk.spark.rows.decode import Decoded, Ended, decode_pull, decode_segment, find_record
+from ropewalk.spark.rows.headers import checksums
+from ropewalk.spark.rows.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
 from tests.spark.stores import BORN_HOST, START_MS, STORE_HOST
 
 pytestmark = pytest.mark.usefixtures("far_from_greenwich")

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from ropewalk import Message, Producer
-from ropewalk.spark.store_files import open_stores
+from ropewalk.spark.store.files import open_stores
 from tests.processes import checkout_command, checkout_environment, running_broker
 from tests.spark.test_store_read import offsets, plan, read_splits
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options, Use, parse_options
-from ropewalk.spark.schema import SchemaMismatch
+from ropewalk.spark.rows.schema import SchemaMismatch
 from ropewalk.spark.source import RopewalkSource
 
 pytestmark = pytest.mark.usefixtures("far_from_greenwich")

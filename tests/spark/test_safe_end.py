@@ -12,8 +12,8 @@ import pytest
 
 from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.record import encode_blank
-from ropewalk.spark.safe_end import end_of_log, safe_end
-from ropewalk.spark.store_files import Store, UnreadableStore, open_stores
+from ropewalk.spark.store.files import Store, UnreadableStore, open_stores
+from ropewalk.spark.store.safe_end import end_of_log, safe_end
 from tests.spark.stores import MadeStore
 from tests.spark.test_decode import entry, record
 

@@ -6,7 +6,14 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ropewalk.spark.schema import COLUMNS, PRESETS, SchemaMismatch, Selection, chosen_columns, selection_of
+from ropewalk.spark.rows.schema import (
+    COLUMNS,
+    PRESETS,
+    SchemaMismatch,
+    Selection,
+    chosen_columns,
+    selection_of,
+)
 from ropewalk.spark.versions import Stamp, VersionMismatch, check_stamp, stamp
 
 # By hand, because Spark parses such text only with a JVM.

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.queue_entry import ENTRY_SIZE
-from ropewalk.spark.decode import DamagedPlace
 from ropewalk.spark.options import BadOption, parse_options
-from ropewalk.spark.row_filter import RowFilter
-from ropewalk.spark.safe_end import safe_end
-from ropewalk.spark.schema import Selection
-from ropewalk.spark.store_files import open_stores
-from ropewalk.spark.store_plan import DataLoss, LogSplit, QueueSplit, Split, plan_log, plan_store
-from ropewalk.spark.store_read import Report, read_split
-from ropewalk.spark.store_source import StoreReader, decode_plan
+from ropewalk.spark.rows.decode import DamagedPlace
+from ropewalk.spark.rows.row_filter import RowFilter
+from ropewalk.spark.rows.schema import Selection
+from ropewalk.spark.store.files import open_stores
+from ropewalk.spark.store.plan import DataLoss, LogSplit, QueueSplit, Split, plan_log, plan_store
+from ropewalk.spark.store.read import Report, read_split
+from ropewalk.spark.store.safe_end import safe_end
+from ropewalk.spark.store.source import StoreReader, decode_plan
 from ropewalk.spark.versions import VersionMismatch
 from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
 from tests.spark.test_decode import entry
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 @pytest.fixture(autouse=True)
 def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `io=pread`, a few records at a time."""
-    monkeypatch.setattr("ropewalk.spark.store_read.WINDOW", 700)
+    monkeypatch.setattr("ropewalk.spark.store.read.WINDOW", 700)
 
 
 class Told:

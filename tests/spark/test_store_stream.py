@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.spark.options import BadOption, parse_options
-from ropewalk.spark.schema import Selection
-from ropewalk.spark.store_plan import DataLoss
-from ropewalk.spark.store_source import StoreStreamReader
+from ropewalk.spark.rows.schema import Selection
+from ropewalk.spark.store.plan import DataLoss
+from ropewalk.spark.store.source import StoreStreamReader
 from tests.spark.stores import START_MS, MadeStore
 from tests.spark.test_decode import entry
 
@@ -174,7 +174,7 @@ def test_available_now_ends_at_what_there_was(made: MadeStore) -> None:
 
 def test_a_batch_waits_for_volume_but_not_for_ever(made: MadeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("ropewalk.spark.store_source.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ropewalk.spark.store.source.time.monotonic", lambda: now[0])
     stream = reader(made.root, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
     start = stream.initialOffset()
     made.fill(9)
@@ -192,7 +192,7 @@ def test_a_log_that_lost_its_tail_is_told_after_a_moment(
     made: MadeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("ropewalk.spark.store_source.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ropewalk.spark.store.source.time.monotonic", lambda: now[0])
     start = reader(made.root, startingOffsets="earliest").initialOffset()
     end = reader(made.root).latestOffset(start, ALL)
     for topic in ("orders", "bills"):

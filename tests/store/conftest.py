@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk
+from store.io.disk import Disk
 from tests.store.worlds import World
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from store.disk import Disk, DiskFull, MappedFile, PagedFile
+from store.io.disk import Disk, DiskFull, MappedFile, PagedFile
 
 
 class TroubledDisk(Disk):

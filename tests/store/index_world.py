@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
-from store.disk import Disk
-from store.index import (
+from store.index.builder import KeyIndex
+from store.index.files import (
     IndexBuilder,
     IndexPlace,
     Query,
@@ -13,7 +13,7 @@ from store.index import (
     index_names,
     read_header,
 )
-from store.janitor import KeyIndex
+from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.store import worlds
 from tests.store.worlds import HOST, wait_for

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.record import encode_blank, encode_record
-from store.commitlog import StoreDamaged
-from store.disk import Disk
+from store.io.disk import Disk
+from store.log.commitlog import StoreDamaged
 from store.message_store import MessageStore
-from store.recovery import _claimed_size, follower, next_valid
+from store.recovery.scan import _claimed_size, follower, next_valid
 from tests.store.worlds import HOST, World, bodies, put, settle, write_back
 
 BODY_AT = 88

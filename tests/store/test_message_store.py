@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.commitlog import StoreDamaged, segment_name
-from store.disk import Disk, StoreLocked
+from store.io.disk import Disk, StoreLocked
+from store.log.commitlog import StoreDamaged, segment_name
 from store.message_store import MessageStore
 from tests.store.disks import TroubledDisk
 from tests.store.worlds import (

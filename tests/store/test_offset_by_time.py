@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropewalk.format.record import encode_host
 from store.message_store import MessageStore
-from store.reader import offset_by_time, store_time
+from store.read.reader import offset_by_time, store_time
 from tests.store.worlds import SEGMENT_SIZE, World, put, records, settle
 
 BASE = 1_700_000_000_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk.format.queue_entry import ENTRY_SIZE
-from store.commitlog import StoreDamaged, segment_name
+from store.log.commitlog import StoreDamaged, segment_name
 from tests.store.worlds import World, bodies, damage, put, queues, records, settle, write_back
 
 

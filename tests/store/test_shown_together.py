@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.disk import Disk, DiskFull, MappedFile
-from store.following import Follower
+from store.follow import Follower
+from store.io.disk import Disk, DiskFull, MappedFile
 from store.message_store import MessageStore
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import HOST, SEGMENT_SIZE, World, bodies, put, queues, wait_for

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_record, encode_blank, encode_host, encode_record
-from store.consume_queue import ConsumeQueue
-from store.disk import Disk
-from store.plain import note_plain, take_plain
-from store.recovery import Sight, Sighted, look
+from store.io.disk import Disk
+from store.queues.consume_queue import ConsumeQueue
+from store.recovery.record_runs import note_plain, take_plain
+from store.recovery.scan import Sight, Sighted, look
 
 V4 = encode_host("127.0.0.1", 1)
 V6 = encode_host("::1", 1)

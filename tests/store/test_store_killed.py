@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import Disk, PagedFile
+from store.io.disk import Disk, PagedFile
 from tests.store.worlds import (
     Clock,
     World,

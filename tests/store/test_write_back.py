@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import store.write_back
-from store.bound import decode_bound
-from store.commitlog import segment_name
-from store.disk import Disk
+from store.io.disk import Disk
+from store.log.commitlog import segment_name
+from store.log.durable_bound import decode_bound
 from store.message_store import MessageStore
-from store.recovery import Sighted
+from store.recovery.scan import Sighted
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import (
     Clock,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import Record, decode_record, encode_host
-from store.consume_queue import ConsumeQueue
-from store.disk import Disk
+from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
+from store.queues.consume_queue import ConsumeQueue
 
 HOST = encode_host("127.0.0.1", 10911)
 SEGMENT_SIZE = 8192

@@ -13,7 +13,7 @@ from ropewalk.codes import RequestCode
 from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.ropewalk.client.test_blocking import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
-from tools.output import print_table
+from tools.common.output import print_table
 
 
 def test_help_names_every_command(ropewalk: RunCommand) -> None:
@@ -30,7 +30,7 @@ def test_the_version_is_the_packages(ropewalk: RunCommand) -> None:
 def test_help_and_the_clients_import_neither_server_nor_spark() -> None:
     """A command line that takes a second to say `--help` is a command line people avoid."""
     program = (
-        "import sys, tools.cli, tools.produce, tools.consume, tools.message_input\n"
+        "import sys, tools.cli, tools.messages.produce, tools.messages.consume, tools.messages.input\n"
         "heavy = {'trio', 'anyio', 'pyspark', 'store', 'broker', 'structlog', 'asyncio'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(heavy)) or None)"
     )
@@ -233,9 +233,9 @@ def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster
     ("words", "module"),
     [
         (("consume", "T"), "tools.cli"),
-        (("consume", "T"), "tools.consume"),
+        (("consume", "T"), "tools.messages.consume"),
         (("bench", "produce"), "tools.bench.cli"),
-        (("store", "dump", "."), "store.offline"),
+        (("store", "dump", "."), "store.offline.reader"),
         (("broker",), "broker.process"),
     ],
 )

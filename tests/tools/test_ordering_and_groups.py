@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk import Admin, Message, PushConsumer, ReceivedMessage
-from ropewalk.client.choice import queue_of_group
-from ropewalk.client.received import TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.consume.received import TopicQueue
+from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
@@ -23,8 +23,8 @@ from ropewalk.format.remoting import Command
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
-from tools.message_input import DELAY_LEVELS, Stamp, parse_delay, parse_json_line
-from tools.output import UsageError
+from tools.common.output import UsageError
+from tools.messages.input import DELAY_LEVELS, Stamp, parse_delay, parse_json_line
 
 Run = Callable[..., Ended]
 
@@ -67,8 +67,8 @@ def test_messages_of_a_group_lie_in_the_queue_every_client_chooses_in_the_order_
 def test_what_is_tried_again_is_not_overtaken_by_what_follows(
     ropewalk: RunCommand, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.produce.BATCH_COUNT_MAX", 5)
-    monkeypatch.setattr("tools.produce.PAUSE_S", 0.01)
+    monkeypatch.setattr("tools.messages.produce.BATCH_COUNT_MAX", 5)
+    monkeypatch.setattr("tools.messages.produce.PAUSE_S", 0.01)
     cluster.create_topic("T", 4)
     batches = 0
 
@@ -166,7 +166,7 @@ def test_several_topics_and_patterns_are_read_like_one(
 def test_a_topic_that_is_new_is_followed_too(
     at_broker: Run, ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.consume.DISCOVER_S", 0.1)
+    monkeypatch.setattr("tools.messages.consume.DISCOVER_S", 0.1)
     first = ropewalk_broker.topic("tail-1", queues=1)
 
     def write() -> None:
@@ -185,7 +185,7 @@ def test_a_topic_that_is_new_is_followed_too(
 def test_a_reader_goes_on_without_its_name_server(
     ropewalk: RunCommand, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.consume.DISCOVER_S", 0.05)
+    monkeypatch.setattr("tools.messages.consume.DISCOVER_S", 0.05)
     cluster.create_topic("T", 1)
     with socket.create_server(
         ("127.0.0.1", 0)

@@ -9,11 +9,11 @@ import pytest
 
 from ropewalk.format.properties import encode_properties
 from ropewalk.format.record import MAGIC_V1, Record, encode_blank, encode_host, encode_record
-from store import offline
-from store.offline import Damage, LogFile, UnreadableStore, find_log_files, read_log
+from store.offline import reader as offline
+from store.offline.reader import Damage, LogFile, UnreadableStore, find_log_files, read_log
 from tests.tools.conftest import RunCommand
-from tools.interrupts import Interrupts
-from tools.store_commands import dump_log
+from tools.common.interrupts import Interrupts
+from tools.storage.cli import dump_log
 
 FILE_SIZE = 4096
 KEYS = [

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ropewalk.client.addresses import DEFAULT_NAME_SERVER, Address, BadAddress, parse_address
-from ropewalk.client.sending import BODY_SIZE_MAX
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, Address, BadAddress, parse_address
+from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.errors import RopewalkError
 from tools.bench import prepare, report, runner, server
 from tools.bench.link import LoadFailed
@@ -29,8 +29,8 @@ from tools.bench.spec import (
     Serialization,
     Spec,
 )
-from tools.interrupts import Interrupts
-from tools.output import (
+from tools.common.interrupts import Interrupts
+from tools.common.output import (
     INTERRUPTED,
     UsageError,
     counted,

@@ -18,14 +18,14 @@ from concurrent.futures import Future
 
 import anyio
 
-from ropewalk.client.admin_groups import EARLIEST
-from ropewalk.client.blocking_admin import Admin
-from ropewalk.client.blocking_producer import Producer
-from ropewalk.client.blocking_pull_consumer import PullConsumer
-from ropewalk.client.messages import SendResult, SendStatus
-from ropewalk.client.producer import AsyncProducer
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage
+from ropewalk.client.admin.groups import EARLIEST
+from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.blocking.admin import Admin
+from ropewalk.client.blocking.producer import Producer
+from ropewalk.client.blocking.pull_consumer import PullConsumer
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.messages import SendResult, SendStatus
 from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError
 from tools.bench.link import LoadFailed, Stopped, Tally, now_us
 from tools.bench.spec import ClientSpec, Outcome

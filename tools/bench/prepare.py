@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from ropewalk.client.addresses import Address, parse_address, parse_address_list
-from ropewalk.client.blocking import Connection
-from ropewalk.client.core import Unreachable
-from ropewalk.client.directory import NoNameServer
-from ropewalk.client.routes import parse_route
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.addresses import Address, parse_address, parse_address_list
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.directory import NoNameServer
+from ropewalk.client.core.routes import parse_route
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError, error_for
 from ropewalk.format.remoting import Command

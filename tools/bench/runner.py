@@ -17,7 +17,7 @@ import msgspec
 
 from tools.bench.link import LoadFailed
 from tools.bench.spec import Outcome, Spec
-from tools.interrupts import Interrupts
+from tools.common.interrupts import Interrupts
 
 _GRACE_S = 30.0
 

@@ -16,15 +16,9 @@ import msgspec
 import trio
 import typer
 
-from ropewalk.client.addresses import parse_address
-from tools.admin_base import confirm
-from tools.drill import report_html, report_text
-from tools.drill.drills import DRILLS, Drill, find
-from tools.drill.group import CannotRun
-from tools.drill.outcome import Result
-from tools.drill.run import run_drill, run_live_drill
-from tools.drill.stage import Options, Progress
-from tools.output import (
+from ropewalk.client.core.addresses import parse_address
+from tools.admin.base import confirm
+from tools.common.output import (
     FAILED,
     INTERRUPTED,
     OK,
@@ -39,6 +33,13 @@ from tools.output import (
     print_table,
     report_error,
 )
+from tools.drill.drills import DRILLS, Drill, find
+from tools.drill.outcome import Result
+from tools.drill.report import html as report_html
+from tools.drill.report import text as report_text
+from tools.drill.run import run_drill, run_live_drill
+from tools.drill.stage import Options, Progress
+from tools.drill.testbed.group import CannotRun
 
 ALL = "all"
 

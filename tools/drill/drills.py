@@ -11,9 +11,10 @@ from pathlib import Path
 
 import trio
 
-from tools.drill import damage, operate
-from tools.drill.cluster import SLAVE_TIMEOUT_MS, Node
+from tools.drill import operate
 from tools.drill.stage import Drill, Stage
+from tools.drill.testbed import damage
+from tools.drill.testbed.cluster import SLAVE_TIMEOUT_MS, Node
 
 DISTANCE_S = 0.03
 """How long bytes travel from master to slave before a master is lost. Without a distance, everything that a master has

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import trio
 
-from ropewalk.client.anyio_shell import AsyncConnection, open_connection
-from ropewalk.client.messages import Message, command_of, route_request, send_request
-from ropewalk.client.routes import Queue, parse_route
+from ropewalk.client.aio.connection import AsyncConnection, open_connection
+from ropewalk.client.core.messages import Message, command_of, route_request, send_request
+from ropewalk.client.core.routes import Queue, parse_route
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, error_for
 from ropewalk.format.headers import CreateTopicHeader, SendResponseHeader, decode_header

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import trio
 
-from ha.promotion import Kind
-from ropewalk.client.blocking_admin import Admin
+from ha.group.handover import Kind
+from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
-from tools import ha_operator, store_care
-from tools.drill.group import Group
-from tools.output import counted
+from tools.admin import handover as ha_operator
+from tools.common.output import counted
+from tools.drill.testbed.group import Group
+from tools.storage import maintenance as store_care
 
 
 class Failed(RopewalkError):

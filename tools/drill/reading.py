@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropewalk.client.anyio_shell import AsyncConnection, open_connection
-from ropewalk.client.messages import command_of, pull_request
-from ropewalk.client.routes import Queue
+from ropewalk.client.aio.connection import AsyncConnection, open_connection
+from ropewalk.client.core.messages import command_of, pull_request
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, QueueHeader, decode_header
 from ropewalk.format.record import Record, decode_records
-from store.offline import Damage, LogFile, find_log_files, read_log
+from store.offline.reader import Damage, LogFile, find_log_files, read_log
 from tools.drill.audit import Found
 from tools.drill.messages import identify
 

@@ -19,21 +19,21 @@ import msgspec
 import trio
 
 import ropewalk
-from ropewalk.client.anyio_shell import AsyncConnection, open_connection
+from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
+from tools.common.output import counted
 from tools.drill import reading
 from tools.drill.audit import Audit, Found, audit, overlapping_acknowledgements
-from tools.drill.cluster import Cluster, Ended
-from tools.drill.damage import small_disk
-from tools.drill.group import CannotRun, Group, Member, find_live_group
 from tools.drill.load import Load, LoadSpec, Router, create_topic, remove_topic
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
 from tools.drill.stage import SETTLE_S, STORING, Drill, Options, Progress, Stage
+from tools.drill.testbed.cluster import Cluster, Ended
+from tools.drill.testbed.damage import small_disk
+from tools.drill.testbed.group import CannotRun, Group, Member, find_live_group
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
-from tools.output import counted
 
 TOPIC = "drill-load"
 SAMPLE_S = 0.1

@@ -9,14 +9,14 @@ from typing import NoReturn
 
 import trio
 
-from ha.promotion import Kind
+from ha.group.handover import Kind
 from ropewalk.codes import ResponseCode
 from tools.drill import operate
 from tools.drill.audit import OPEN_CODES, Finding, Sent
-from tools.drill.cluster import Cluster, Ended, Node
-from tools.drill.group import CannotRun, Group, Member
 from tools.drill.load import Load, Router
-from tools.drill.proxy import Rule
+from tools.drill.testbed.cluster import Cluster, Ended, Node
+from tools.drill.testbed.group import CannotRun, Group, Member
+from tools.drill.testbed.proxy import Rule
 from tools.drill.timeline import Timeline
 
 SETTLE_S = 30.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ropewalk.client.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead
+from ropewalk.client.core.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import Command

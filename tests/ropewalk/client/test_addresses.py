@@ -1,6 +1,6 @@
 import pytest
 
-from ropewalk.client.addresses import Address, AddressRing, BadAddress, parse_address, parse_address_list
+from ropewalk.client.core.addresses import Address, AddressRing, BadAddress, parse_address, parse_address_list
 
 
 @pytest.mark.parametrize(

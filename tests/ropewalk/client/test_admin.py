@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from ropewalk import Admin, AsyncAdmin, Message, Producer, PushConsumer, ReceivedMessage, Rejected, TopicQueue
-from ropewalk.client import admin as admin_module
-from ropewalk.client import blocking_admin
-from ropewalk.client.admin_groups import EARLIEST, LATEST
-from ropewalk.client.core import Unreachable
-from ropewalk.client.routes import Queue
+from ropewalk.client.admin.groups import EARLIEST, LATEST
+from ropewalk.client.aio import admin as admin_module
+from ropewalk.client.blocking import admin as blocking_admin
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import Refused
 from ropewalk.testing import RopewalkBroker

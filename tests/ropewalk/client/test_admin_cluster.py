@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropewalk.client.admin_brokers import AdminCore
-from ropewalk.client.admin_results import (
+from ropewalk.client.admin.brokers import AdminCore
+from ropewalk.client.admin.results import (
     GroupConfig,
     read_direct_result,
     read_group_config,
@@ -19,7 +19,7 @@ from ropewalk.client.admin_results import (
     version_text,
     write_group_config,
 )
-from ropewalk.client.core import Unreachable
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import Rejected, RemoteProtocolError, RopewalkError
 from ropewalk.format.remoting import Command

@@ -9,8 +9,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from ropewalk.client.anyio_shell import open_connection
-from ropewalk.client.core import Unreachable
+from ropewalk.client.aio.connection import open_connection
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame

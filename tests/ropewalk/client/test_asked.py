@@ -9,14 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
-from ropewalk.client.asked import reset_offsets
-from ropewalk.client.blocking import Connection
-from ropewalk.client.blocking_push_consumer import PushConsumer
-from ropewalk.client.messages import Message
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
-from ropewalk.client.routes import Queue
-from ropewalk.client.tally import Tally
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.blocking.push_consumer import PushConsumer
+from ropewalk.client.core.admin_requests import reset_offsets
+from ropewalk.client.core.consume.consume_stats import Tally
+from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command

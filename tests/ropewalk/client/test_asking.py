@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from ropewalk.client.asking import NoReply, pushed_reply, reply_message, request_message
-from ropewalk.client.blocking_producer import Producer
-from ropewalk.client.blocking_push_consumer import PushConsumer
-from ropewalk.client.messages import Message
-from ropewalk.client.producer import AsyncProducer
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage, TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.blocking.producer import Producer
+from ropewalk.client.blocking.push_consumer import PushConsumer
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.request_reply import NoReply, pushed_reply, reply_message, request_message
+from ropewalk.client.core.routes import Queue
 from ropewalk.errors import LocalProtocolError, Refused, RemoteProtocolError
 from ropewalk.format.remoting import Command
 from ropewalk.testing import RopewalkBroker

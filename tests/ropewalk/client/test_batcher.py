@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.batcher import Batcher
+from ropewalk.client.core.produce.batcher import Batcher
 
 
 def batcher(linger_s: float = 1.0, size_max: int = 100, count_max: int = 10) -> Batcher[int]:

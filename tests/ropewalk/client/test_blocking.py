@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from ropewalk.client.blocking import Connection, receive_any
-from ropewalk.client.core import Unreachable
+from ropewalk.client.blocking.connection import Connection, receive_any
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, encode_frame

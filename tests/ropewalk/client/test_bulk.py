@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.bulk import Chunk, RangeLost, RangeReader, read_range
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message
-from ropewalk.client.routes import Queue
+from ropewalk.client.blocking.bulk import Chunk, RangeLost, RangeReader, read_range
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError
 from ropewalk.format.record import decode_records

@@ -1,7 +1,7 @@
 import pytest
 
-from ropewalk.client.choice import LatencyFaults, RoundRobin, queue_of_group
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
+from ropewalk.client.core.routes import Queue
 
 A0, A1, B0, B1 = Queue("a", 0), Queue("a", 1), Queue("b", 0), Queue("b", 1)
 QUEUES = (A0, A1, B0, B1)

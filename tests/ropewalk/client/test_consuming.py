@@ -6,10 +6,10 @@ from typing import Literal
 
 import pytest
 
-from ropewalk.client.consuming import ConsumerCore, ConsumerIdentity
-from ropewalk.client.ids import UniqueKeys
-from ropewalk.client.received import ReceivedMessage, TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.properties import parse_properties

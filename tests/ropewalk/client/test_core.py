@@ -1,7 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.core import OPAQUE_MAX, PeerRequest, RemotingCore, Response, refuse_peer_request
+from ropewalk.client.core.connection import (
+    OPAQUE_MAX,
+    PeerRequest,
+    RemotingCore,
+    Response,
+    refuse_peer_request,
+)
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 

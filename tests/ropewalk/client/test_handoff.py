@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from ropewalk.client.handoff import Handoff
+from ropewalk.client.aio.worker_queue import Handoff
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 

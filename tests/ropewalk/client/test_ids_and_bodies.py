@@ -3,8 +3,8 @@ import zlib
 
 import pytest
 
-from ropewalk.client.bodies import readable_body
-from ropewalk.client.ids import UniqueKeys, default_unique_keys, month_start_ms
+from ropewalk.client.core.ids import UniqueKeys, default_unique_keys, month_start_ms
+from ropewalk.client.core.produce.bodies import readable_body
 from ropewalk.codes import MessageSysFlag
 
 NOW_MS = 1_700_000_000_000

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from ropewalk.client.blocking_producer import Producer
-from ropewalk.client.bodies import readable_body
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message, SendResult, SendStatus, command_of
-from ropewalk.client.producer import AsyncProducer
+from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.blocking.producer import Producer
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import Message, SendResult, SendStatus, command_of
+from ropewalk.client.core.produce.bodies import readable_body
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.headers import ProducerGroupHeader

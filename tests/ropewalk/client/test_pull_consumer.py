@@ -9,12 +9,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from ropewalk.client.blocking_pull_consumer import PullConsumer
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message
-from ropewalk.client.pull_consumer import AsyncPullConsumer
-from ropewalk.client.received import TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.aio.pull_consumer import AsyncPullConsumer
+from ropewalk.client.blocking.pull_consumer import PullConsumer
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.received import TopicQueue
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.routes import Queue
 from ropewalk.errors import LocalProtocolError, Rejected
 from ropewalk.testing import RopewalkBroker
 

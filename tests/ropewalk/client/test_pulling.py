@@ -4,12 +4,12 @@ from collections import defaultdict
 
 import pytest
 
-from ropewalk.client.consuming import ConsumerCore, ConsumerIdentity
-from ropewalk.client.core import Unreachable
-from ropewalk.client.ids import UniqueKeys
-from ropewalk.client.pulling import PullCore
-from ropewalk.client.received import TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
+from ropewalk.client.core.consume.pulling import PullCore
+from ropewalk.client.core.consume.received import TopicQueue
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, TryLater
 from ropewalk.format.record import encode_host, encode_record

@@ -14,14 +14,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from ropewalk.client.blocking_push_consumer import PushConsumer
-from ropewalk.client.core import Unreachable
-from ropewalk.client.messages import Message
-from ropewalk.client.offset_file import load_offsets, save_offsets
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.queue_reader import QueueReader
-from ropewalk.client.received import ReceivedMessage, RetryLater, TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.aio.offset_file import load_offsets, save_offsets
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.aio.queue_reader import QueueReader
+from ropewalk.client.blocking.push_consumer import PushConsumer
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.routes import Queue
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -411,7 +411,7 @@ def test_queues_that_a_broadcasting_member_loses_together_are_recorded_one_after
         if not together[-1]:
             at_work.release()
 
-    monkeypatch.setattr("ropewalk.client.push_consumer.save_offsets", save)
+    monkeypatch.setattr("ropewalk.client.aio.push_consumer.save_offsets", save)
     with PushConsumer(
         ropewalk_broker.group(), {topic: "*"}, lambda message: handled.append(message.body), ropewalk_broker.namesrv,
         broadcasting=True, offsets_folder=tmp_path, consume_from="first", rebalance_interval=0.1,

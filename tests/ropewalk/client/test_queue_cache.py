@@ -3,9 +3,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.queue_cache import QueueCache
-from ropewalk.client.received import ReceivedMessage, TopicQueue
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.consume.queue_cache import QueueCache
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.routes import Queue
 
 SOURCE = TopicQueue("T", Queue("b", 0))
 

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import anyio
 import pytest
 
+from ropewalk.client.aio.queue_reader import LOCK_LASTS_S, QueueReader, ReadingOptions
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.routes import Queue
 from ropewalk.client.machine import clock
-from ropewalk.client.queue_reader import LOCK_LASTS_S, QueueReader, ReadingOptions
-from ropewalk.client.received import ReceivedMessage, TopicQueue
-from ropewalk.client.routes import Queue
 from ropewalk.errors import RopewalkError
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]

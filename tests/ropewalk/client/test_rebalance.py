@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.client.rebalance import share
+from ropewalk.client.core.consume.rebalance import share
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ropewalk.client.received import ReceivedMessage, TopicQueue, received, received_all
-from ropewalk.client.routes import Queue
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received, received_all
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import encode_properties

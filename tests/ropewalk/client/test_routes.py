@@ -1,6 +1,6 @@
 import pytest
 
-from ropewalk.client.routes import Queue, parse_route
+from ropewalk.client.core.routes import Queue, parse_route
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import fastjson
 from tests.ropewalk.client.fake_cluster import route_body

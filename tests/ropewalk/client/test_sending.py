@@ -6,12 +6,18 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ropewalk.client.core import Unreachable
-from ropewalk.client.ids import UniqueKeys
-from ropewalk.client.messages import Message, SendStatus
-from ropewalk.client.push_consumer import PushOptions, PushSettings
-from ropewalk.client.routes import Queue
-from ropewalk.client.sending import RETRY_CODES, ProducerCore, ProducerOptions, ProducerSettings, shares_of
+from ropewalk.client.aio.push_consumer import PushOptions, PushSettings
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.messages import Message, SendStatus
+from ropewalk.client.core.produce.sending import (
+    RETRY_CODES,
+    ProducerCore,
+    ProducerOptions,
+    ProducerSettings,
+    shares_of,
+)
+from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.batch import split_batch

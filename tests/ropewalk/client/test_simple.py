@@ -1,9 +1,9 @@
 import pytest
 
-from ropewalk.client.addresses import AddressRing, BadAddress, parse_address_list
-from ropewalk.client.directory import Directory
-from ropewalk.client.messages import route_request
-from ropewalk.client.simple import Client, Message, NoNameServer, PullStatus, Queue, SendStatus
+from ropewalk.client.blocking.simple import Client, Message, NoNameServer, PullStatus, Queue, SendStatus
+from ropewalk.client.core.addresses import AddressRing, BadAddress, parse_address_list
+from ropewalk.client.core.directory import Directory
+from ropewalk.client.core.messages import route_request
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError
 from ropewalk.format.remoting import Command

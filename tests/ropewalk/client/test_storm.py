@@ -10,10 +10,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ropewalk.client.messages import Message
-from ropewalk.client.producer import AsyncProducer
-from ropewalk.client.push_consumer import AsyncPushConsumer
-from ropewalk.client.received import ReceivedMessage
+from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.messages import Message
 from ropewalk.testing import RopewalkBroker
 
 QUEUES = 16

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from ropewalk.client.blocking_links import BlockingLinks, Together
-from ropewalk.client.core import Unreachable
-from ropewalk.client.steps import Ask, Steps, ask
+from ropewalk.client.blocking.links import BlockingLinks, Together
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.steps import Ask, Steps, ask
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command

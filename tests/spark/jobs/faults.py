@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ropewalk.format.queue_entry import ENTRY_SIZE, pack
 from ropewalk.format.record import Record, encode_record
-from ropewalk.spark.jobs.audit_findings import Kind
-from store.offline import find_log_files, read_log
+from ropewalk.spark.jobs.records.findings import Kind
+from store.offline.reader import find_log_files, read_log
 from tests.spark.jobs.stores import QUEUE_FILE_SIZE, SEGMENT_SIZE, flip, overwrite
 
 A, B, NOBODY = 0, 1, -1

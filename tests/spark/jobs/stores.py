@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import tags_code
-from store.disk import Disk
+from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.store.worlds import HOST, Clock, settle
 

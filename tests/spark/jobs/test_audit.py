@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.spark.jobs.audit_findings import Finding, Kind
-from ropewalk.spark.jobs.audit_job import Audit, AuditOptions, CannotCompare, audit
-from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.audit.job import Audit, AuditOptions, CannotCompare, audit
+from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.records.findings import Finding, Kind
 from tests.spark.jobs.faults import (
     NOBODY,
     SPREAD,

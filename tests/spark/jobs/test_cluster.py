@@ -93,7 +93,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 DRIVER = """
 import sys
 from ropewalk.spark.session import session
-from tools.pipeline import app
+from tools.pipeline.cli import app
 
 master, *words = sys.argv[1:]
 spark = session(master, **dict(word.split("=", 1) for word in words[: words.index("--")]))

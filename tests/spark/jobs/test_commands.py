@@ -15,13 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 import ropewalk.spark
-from ropewalk.spark.jobs.export import BadExport
-from ropewalk.spark.jobs.lake_writer import escaped
+from ropewalk.spark.jobs.export.job import BadExport
+from ropewalk.spark.jobs.export.lake_writer import escaped
 from ropewalk.testing import RopewalkBroker
 from tests.processes import ROOT
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import fill, replica_of
-from tools.pipeline import app
+from tools.pipeline.cli import app
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,7 +247,10 @@ def test_wrong_use_is_named(words: list[str], code: int, text: str) -> None:
 
 
 def test_without_the_spark_extra_it_says_what_to_install() -> None:
-    program = "import sys; sys.modules['numpy'] = None; from tools.pipeline import app; app(['stats', '--store', 'x'])"
+    program = (
+        "import sys; sys.modules['numpy'] = None; from tools.pipeline.cli import app; "
+        "app(['stats', '--store', 'x'])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
     )

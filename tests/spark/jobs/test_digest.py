@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.spark.jobs import digest
-from ropewalk.spark.jobs.audit_job import CannotCompare
-from ropewalk.spark.jobs.digest import (
+from ropewalk.spark.jobs.audit import digest
+from ropewalk.spark.jobs.audit.digest import (
     BadDigests,
     Digests,
     compare_digests,
@@ -17,8 +16,9 @@ from ropewalk.spark.jobs.digest import (
     digests_report,
     take_digests,
 )
-from ropewalk.spark.jobs.log_files import open_store
-from ropewalk.spark.jobs.tasks import HereTasks
+from ropewalk.spark.jobs.audit.job import CannotCompare
+from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.records.log_files import open_store
 from tests.spark.jobs.stores import SEGMENT_SIZE, fill, flip, replica_of
 
 TASKS = HereTasks()

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.spark.jobs.compact import compact
-from ropewalk.spark.jobs.export import BadExport, Exported, ExportOptions, export, export_report
-from ropewalk.spark.jobs.export_sources import DamagedLog, StoreSource, selection_for
-from ropewalk.spark.jobs.lake import BatchPlan, LakeDamaged, LakeMismatch, read_lake, settle_plan
-from ropewalk.spark.jobs.lake_writer import _parted, _size
-from ropewalk.spark.jobs.tasks import HereTasks, Key, TaskFailed
-from ropewalk.spark.live_offsets import DataLoss
+from ropewalk.spark.jobs.common.tasks import HereTasks, Key, TaskFailed
+from ropewalk.spark.jobs.export.compact import compact
+from ropewalk.spark.jobs.export.job import BadExport, Exported, ExportOptions, export, export_report
+from ropewalk.spark.jobs.export.lake import BatchPlan, LakeDamaged, LakeMismatch, read_lake, settle_plan
+from ropewalk.spark.jobs.export.lake_writer import _parted, _size
+from ropewalk.spark.jobs.export.sources import DamagedLog, StoreSource, selection_for
+from ropewalk.spark.live.offsets import DataLoss
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import TOPICS, fill, replica_of, segment
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.client.messages import Message
-from ropewalk.client.simple import Client
-from ropewalk.spark.jobs.export import Exported, ExportOptions, export
-from ropewalk.spark.jobs.export_sources import LiveSource, selection_for
-from ropewalk.spark.jobs.lake import read_lake
-from ropewalk.spark.jobs.look import TAIL_COLUMNS, lake_offsets, live_offsets, newest
-from ropewalk.spark.jobs.stats import COLUMNS, stats
-from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
+from ropewalk.client.blocking.simple import Client
+from ropewalk.client.core.messages import Message
+from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.export.job import Exported, ExportOptions, export
+from ropewalk.spark.jobs.export.lake import read_lake
+from ropewalk.spark.jobs.export.sources import LiveSource, selection_for
+from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, lake_offsets, live_offsets, newest
+from ropewalk.spark.jobs.stats.job import COLUMNS, stats
 from ropewalk.testing import RopewalkBroker
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.client.messages import Message
-from ropewalk.spark.jobs.lake import read_lake
+from ropewalk.client.core.messages import Message
+from ropewalk.spark.jobs.export.lake import read_lake
 from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.spark.jobs.index_check import geometry_of, index_paths
-from ropewalk.spark.jobs.log_files import UnreadableStore, is_locked, open_store
+from ropewalk.spark.jobs.records.index_check import geometry_of, index_paths
+from ropewalk.spark.jobs.records.log_files import UnreadableStore, is_locked, open_store
 from tests.processes import ROOT
 from tests.spark.jobs.stores import GEOMETRY, QUEUE_FILE_SIZE, SEGMENT_SIZE, fill, segment
 
@@ -39,7 +39,7 @@ def test_sizes_are_read_off_the_files(store: Path) -> None:
 
 def test_a_store_that_somebody_has_open_is_not_clean_and_asking_does_not_disturb(store: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from store.disk import Disk; "
+        "import sys; from pathlib import Path; from store.io.disk import Disk; "
         f"held = Disk().lock(Path({str(store / 'lock')!r})); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from ropewalk.format.index import Geometry, IndexHeader
-from ropewalk.spark.jobs.audit_job import AuditOptions, audit
-from ropewalk.spark.jobs.export import ExportOptions, export
-from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
-from ropewalk.spark.jobs.index_files import items_of, pack_index
-from ropewalk.spark.jobs.log_files import open_store
-from ropewalk.spark.jobs.queue_check import pack
-from ropewalk.spark.jobs.queue_files import QueueFiles
-from ropewalk.spark.jobs.rebuild import CannotRebuild, RebuildOptions, rebuild, rebuild_report
-from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
-from ropewalk.spark.jobs.walk import scan_stretch, walk
-from store.disk import Disk
-from store.index import IndexFile
+from ropewalk.spark.jobs.audit.job import AuditOptions, audit
+from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.export.job import ExportOptions, export
+from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
+from ropewalk.spark.jobs.rebuild.index_files import items_of, pack_index
+from ropewalk.spark.jobs.rebuild.job import CannotRebuild, RebuildOptions, rebuild, rebuild_report
+from ropewalk.spark.jobs.rebuild.queue_files import QueueFiles
+from ropewalk.spark.jobs.records.log_files import open_store
+from ropewalk.spark.jobs.records.queue_check import pack
+from ropewalk.spark.jobs.records.walk import scan_stretch, walk
+from store.index.files import IndexFile
+from store.io.disk import Disk
 from tests.spark.jobs.faults import Pair, in_field
 from tests.spark.jobs.stores import GEOMETRY, fill, replica_of
 from tests.spark.stores import MadeStore

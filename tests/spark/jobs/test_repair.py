@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.spark.jobs.audit_job import Audit, AuditOptions, audit
-from ropewalk.spark.jobs.repair import CannotRepair, Repaired, repair
-from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.audit.job import Audit, AuditOptions, audit
+from ropewalk.spark.jobs.audit.repair import CannotRepair, Repaired, repair
+from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
 from tests.spark.jobs.faults import SPREAD, WHOLE, Expected, Pair, in_body
 from tests.spark.jobs.stores import fill, replica_of
 

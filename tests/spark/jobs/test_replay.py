@@ -12,14 +12,15 @@ from typing import TypeVar
 
 import pytest
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.format.record import Record
-from ropewalk.spark.jobs.compact import compact
-from ropewalk.spark.jobs.export import ExportOptions, export
-from ropewalk.spark.jobs.export_sources import LiveSource, StoreSource, readable_end, selection_for
-from ropewalk.spark.jobs.lake import LakeMismatch
-from ropewalk.spark.jobs.lake_source import LakeSource
-from ropewalk.spark.jobs.replay import (
+from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.export.compact import compact
+from ropewalk.spark.jobs.export.job import ExportOptions, export
+from ropewalk.spark.jobs.export.lake import LakeMismatch
+from ropewalk.spark.jobs.export.lake_source import LakeSource
+from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, readable_end, selection_for
+from ropewalk.spark.jobs.replay.job import (
     COLUMNS,
     BadReplay,
     Bucket,
@@ -28,7 +29,6 @@ from ropewalk.spark.jobs.replay import (
     replay,
     replay_report,
 )
-from ropewalk.spark.jobs.tasks import HereTasks, TaskFailed
 from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import START_MS, fill

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.spark.jobs.audit_findings import Kind
-from ropewalk.spark.jobs.audit_job import AuditOptions, audit
-from ropewalk.spark.jobs.export import ExportOptions, export
-from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
-from ropewalk.spark.jobs.rebuild import RebuildOptions, rebuild
-from ropewalk.spark.jobs.tasks import HereTasks
-from ropewalk.spark.row_filter import is_internal_topic
+from ropewalk.spark.jobs.audit.job import AuditOptions, audit
+from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.export.job import ExportOptions, export
+from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
+from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
+from ropewalk.spark.jobs.records.findings import Kind
+from ropewalk.spark.rows.row_filter import is_internal_topic
 from tests.recorded_stores import STORES, unpack
 
 NAMES = ("clean", "killed", "restarted")

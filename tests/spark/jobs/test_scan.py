@@ -15,8 +15,8 @@ from ropewalk.format.record import (
     encode_host,
     encode_record,
 )
-from ropewalk.spark.jobs import scan as scan_module
-from ropewalk.spark.jobs.columns import (
+from ropewalk.spark.jobs.records import scan as scan_module
+from ropewalk.spark.jobs.records.columns import (
     DEFAULT_DELAYS,
     BadDelayLevels,
     is_indexed,
@@ -25,7 +25,7 @@ from ropewalk.spark.jobs.columns import (
     tag_codes,
     topics_of,
 )
-from ropewalk.spark.jobs.scan import Scan, Stop, Window, find_record, scan
+from ropewalk.spark.jobs.records.scan import Scan, Stop, Window, find_record, scan
 
 HOSTS = (encode_host("10.0.0.1", 50001), encode_host("2001:db8::1", 50001))
 BASE = 1 << 20

@@ -15,11 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.format.record import Record
-from ropewalk.spark.jobs.export_sources import LiveSource, StoreSource, selection_for
-from ropewalk.spark.jobs.group_latency import COLUMNS as GROUP_COLUMNS
-from ropewalk.spark.jobs.group_latency import (
+from ropewalk.spark.jobs.common.page import render, ticks
+from ropewalk.spark.jobs.common.report import Bars, Lines, Report, Strips, Table
+from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, selection_for
+from ropewalk.spark.jobs.inspect import newest, offsets_report, schema_report, store_offsets, tail_report
+from ropewalk.spark.jobs.latency.group import COLUMNS as GROUP_COLUMNS
+from ropewalk.spark.jobs.latency.group import (
     BadGroup,
     Consumed,
     consumed_ranges,
@@ -28,16 +32,12 @@ from ropewalk.spark.jobs.group_latency import (
     waiting_rows,
     watch_group,
 )
-from ropewalk.spark.jobs.histogram import Histogram, bins_of, lowest_of, together
-from ropewalk.spark.jobs.latency import COLUMNS as LATENCY_COLUMNS
-from ropewalk.spark.jobs.latency import latency, latency_report, measure_batch
-from ropewalk.spark.jobs.look import newest, offsets_report, schema_report, store_offsets, tail_report
-from ropewalk.spark.jobs.page import render, ticks
-from ropewalk.spark.jobs.report import Bars, Lines, Report, Strips, Table
-from ropewalk.spark.jobs.stats import COLUMNS, BadStats, stats, stats_report
-from ropewalk.spark.jobs.tasks import HereTasks
-from ropewalk.spark.jobs.trace_latency import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
-from ropewalk.spark.live_cluster import Cluster
+from ropewalk.spark.jobs.latency.job import COLUMNS as LATENCY_COLUMNS
+from ropewalk.spark.jobs.latency.job import latency, latency_report, measure_batch
+from ropewalk.spark.jobs.latency.trace import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
+from ropewalk.spark.jobs.stats.histogram import Histogram, bins_of, lowest_of, together
+from ropewalk.spark.jobs.stats.job import COLUMNS, BadStats, stats, stats_report
+from ropewalk.spark.live.cluster import Cluster
 from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
@@ -198,7 +198,7 @@ def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> Non
 
 
 def test_the_newest_messages_come_last(store: Path, records: list[Record]) -> None:
-    from ropewalk.spark.jobs.look import TAIL_COLUMNS
+    from ropewalk.spark.jobs.inspect import TAIL_COLUMNS
 
     for count in (1, 7, 150):
         rows = newest(HereTasks(), source(store, TAIL_COLUMNS), count)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from ropewalk import __version__
-from ropewalk.spark.jobs.audit_job import AuditOptions, audit
-from ropewalk.spark.jobs.export import ExportOptions, export
-from ropewalk.spark.jobs.export_sources import StoreSource, selection_for
-from ropewalk.spark.jobs.log_files import UnreadableStore, open_store
-from ropewalk.spark.jobs.rebuild import RebuildOptions, rebuild
-from ropewalk.spark.jobs.repair import repair
-from ropewalk.spark.jobs.stats import COLUMNS, stats
-from ropewalk.spark.jobs.tasks import HereTasks, Key, SparkTasks, TaskFailed, do_piece, explain
+from ropewalk.spark.jobs.audit.job import AuditOptions, audit
+from ropewalk.spark.jobs.audit.repair import repair
+from ropewalk.spark.jobs.common.tasks import HereTasks, Key, SparkTasks, TaskFailed, do_piece, explain
+from ropewalk.spark.jobs.export.job import ExportOptions, export
+from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
+from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
+from ropewalk.spark.jobs.records.log_files import UnreadableStore, open_store
+from ropewalk.spark.jobs.stats.job import COLUMNS, stats
 from ropewalk.spark.versions import Stamp, VersionMismatch, stamp
 from tests.spark.jobs.faults import Pair, in_body
 from tests.spark.jobs.stores import fill, replica_of

@@ -11,13 +11,13 @@ from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import options_for
 
 if TYPE_CHECKING:
-    from ropewalk.spark.live_source import LiveReader, LiveStreamReader
+    from ropewalk.spark.live.source import LiveReader, LiveStreamReader
     from tests.spark.live.readers import MakeReader, MakeStream
 
 
 @pytest.fixture(autouse=True)
 def _no_connection_is_left() -> Iterator[None]:
-    from ropewalk.spark.live_read import _pool
+    from ropewalk.spark.live.read import _pool
 
     yield
     for connection, _ in _pool()._idle.values():
@@ -27,7 +27,7 @@ def _no_connection_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def make_reader(ropewalk_broker: RopewalkBroker) -> MakeReader:
-    from ropewalk.spark.live_source import LiveReader
+    from ropewalk.spark.live.source import LiveReader
 
     def make(broker: RopewalkBroker = ropewalk_broker, **given: Any) -> LiveReader:
         options = options_for(broker, "read", given)
@@ -38,7 +38,7 @@ def make_reader(ropewalk_broker: RopewalkBroker) -> MakeReader:
 
 @pytest.fixture
 def make_stream(ropewalk_broker: RopewalkBroker) -> Iterator[MakeStream]:
-    from ropewalk.spark.live_source import LiveStreamReader
+    from ropewalk.spark.live.source import LiveStreamReader
 
     made: list[LiveStreamReader] = []
 

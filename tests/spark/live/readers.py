@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.spark.options import Use, parse_options
 from ropewalk.testing import RopewalkBroker
 
 if TYPE_CHECKING:
-    from ropewalk.spark.live_source import LiveReader, LiveStreamReader
+    from ropewalk.spark.live.source import LiveReader, LiveStreamReader
 
 MakeReader: TypeAlias = "Callable[..., LiveReader]"
 MakeStream: TypeAlias = "Callable[..., LiveStreamReader]"

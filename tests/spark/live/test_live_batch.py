@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from ropewalk.client.routes import QueueData, TopicRoute
-from ropewalk.spark.live_offsets import DataLoss, QueueKey, Range
-from ropewalk.spark.live_read import _pool
-from ropewalk.spark.live_source import tasks_of
+from ropewalk.client.core.routes import QueueData, TopicRoute
+from ropewalk.spark.live.offsets import DataLoss, QueueKey, Range
+from ropewalk.spark.live.read import _pool
+from ropewalk.spark.live.source import tasks_of
 from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeReader, fill, numbers, rows_of
 
 if TYPE_CHECKING:
-    from ropewalk.spark.live_cluster import Cluster
+    from ropewalk.spark.live.cluster import Cluster
 
 
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "stock"])
@@ -30,7 +30,7 @@ def test_a_topic_is_read_whole_with_every_column(
     topic = ropewalk_broker.topic(queues=3)
     fill(ropewalk_broker, topic, 1000)
     if not bulk:
-        monkeypatch.setattr("ropewalk.spark.live_read._Finder.knows_bulk", False)
+        monkeypatch.setattr("ropewalk.spark.live.read._Finder.knows_bulk", False)
     reader = make_reader(topic=topic)
     partitions = reader.partitions()
     assert len(partitions) == 3
@@ -172,7 +172,7 @@ def test_tags_are_filtered_also_where_their_hashes_are_equal(
     ropewalk_broker: RopewalkBroker, make_reader: MakeReader, bulk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not bulk:
-        monkeypatch.setattr("ropewalk.spark.live_read._Finder.knows_bulk", False)
+        monkeypatch.setattr("ropewalk.spark.live.read._Finder.knows_bulk", False)
     topic = ropewalk_broker.topic(queues=1)
     fill(ropewalk_broker, topic, 300, tags="Aa,BB,C")  # "Aa" and "BB" have one hash in Java
     reader = make_reader(topic=topic, filterTags="Aa || C")

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import Message, command_of
-from ropewalk.client.simple import Client
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.blocking.simple import Client
+from ropewalk.client.core.messages import Message, command_of
 from ropewalk.codes import RequestCode
 from ropewalk.errors import Rejected
 from ropewalk.format.headers import GetMaxOffsetHeader
-from ropewalk.spark.live_source import LiveReader, LiveStreamReader
+from ropewalk.spark.live.source import LiveReader, LiveStreamReader
 from ropewalk.spark.options import Use, parse_options
-from ropewalk.spark.sink_rows import Columns, rows_of
-from ropewalk.spark.sink_send import Sender
-from tests.ha.group import BROKER, Group, group_of
+from ropewalk.spark.sink.rows import Columns, rows_of
+from ropewalk.spark.sink.send import Sender
+from tests.ha.process_group import BROKER, Group, group_of
 
 TOPIC = "T"
 

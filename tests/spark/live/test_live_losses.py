@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from ropewalk.client.blocking import Connection
-from ropewalk.client.messages import command_of
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import command_of
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.headers import TopicHeader
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
-from ropewalk.spark.live_offsets import DataLoss
-from ropewalk.spark.live_source import LiveReader
+from ropewalk.spark.live.offsets import DataLoss
+from ropewalk.spark.live.source import LiveReader
 from ropewalk.spark.options import parse_options
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster

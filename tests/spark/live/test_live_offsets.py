@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ropewalk.spark.live_offsets import (
+from ropewalk.spark.live.offsets import (
     Bounds,
     CheckpointMismatch,
     DataLoss,

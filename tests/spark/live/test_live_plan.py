@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.spark.live_offsets import Bounds, QueueKey, Range
-from ropewalk.spark.live_plan import PIECE_MIN, chosen_queues, ending, split, starting, times_of, wants_topic
+from ropewalk.spark.live.offsets import Bounds, QueueKey, Range
+from ropewalk.spark.live.plan import PIECE_MIN, chosen_queues, ending, split, starting, times_of, wants_topic
 from ropewalk.spark.options import BadOption, Options, Use, parse_options
 
 A0, A1 = QueueKey("orders", "broker-a", 0), QueueKey("orders", "broker-a", 1)

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from ropewalk.client.messages import Message
-from ropewalk.client.routes import Queue
-from ropewalk.spark.live_offsets import QueueKey
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.routes import Queue
+from ropewalk.spark.live.offsets import QueueKey
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeStream, fill, numbers, rows_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from ropewalk.spark.live_cluster import BrokerSilent
-from ropewalk.spark.live_offsets import CheckpointMismatch, DataLoss
+from ropewalk.spark.live.cluster import BrokerSilent
+from ropewalk.spark.live.offsets import CheckpointMismatch, DataLoss
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeStream, fill, numbers, rows_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.testing import RopewalkBroker
 
 if TYPE_CHECKING:

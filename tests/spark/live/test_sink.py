@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from ropewalk.client.messages import Message
+from ropewalk.client.core.messages import Message
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.batch import split_batch
 from ropewalk.format.remoting import Command
 from ropewalk.spark.options import BadOption, Options, parse_options
-from ropewalk.spark.schema import SchemaMismatch
-from ropewalk.spark.sink_rows import Columns, RowRefused, columns_of, rows_of
-from ropewalk.spark.sink_send import Sender, WriteFailed
-from ropewalk.spark.sink_writer import LiveStreamWriter, LiveWriter, Written
+from ropewalk.spark.rows.schema import SchemaMismatch
+from ropewalk.spark.sink.rows import Columns, RowRefused, columns_of, rows_of
+from ropewalk.spark.sink.send import Sender, WriteFailed
+from ropewalk.spark.sink.writer import LiveStreamWriter, LiveWriter, Written
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import FakeCluster, route_body
@@ -233,8 +233,8 @@ def test_a_queue_that_is_named_is_taken_and_has_to_exist() -> None:
 
 
 def test_a_sharding_key_goes_where_producers_send_it() -> None:
-    from ropewalk.client.choice import queue_of_group
-    from ropewalk.client.routes import Queue
+    from ropewalk.client.core.produce.choice import queue_of_group
+    from ropewalk.client.core.routes import Queue
 
     with FakeCluster() as cluster:
         cluster.create_topic("T", 4)

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from ropewalk.client.anyio_shell import open_connection
-from ropewalk.client.messages import route_request
+from ropewalk.client.aio.connection import open_connection
+from ropewalk.client.core.messages import route_request
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from tests.tools.conftest import command_environment, command_line
-from tools.drill.cluster import Cluster
-from tools.drill.group import CannotRun, find_live_group
 from tools.drill.load import Load, LoadSpec, Router
 from tools.drill.run import run_drill
 from tools.drill.stage import Drill, Options, Progress, Stage
+from tools.drill.testbed.cluster import Cluster
+from tools.drill.testbed.group import CannotRun, find_live_group
 from tools.drill.timeline import Timeline
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.trio]

@@ -3,7 +3,7 @@ import socket
 import subprocess
 import sys
 
-from tools.drill.peers import encode_address, holder, socket_inode, who_connected
+from tools.drill.testbed.peers import encode_address, holder, socket_inode, who_connected
 
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:9C40 0200007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 4242 1 0 100 0 0 10 0

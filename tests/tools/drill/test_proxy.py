@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from tools.drill.proxy import Proxy, Rule
+from tools.drill.testbed.proxy import Proxy, Rule
 
 pytestmark = pytest.mark.trio
 

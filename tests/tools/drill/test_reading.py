@@ -8,10 +8,10 @@ import pytest
 
 from ropewalk.format.record import encode_blank, encode_host, encode_record, record_size
 from ropewalk.format.sidecar import Sidecar
-from tools.drill import damage
-from tools.drill.group import CannotRun
 from tools.drill.messages import Identity, body_of
 from tools.drill.reading import compare_logs, read_replica
+from tools.drill.testbed import damage
+from tools.drill.testbed.group import CannotRun
 
 SEGMENT = 4096
 HOST = encode_host("127.0.0.1", 1)

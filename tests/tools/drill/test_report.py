@@ -7,8 +7,8 @@ import pytest
 from tools.drill.audit import Audit, Finding
 from tools.drill.drills import DRILLS, find
 from tools.drill.outcome import Latency, Link, Replicas, Result, Series
-from tools.drill.report_html import draw, nice_bytes, nice_ceiling, page
-from tools.drill.report_text import lines
+from tools.drill.report.html import draw, nice_bytes, nice_ceiling, page
+from tools.drill.report.text import lines
 from tools.drill.timeline import Event, Gap
 
 

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ropewalk.client.addresses import parse_address
+from ropewalk.client.core.addresses import parse_address
 from ropewalk.testing import BrokerProcess
 from tests.bench.fixture_times import FixtureTimes, fixture_times
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program

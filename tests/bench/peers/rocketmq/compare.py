@@ -34,7 +34,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ropewalk.client.addresses import Address, parse_address
+from ropewalk.client.core.addresses import Address, parse_address
 from ropewalk.errors import RopewalkError
 from tests.bench.flush_probe import flush_ms
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
@@ -51,8 +51,8 @@ from tests.bench.peers.rocketmq.rows import (
     Row,
     build_rows,
 )
-from tests.ha.group import Group
 from tests.ha.pairs import until_acknowledged
+from tests.ha.process_group import Group
 from tests.processes import checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed

@@ -1,0 +1,181 @@
+"""Administrators' requests about the broker itself (25, 26, 28, 315, 321, 306).
+
+Code 25 changes an allow-list of typed keys and nothing else; what it may not change is refused as RocketMQ refuses its
+blacklisted keys, and nothing of a request that holds one is applied. A change counts from the next request on, and is
+kept in the configuration file if the broker was started with one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import structlog
+
+from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.runtime_info import DiskFacts, Space, runtime_info
+from broker.remoting.session import Session
+from broker.settings.config import ConfigError, change
+from broker.settings.java_properties import PropertiesError, read_properties, write_properties
+from broker.state.data_version import DataVersion
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import fastjson
+from ropewalk.format.headers import BrokerStatsHeader, QueryConsumeQueueHeader, decode_header
+from ropewalk.format.remoting import Command
+from store.read import reader
+
+__all__ = ["CHANGEABLE", "AdminBroker"]
+
+log = structlog.get_logger("broker.admin")
+
+CHANGEABLE: Final = frozenset(
+    {
+        "accessMessageInMemoryMaxRatio",
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerPermission",
+        "flushConsumerOffsetInterval",
+        "flushIntervalCommitLog",
+        "litePullMessageEnable",
+        "longPollingEnable",
+        "maxMessageSize",
+        "maxTransferBytesOnMessageInDisk",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInDisk",
+        "maxTransferCountOnMessageInMemory",
+        "shortPollingTimeMills",
+        "syncFlushTimeout",
+        "traceOn",
+    }
+)
+"""The keys that code 25 may change: each is typed and bounded, and none of them reaches a path, a process or a peer."""
+
+CONFIG_BODY_MAX: Final = 64 * 1024
+ENTRIES_MAX: Final = 1000
+"""Of one look into a queue (321)."""
+
+
+class AdminBroker:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._broker = desk.broker
+        self._version = DataVersion(timestamp=desk.broker.now_ms())
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.view_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self.queue_entries,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+        }
+
+    # -- configuration -------------------------------------------------------------------------------
+
+    def config(self, request: Command, session: Session) -> Command:
+        rows = self._broker.config.describe(every_key=True)
+        text = write_properties({row.key: row.value for row in rows})
+        version = fastjson.dumps(self._version.to_json()).decode()
+        return request.reply(ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
+
+    def update_config(self, request: Command, session: Session) -> Command:
+        broker = self._broker
+        changes = _changes(request.body)
+        fixed = sorted(changes.keys() - CHANGEABLE)
+        if fixed:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config {', '.join(fixed)}: while the broker runs only these can be changed: "
+                f"{', '.join(sorted(CHANGEABLE))}",
+            )
+        ip, port = session.link.peer
+        try:
+            config = change(broker.config, changes, f"administrator at {ip}:{port}")
+        except ConfigError as exc:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+        log.info("configuration changed", peer=f"{ip}:{port}", **changes)
+        broker.reconfigure(config)
+        self._version = self._version.next(broker.now_ms())
+        broker.on_settings_changed(changes)
+        return request.reply(ResponseCode.SUCCESS)
+
+    # -- how it is -----------------------------------------------------------------------------------
+
+    def info(self, request: Command, session: Session) -> None:
+        broker = self._broker
+        store, disk = broker.store, broker.disk
+        commit_log, root = broker.config.store_path_commit_log, broker.config.store_path_root_dir
+
+        def look() -> DiskFacts:
+            earliest = reader.record_time(store.log, store.log.min_offset)
+            return DiskFacts(Space(*disk.space(commit_log)), Space(*disk.space(root)), earliest)
+
+        def answer(facts: DiskFacts) -> Command:
+            return body_of(request, {"table": runtime_info(broker, facts, broker.now_ms())})
+
+        self._desk.later(request, session, look, answer)
+
+    def view_stats(self, request: Command, session: Session) -> Command:
+        header = decode_header(BrokerStatsHeader, request.ext)
+        broker = self._broker
+        found = broker.statistics.view(header.stats_name, header.stats_key, broker.now_ms())
+        if found is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
+        return body_of(request, {name: snapshot.to_json() for name, snapshot in found.items()})
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    def queue_entries(self, request: Command, session: Session) -> Command | None:
+        """The raw entries of a queue, and which of them a group's subscription lets through."""
+        header = decode_header(QueryConsumeQueueHeader, request.ext)
+        broker = self._broker
+        queue = broker.store.find_queue(header.topic, header.queue_id)
+        if queue is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"{header.topic}@{header.queue_id}: there is no such queue"
+            )
+        wish = broker.clients.subscription(header.consumer_group or "", header.topic)
+        body: dict[str, Any] = {"maxQueueIndex": queue.readable, "minQueueIndex": queue.min_offset}
+        if wish is not None:
+            body["subscriptionData"] = wish.to_json()
+        if not queue.min_offset <= header.index < queue.readable:
+            return body_of(request, {**body, "queueData": []})
+        count = min(max(header.count, 1), ENTRIES_MAX, queue.readable - header.index)
+        frozen = queue.frozen()
+
+        def look() -> list[tuple[int, int, int]]:
+            return [frozen.read(header.index + n) for n in range(count)]
+
+        def answer(entries: list[tuple[int, int, int]]) -> Command:
+            body["queueData"] = [
+                {
+                    "eval": wish is None or wish.matches(tags_code),
+                    "physicOffset": offset,
+                    "physicSize": size,
+                    "tagsCode": tags_code,
+                }
+                for offset, size, tags_code in entries
+            ]
+            return body_of(request, body)
+
+        self._desk.later(request, session, look, answer)
+        return None
+
+    def clean_queues(self, request: Command, session: Session) -> Command:
+        """Nothing is left to clean: a queue lets go of its oldest entries when their records go."""
+        return request.reply(ResponseCode.SUCCESS)
+
+
+def _changes(body: bytes) -> dict[str, str]:
+    """The keys and values of a properties text. Raises `Refused`."""
+    if len(body) > CONFIG_BODY_MAX:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"a configuration text of {len(body)} bytes is too long")
+    try:
+        changes = {entry.key: entry.value for entry in read_properties(body.decode())}
+    except (PropertiesError, UnicodeDecodeError) as exc:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a properties text: {exc}") from exc
+    if not changes:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body names no key")
+    return changes

@@ -1,0 +1,364 @@
+"""Codes 30000 to 30011: what members of a group, and whoever looks after it, ask a broker (`ha.group.hello`).
+
+The answers about bytes of the log are made by the administrators' helper thread, with bounded questions. A promise is
+on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has to prove it first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import structlog
+
+import ropewalk
+from broker.admin.base import Desk, Handler, Refused
+from broker.remoting.session import Session
+from broker.replication.log_view import LogPins
+from ha.group.block_repair import BlockAnswer, BlockAsk
+from ha.group.block_repair import refusal_of as refusal_to_give
+from ha.group.divergence import sums_of
+from ha.group.hello import (
+    PAGE_MAX,
+    Challenge,
+    EpochAsk,
+    Hello,
+    RangesAsk,
+    Sums,
+    Welcome,
+    decode_untrusted,
+    encode,
+    proves,
+    ranges_refusal,
+    refusal_of,
+)
+from ha.group.metadata import SyncAsk
+from ha.group.roles import Outcome
+from ha.stream.service import Replica
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.remoting import Command
+from ropewalk.format.sidecar import block_sum
+from store.integrity.block_repair import NotVouched, vouched
+
+__all__ = ["AdminHa"]
+
+log = structlog.get_logger("broker.ha")
+
+CHALLENGE_SIZE: Final = 16
+_T = TypeVar("_T")
+
+
+class AdminHa:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._broker = desk.broker
+        self._secret = desk.broker.config.ropewalk_secret
+        self._challenges: dict[Session, bytes] = {}
+        self._unproven = ""
+        """Who was told last in the log to have proven nothing."""
+
+    def handlers(self) -> dict[int, Handler]:
+        proven = {
+            RequestCode.ROPEWALK_SLAVE_HELLO: self.hello,
+            RequestCode.ROPEWALK_LOG_SUMS: self.sums,
+            RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
+            RequestCode.ROPEWALK_LOG_BLOCK: self.block,
+            RequestCode.ROPEWALK_SYNC: self.sync,
+            RequestCode.ROPEWALK_LOOK: self.look,
+            RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
+            RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
+            RequestCode.ROPEWALK_PROMOTE: self.promote,
+            RequestCode.ROPEWALK_FOLLOW: self.follow,
+            RequestCode.ROPEWALK_FORGET_SLAVE: self.forget_slave,
+        }
+        table = {code: self._proven(handler) for code, handler in proven.items()}
+        return {RequestCode.ROPEWALK_CHALLENGE: self.challenge, **table}
+
+    def forget(self, session: Session) -> None:
+        """The connection is gone, and its challenge with it."""
+        self._challenges.pop(session, None)
+
+    # -- who asks ------------------------------------------------------------------------------------
+
+    def challenge(self, request: Command, session: Session) -> Command:
+        drawn = b""
+        if self._secret:
+            drawn = self._challenges[session] = os.urandom(CHALLENGE_SIZE)
+        body = encode(Challenge(drawn, ropewalk.__version__))
+        return request.reply(ResponseCode.SUCCESS, body=body)
+
+    def _proven(self, handler: Handler) -> Handler:
+        def handle(request: Command, session: Session) -> Command | None:
+            if self._secret:
+                drawn = self._challenges.get(session, b"")
+                proof = request.ext.get("proof") or ""
+                if not proves(proof, self._secret, drawn, request.code, request.body):
+                    ip = session.link.peer[0]
+                    if self._unproven != ip:  # it may try for hours, several times a second
+                        self._unproven = ip
+                        log.warning("no proof of ropewalkSecret", peer=ip, code=request.code)
+                    raise Refused(
+                        ResponseCode.NO_PERMISSION,
+                        "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
+                    )
+            try:
+                return handler(request, session)
+            except RemoteProtocolError as exc:
+                raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
+
+        return handle
+
+    # -- a slave's questions -------------------------------------------------------------------------
+
+    def hello(self, request: Command, session: Session) -> None:
+        """A slave introduces itself: judged at once, then compared, then put on the roll, and answered."""
+        hello = decode_untrusted(Hello, request.body)
+        broker, member = self._broker, self._broker.member
+        config, store, service = broker.config, broker.store, broker.replication.service
+        taken = ""
+        for connection in service.connections:
+            replica = service.replica_of(connection)
+            if replica is not None and replica.broker_id == hello.broker_id:
+                taken = replica.address
+        refusal = refusal_of(
+            hello,
+            config.broker_cluster_name,
+            config.broker_name,
+            member.record,
+            store.log.segment_size,
+            taken,
+        )
+        if refusal is not None:
+            if hello.epoch > member.record.epoch:
+                member.hint = hello.address  # it has heard of a newer epoch than this broker
+            log.warning(
+                "a slave is refused", address=hello.address, broker_id=hello.broker_id, reason=refusal
+            )
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, refusal)
+        reign = member.record.reign
+        view = LogPins(store.log, store.log.end_offset, store.damage)
+
+        def welcome(sums: list[int | None]) -> Welcome:
+            return Welcome(reign, view.begin, view.end, member.epochs.pairs(), sums, member.record.terms)
+
+        def compared(sums: list[int | None]) -> None:
+            if member.record.reign != reign or not member.core.is_master:
+                self._send(
+                    request, session, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
+                )
+                return
+            try:
+                member.enrol(hello.broker_id, hello.address, enrolled_with(sums))
+            except ValueError as exc:
+                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(exc))
+
+        def enrolled_with(sums: list[int | None]) -> Callable[[], None]:
+            def enrolled() -> None:
+                if hello.socket:
+                    host, _, port = hello.socket.rpartition(":")
+                    if port.isdigit():
+                        service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
+                member.has_terms(hello.broker_id, hello.terms_version, hello.terms_of)
+                answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
+                self._desk.send(request, session, answer)
+
+            return enrolled
+
+        self._later(request, session, view, lambda: list(sums_of(view, hello.ranges)), compared)
+
+    def sums(self, request: Command, session: Session) -> None:
+        ask = decode_untrusted(RangesAsk, request.body)
+        if (why := ranges_refusal(ask.ranges)) is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, why)
+        log_of = self._broker.store.log
+        view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
+
+        def answer(sums: list[int | None]) -> None:
+            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
+
+        self._later(request, session, view, lambda: list(sums_of(view, ask.ranges)), answer)
+
+    def bytes(self, request: Command, session: Session) -> None:
+        ask = decode_untrusted(RangesAsk, request.body)
+        log_of = self._broker.store.log
+        if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"one range of at most {PAGE_MAX} bytes is read at a time"
+            )
+        start, end = ask.ranges[0]
+        if not log_of.min_offset <= start < end <= log_of.end_offset:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}")
+        view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
+
+        def answer(data: bytes) -> None:
+            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
+
+        self._later(request, session, view, lambda: view.read(start, end - start), answer)
+
+    def block(self, request: Command, session: Session) -> None:
+        """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
+        ask = decode_untrusted(BlockAsk, request.body)
+        broker, config = self._broker, self._broker.config
+        store, member, damage = broker.store, broker.member, broker.store.damage
+        why = refusal_to_give(
+            ask,
+            config.broker_cluster_name,
+            config.broker_name,
+            store.log.segment_size,
+            member.epochs,
+            store.log.min_offset,
+            min(store.flushed_offset, store.whole_end),
+        )
+        if why is None and member.diverged is not None:
+            why = "this log is about to be cut, because it is not the beginning of its master's"
+        segment = store.log.find(ask.start)
+        if why is not None or segment is None or damage is None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
+        view = LogPins(store.log, ask.end)
+        sidecar, start = damage.frozen(segment), ask.start - segment.base_offset
+
+        def read() -> bytes | NotVouched:
+            try:
+                return vouched(
+                    segment, sidecar, start, start + ask.end - ask.start, ask.wanted, damage.report
+                )
+            except NotVouched as exc:
+                return exc
+
+        def answer(found: bytes | NotVouched) -> None:
+            if isinstance(found, NotVouched):
+                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(found))
+                return
+            log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
+            body = encode(BlockAnswer(ask.start, block_sum(found), found))
+            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
+
+        self._later(request, session, view, read, answer)
+
+    def sync(self, request: Command, session: Session) -> Command:
+        ask = decode_untrusted(SyncAsk, request.body)
+        member = self._broker.member
+        if not member.core.is_master or self._broker.replication.is_slave:
+            # Also while a promotion is not on disk yet: a topic of the log that is in no table so far would be taken
+            # for deleted, and a slave would remove its queues.
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
+            )
+        if ask.epoch > member.record.reign:
+            member.hint = ask.address
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, f"this broker reigns in epoch {member.record.reign} only"
+            )
+        if str(ask.broker_id) not in member.record.terms.slaves:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
+        return request.reply(ResponseCode.SUCCESS, body=encode(member.answer_sync(ask)))
+
+    # -- a handover's questions ----------------------------------------------------------------------
+
+    def look(self, request: Command, session: Session) -> Command:
+        return self._standing(request)
+
+    def accept(self, request: Command, session: Session) -> None:
+        ask = self._ask(request)
+        self._carry_out(request, session, self._broker.member.core.accept(ask.epoch, ask.by))
+
+    def release(self, request: Command, session: Session) -> None:
+        ask = self._ask(request)
+        self._carry_out(request, session, self._broker.member.core.release(ask.epoch, ask.by))
+
+    def promote(self, request: Command, session: Session) -> None:
+        ask = self._ask(request)
+        member = self._broker.member
+        self._carry_out(
+            request, session, member.core.promote(ask.epoch, ask.by, old_master=ask.master, terms=ask.terms)
+        )
+
+    def follow(self, request: Command, session: Session) -> None:
+        ask = self._ask(request)
+        member = self._broker.member
+        if ask.master == member.address:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
+        self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.terms))
+
+    def forget_slave(self, request: Command, session: Session) -> None:
+        """A slave will not come back: it is not waited for, nor asked for its promise, any more.
+
+        Only while all the others have everything: else what was acknowledged might be on the lost one alone.
+        """
+        ask = self._ask(request)
+        broker, member = self._broker, self._broker.member
+        service, end = broker.replication.service, broker.store.log.end_offset
+        here = {
+            replica.broker_id: connection.acknowledged
+            for connection in service.counted()
+            if (replica := service.replica_of(connection)) is not None
+        }
+        if ask.broker_id in here:
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected: stop it first"
+            )
+        roll = member.record.terms.slaves
+        for name, address in roll.items() if str(ask.broker_id) in roll else ():
+            if int(name) != ask.broker_id and here.get(int(name), -1) < end:
+                raise Refused(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
+                    f"be on slave {ask.broker_id} alone",
+                )
+        member.forget(ask.broker_id, lambda: self._desk.send(request, session, self._standing(request)))
+
+    def _ask(self, request: Command) -> EpochAsk:
+        ask = decode_untrusted(EpochAsk, request.body)
+        config = self._broker.config
+        if (ask.cluster, ask.broker_name) != (config.broker_cluster_name, config.broker_name):
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"this broker belongs to {config.broker_name} of cluster {config.broker_cluster_name}",
+            )
+        return ask
+
+    def _carry_out(self, request: Command, session: Session, outcome: Outcome) -> None:
+        if outcome.refusal is not None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
+        self._broker.member.carry_out(
+            outcome, lambda: self._desk.send(request, session, self._standing(request))
+        )
+
+    def _standing(self, request: Command) -> Command:
+        return request.reply(ResponseCode.SUCCESS, body=encode(self._broker.member.standing()))
+
+    def _later(
+        self,
+        request: Command,
+        session: Session,
+        view: LogPins,
+        job: Callable[[], _T],
+        done: Callable[[_T], None],
+    ) -> None:
+        """Read bytes of the log on the helper thread; `done` on the loop, unless the disk could not."""
+
+        def look() -> _T | OSError:
+            try:
+                return job()
+            except OSError as exc:
+                return exc
+
+        def bring(found: _T | OSError) -> None:
+            view.release()
+            if isinstance(found, OSError):
+                self._send(
+                    request, session, ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}"
+                )
+            else:
+                done(found)
+
+        try:
+            self._desk.run(look, bring)
+        except Refused:
+            view.release()
+            raise
+
+    def _send(self, request: Command, session: Session, code: int, remark: str) -> None:
+        self._desk.send(request, session, request.reply(code, remark))

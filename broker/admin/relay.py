@@ -1,0 +1,138 @@
+"""Administrators' requests that a consumer answers, not the broker (307, 309, 223).
+
+307 (what a client is doing) and 309 (consume this message now) go to one client and its answer goes back as it came;
+the broker adds to 309 the message that it alone can read. 223 asks every client of a group for its offsets (221) and
+waits for all of them. Who does not answer in time is no reason to keep the administrator waiting for ever.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.remoting.session import Session
+from broker.state.clients import Member
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import fastjson
+from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
+from ropewalk.format.record import parse_message_id
+from ropewalk.format.remoting import Command
+
+RELAY_TIMEOUT_MS = 10_000
+STATUS_TIMEOUT_MS = 5_000
+
+
+class AdminRelay:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._broker = desk.broker
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+        }
+
+    def running_info(self, request: Command, session: Session) -> None:
+        self._relay(request, session, request.body)
+
+    def consume_directly(self, request: Command, session: Session) -> None:
+        """Hand a client the message it shall consume now, read from the log by its offset id."""
+        header = decode_header(RelayHeader, request.ext)
+        try:
+            _ip, _port, offset = parse_message_id(header.msg_id or "")
+        except ValueError as exc:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {exc}") from exc
+
+        def found(record: bytes | None) -> None:
+            try:
+                if record is None:
+                    raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+                self._relay(request, session, record)
+            except Refused as refused:
+                self._desk.send(request, session, request.reply(refused.code, str(refused)))
+
+        def busy(_result: None) -> None:
+            remark = "[OVERLOAD]system busy, too many reads from disk"
+            self._desk.send(request, session, request.reply(ResponseCode.SYSTEM_BUSY, remark))
+
+        self._broker.reader.look_up(offset, self._broker.store.find_queue, found, busy)
+
+    def _relay(self, request: Command, session: Session, body: bytes) -> None:
+        """Ask the client that the request names, and hand its answer back."""
+        header = decode_header(RelayHeader, request.ext)
+        group, client_id = header.consumer_group, header.client_id
+        ext = {**request.ext, "brokerName": self._broker.config.broker_name}
+
+        def answered(answer: Command | None) -> None:
+            if answer is None:
+                reply = request.reply(
+                    ResponseCode.CONSUME_MSG_TIMEOUT,
+                    f"consumer <{group}> <{client_id}> Timeout: no answer within {RELAY_TIMEOUT_MS} ms",
+                )
+            else:
+                reply = request.reply(answer.code, answer.remark, answer.ext, answer.body)
+            self._desk.send(request, session, reply)
+
+        deadline = self._broker.monotonic_ms() + RELAY_TIMEOUT_MS
+        client = self._client(group, client_id)
+        if client is None or not self._broker.asks.ask(client, request.code, ext, body, deadline, answered):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+
+    def _client(self, group: str, client_id: str) -> Session | None:
+        """The connection of one client of a group; of two under one id the later one, which is the live one."""
+        found = None
+        for peer, member in self._members(group):
+            if member.client_id == client_id:
+                found = peer
+        return found
+
+    def _members(self, group: str) -> list[tuple[Session, Member]]:
+        info = self._broker.clients.consumer_group(group)
+        members = info.members.items() if info is not None else ()
+        return [(peer, member) for peer, member in members if isinstance(peer, Session)]
+
+    def consumer_status(self, request: Command, session: Session) -> None:
+        """Where each client of a group is, by its own account."""
+        header = decode_header(ConsumerStatusHeader, request.ext)
+        broker = self._broker
+        if header.topic not in broker.topics:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the topic {header.topic} does not exist")
+        asked = [
+            (peer, member.client_id)
+            for peer, member in self._members(header.group)
+            if not header.client_addr or member.client_id == header.client_addr
+        ]
+        if not asked:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
+            )
+        table: dict[str, Any] = {}
+        left = len(asked)
+
+        def answered(client_id: str, answer: Command | None) -> None:
+            nonlocal left
+            left -= 1
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                table[client_id] = _offsets_in(answer.body)
+            if left == 0:
+                body = {"consumerTable": table, "messageQueueTable": fastjson.QueueKeys()}
+                self._desk.send(request, session, body_of(request, body))
+
+        deadline = broker.monotonic_ms() + STATUS_TIMEOUT_MS
+        ext = {"topic": header.topic, "group": header.group}
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        for peer, client_id in asked:
+            if not broker.asks.ask(peer, code, ext, b"", deadline, partial(answered, client_id)):
+                answered(client_id, None)
+
+
+def _offsets_in(body: bytes) -> fastjson.QueueKeys:
+    """The offset table in a client's answer to 221; a body that is not one counts as an empty one."""
+    try:
+        table = fastjson.loads(body).get("messageQueueTable")
+        return fastjson.queue_keys(table) if isinstance(table, dict) else fastjson.QueueKeys()
+    except (fastjson.FastjsonError, AttributeError):
+        return fastjson.QueueKeys()

@@ -1,0 +1,230 @@
+"""Administrators' requests about topics: make, change, delete, look (17, 18, 215, 351, 21, 202, 300, 305, 316).
+
+A change is in the table, at an embedded name server and on its way to the others when the answer leaves. A deleted
+topic is gone from every table at once; the answer waits until its files are removed, and until a restart can no longer
+bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.remoting.session import Session
+from broker.state.statistics import TOPIC
+from broker.state.topic_attributes import AttributeRefused, edit_attributes
+from broker.state.topics import TopicConfig
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import names
+from ropewalk.format.fastjson import QueueKey, QueueKeys
+from ropewalk.format.headers import CreateTopicHeader, TopicHeader, decode_header
+from ropewalk.format.remoting import Command
+
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_MESSAGE_TYPE = "message.type"
+
+
+class AdminTopics:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._broker = desk.broker
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            RequestCode.GET_TOPIC_CONFIG: self.one,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumers,
+        }
+
+    # -- making and changing -------------------------------------------------------------------------
+
+    def update(self, request: Command, session: Session) -> Command:
+        with self._desk.making(TOPIC) as making:
+            header = decode_header(CreateTopicHeader, request.ext)
+            making.is_system = self._broker.topics.is_system(header.topic)
+            if header.topic_filter_type not in _FILTER_TYPES:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topicFilterType is {header.topic_filter_type!r}; it is one of {', '.join(_FILTER_TYPES)}",
+                )
+            config = TopicConfig(
+                header.topic,
+                header.read_queue_nums,
+                header.write_queue_nums,
+                header.perm,
+                header.topic_filter_type,
+                header.topic_sys_flag or 0,
+                header.order,
+            )
+            self._put(self._judged(config, header.attributes or ""))
+        return request.reply(ResponseCode.SUCCESS)
+
+    def update_list(self, request: Command, session: Session) -> Command:
+        """All of them or, if one is refused, none."""
+        with self._desk.making(TOPIC):
+            entries = object_of(request).get("topicConfigList")
+            if not isinstance(entries, list) or not entries:
+                raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
+            self._put(*[self._from_entry(entry) for entry in entries])
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _from_entry(self, entry: Any) -> TopicConfig:
+        name = entry.get("topicName") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            raise Refused(ResponseCode.INVALID_PARAMETER, "an entry of topicConfigList has no topicName")
+        edits = entry.get("attributes")
+        text = ",".join(_edit(key, value) for key, value in edits.items()) if isinstance(edits, dict) else ""
+        return self._judged(TopicConfig.from_json(name, {**entry, "attributes": {}}), text)
+
+    def _judged(self, config: TopicConfig, edits: str) -> TopicConfig:
+        """The configuration with its attributes, as it may be stored. Raises `Refused`."""
+        name = config.name
+        self._refuse_name(name)
+        before = self._broker.topics.get(name)
+        try:
+            attributes = edit_attributes(before.attributes if before else {}, edits, creating=before is None)
+        except AttributeRefused as exc:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+        if attributes.get(_MESSAGE_TYPE) == "MIXED":
+            raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        return TopicConfig(
+            name,
+            config.read_queues,
+            config.write_queues,
+            config.perm,
+            config.filter_type,
+            config.sys_flag,
+            config.order,
+            attributes,
+            before.extra if before else {},
+        )
+
+    def _refuse_name(self, name: str) -> None:
+        if (reason := names.check_topic(name)) is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, reason)
+        if self._broker.topics.is_system(name):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
+    def _put(self, *configs: TopicConfig) -> None:
+        broker = self._broker
+        for config in configs:
+            if (reason := broker.topics.refusal(config)) is not None:
+                raise Refused(ResponseCode.SYSTEM_ERROR, reason)
+        for config in configs:
+            broker.topics.update(config, broker.now_ms())
+        broker.topics_changed()
+
+    # -- deleting ------------------------------------------------------------------------------------
+
+    def delete(self, request: Command, session: Session) -> None:
+        name = decode_header(TopicHeader, request.ext).topic
+        if not name.strip():
+            raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if self._broker.topics.is_system(name):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+        self._remove([name], lambda noted: self._desk.send(request, session, _deleted(request, noted)))
+
+    def clean_unused(self, request: Command, session: Session) -> None:
+        """Remove the queues that no topic has any more."""
+        broker = self._broker
+        found = [name for name in broker.store.queues if name not in broker.topics]
+        self._remove(found, lambda noted: self._desk.send(request, session, _deleted(request, noted)))
+
+    def _remove(self, topics: list[str], done: Callable[[bool], None]) -> None:
+        """Have the broker forget topics; `done` is told when their files are gone."""
+        broker = self._broker
+        left, noted = len(topics), True
+
+        def one(ok: bool) -> None:
+            nonlocal left, noted
+            left, noted = left - 1, noted and ok
+            if not left:
+                done(noted)
+
+        for name in topics:
+            if name != "" and names.check_topic(name) is None:
+                broker.topics.delete(name, broker.now_ms())
+                broker.offsets.remove_topic(name)
+                broker.statistics.forget_topic(name)
+                queues = list(broker.store.queues.get(name, {}).values())
+                broker.store.delete_topic(name, one)
+                for queue in queues:
+                    broker.hold.dismiss(queue)
+            else:
+                one(True)  # what no topic can be called has no files either
+        broker.topics_changed()
+        if not topics:
+            done(True)
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def one(self, request: Command, session: Session) -> Command:
+        return body_of(request, self._topic(request).to_json())
+
+    def all(self, request: Command, session: Session) -> Command:
+        """The whole table in one answer: without a `totalTopicNum` nobody asks for further pages."""
+        return body_of(request, self._broker.topics.to_wrapper())
+
+    def system_topics(self, request: Command, session: Session) -> Command:
+        found = self._broker.topics.system_topics - names.HIDDEN_TOPICS
+        return body_of(request, {"topicList": sorted(found)})
+
+    def stats(self, request: Command, session: Session) -> None:
+        """The boundaries of every queue, and when each got its last message."""
+        broker = self._broker
+        topic = self._topic(request)
+        queues = [broker.store.find_queue(topic.name, n) for n in range(topic.queues)]
+        lows = [queue.min_offset if queue else 0 for queue in queues]
+        highs = [queue.readable if queue else 0 for queue in queues]
+
+        def answer(times: list[int]) -> Command:
+            table = QueueKeys()
+            for n, (low, high, time) in enumerate(zip(lows, highs, times, strict=True)):
+                table[QueueKey(topic.name, broker.config.broker_name, n)] = {
+                    "lastUpdateTimestamp": max(time, 0),
+                    "maxOffset": high,
+                    "minOffset": low,
+                }
+            tps = broker.statistics.topic_put_tps(topic.name, broker.now_ms())
+            return body_of(request, {"offsetTable": table, "topicPutTps": tps})
+
+        job = self._desk.store_times((queue, high - 1) for queue, high in zip(queues, highs, strict=True))
+        self._desk.later(request, session, job, answer)
+
+    def consumers(self, request: Command, session: Session) -> Command:
+        """Every group that reads the topic now, or once did and left its offsets."""
+        topic = decode_header(TopicHeader, request.ext).topic
+        broker = self._broker
+        groups = dict.fromkeys(broker.clients.groups_subscribed_to(topic) + broker.offsets.groups_of(topic))
+        return body_of(request, {"groupList": list(groups)})
+
+    def _topic(self, request: Command) -> TopicConfig:
+        name = decode_header(TopicHeader, request.ext).topic
+        config = self._broker.topics.get(name)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return config
+
+
+def _edit(name: Any, value: Any) -> str:
+    """One entry of an attribute map as text; tools write the sign into the name, and none means to set it."""
+    text = str(name)
+    if text.startswith("-"):
+        return text
+    return f"{text if text.startswith('+') else '+' + text}={value}"
+
+
+def _deleted(request: Command, noted: bool) -> Command:
+    if noted:
+        return request.reply(ResponseCode.SUCCESS)
+    return request.reply(
+        ResponseCode.SYSTEM_ERROR,
+        "the topic is gone, but the disk has no room to remember that: a restart may bring it back",
+    )

@@ -1,0 +1,36 @@
+"""Requests about files and followers (329, 907, 60, 61)."""
+
+from __future__ import annotations
+
+from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.remoting.session import Session
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.remoting import Command
+
+__all__ = ["AdminUpkeep"]
+
+
+class AdminUpkeep:
+    def __init__(self, desk: Desk) -> None:
+        self._broker = desk.broker
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
+            RequestCode.GET_TIMER_CHECK_POINT: self.no_timer,
+            RequestCode.GET_TIMER_METRICS: self.no_timer,
+        }
+
+    def delete_expired(self, request: Command, session: Session) -> Command:
+        """Remove what is older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
+        self._broker.store.remove_expired()
+        return request.reply(ResponseCode.SUCCESS)
+
+    def ha_status(self, request: Command, session: Session) -> Command:
+        broker = self._broker
+        return body_of(request, broker.ha_status.runtime_body(broker.store.log.end_offset))
+
+    def no_timer(self, request: Command, session: Session) -> Command:
+        """What RocketMQ answers to its slaves too, where the timer wheel is switched off."""
+        raise Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")

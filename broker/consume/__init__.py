@@ -1,0 +1,7 @@
+"""Serve consumers: pulls, bulk pulls, queries, heartbeats, offsets, retries and dead letters.
+
+`pull` first: a request is judged, read and answered, or held in `waiting`. `retry` decides when a message comes
+again. `requests` has the other codes of consumers, `query` looks messages up by key, `bulk_pull` is for pipelines.
+
+Left to others: reading the log (`store.read`), the tables of groups and offsets (`broker.state`).
+"""

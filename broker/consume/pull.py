@@ -1,0 +1,460 @@
+"""Codes 11 and 361: a consumer's pull, judged, read, held or answered.
+
+The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `pull_hold`; this file
+knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without
+which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.consume.fast.header_template import PullShapes, bytes_max_of
+from broker.remoting.session import Request, Session
+from broker.state.clients import BROADCASTING, ClientRegistry
+from broker.state.groups import GroupTable, SubscriptionGroupConfig
+from broker.state.offsets import OffsetTable
+from broker.state.statistics import Statistics
+from broker.state.subscription import SubscriptionData, SubscriptionParseError
+from broker.state.topics import TopicTable
+from broker.waiting.held_pulls import HeldPull, PullHold
+from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
+from ropewalk.format.headers import PullMessageHeader, json_decoder
+from ropewalk.format.remoting import JSON, Command, encode_frame
+from store.message_store import MessageStore
+from store.queues.consume_queue import ConsumeQueue
+from store.read.reader import GetResult, GetStatus, Reader
+from store.read.warm import VIEW_MIN
+
+_decode = json_decoder(PullMessageHeader).decode
+_prefix = struct.Struct(">II").pack
+_FOUND = (
+    b'{"code":0,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d","suggestWhichBrokerId":"%d"},'
+    b'"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":479}'
+)
+SUSPEND_MS_MAX = 120_000
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def code_of(status: GetStatus, asked: int) -> int:
+    """The response code of a read; an empty or missing queue depends on what was asked for."""
+    if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+@dataclass(frozen=True, slots=True)
+class PullRules:
+    broker_readable: bool = True
+    long_polling: bool = True
+    short_polling_ms: int = 1000
+    lite_pull: bool = True
+    """Whether consumers that divide queues themselves (361) are served."""
+    slave_reads: bool = False
+    """Whether a consumer that reads what is no longer in memory is sent to a slave."""
+
+
+class PullProcessor:
+    def __init__(
+        self,
+        rules: PullRules,
+        store: MessageStore,
+        reader: Reader,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientRegistry,
+        offsets: OffsetTable,
+        hold: PullHold,
+        statistics: Statistics,
+        *,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._hold = hold
+        self._statistics = statistics
+        self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
+        self._monotonic_ms = monotonic_ms
+        self.closed: str | None = None
+        """Why nothing is read from this broker at the moment, or None."""
+        self.is_slave = False
+        self.has_master = False
+        """Of a slave: whether its master is there, and serves whom this broker does not."""
+        self.configure(rules)
+
+    def configure(self, rules: PullRules) -> None:
+        """Go by these rules from the next request on."""
+        self._rules = rules
+
+    def pull(self, session: Session, request: Request) -> None:
+        """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
+        header = request.header(PullMessageHeader, _decode)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        try:
+            config = self._admit(group, topic, queue_id, request.code, self.closed)
+            wish = self._wish(group, topic, header, config.consume_broadcast_enable)
+        except _Refused as exc:
+            self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
+            return
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            try:
+                self._offsets.commit(group, topic, queue_id, header.commit_offset)
+            except ValueError as exc:
+                self._refuse(session, request, ResponseCode.SYSTEM_ERROR, str(exc))
+                return
+        self._offsets.note_pull(group, topic, queue_id, header.queue_offset)
+        # A queue that was never written is made here, so that a pull can wait for its first message.
+        queue = self._store.queue(topic, queue_id)
+        max_bytes = bytes_max_of(header)
+        if wish.wants_all and not self._offsets.resets and not session.link.congested:
+            result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
+            if result is not None:
+                self._respond(session, request, queue, group, header.queue_offset, result)
+                return
+        held = HeldPull(
+            session,
+            request,
+            queue,
+            header.queue_offset,
+            max(1, header.max_msg_nums),
+            max_bytes,
+            None if wish.wants_all else wish.matches,
+            0,
+            self._read_again,
+            scanned=header.queue_offset,
+            group=group,
+        )
+        suspend = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
+        if suspend:
+            wait_ms = (
+                header.suspend_timeout_millis if self._rules.long_polling else self._rules.short_polling_ms
+            )
+            held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
+        self._read(held, may_hold=bool(suspend))
+
+    def take(self, session: Session, payload: bytes) -> bool:
+        """Answer a pull whose header this client has sent before but for its numbers. HOT.
+
+        False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
+        A test has both answer the same requests, and compares what they send.
+        """
+        shapes = session.pulls
+        if shapes is None:
+            shapes = session.pulls = PullShapes()
+        found = shapes.find(payload)
+        if found is None:
+            return False
+        shape, (queue_id, offset, commit_offset, opaque) = found
+        if self._rules.slave_reads or self._offsets.resets or session.link.congested:
+            return False
+        header = shape.header
+        group, topic = header.consumer_group, header.topic
+        try:
+            config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
+            if shape.wish is None:
+                wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
+                if wish.expression_type != "TAG" or not wish.wants_all:
+                    return False
+        except _Refused:
+            return False
+        queue = self._store.queue(topic, queue_id)
+        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, shape.bytes_max)
+        if found_here is None:
+            return False
+        pieces, count, size, _last = found_here
+        if shape.commits:
+            try:
+                self._offsets.commit(group, topic, queue_id, commit_offset)
+            except ValueError:
+                return False
+        self._offsets.note_pull(group, topic, queue_id, offset)
+        statistics = self._statistics
+        statistics.got(topic, group, self._store.now, count, size)
+        times = statistics.rpc
+        times.count(self._found_times, 1, times.look() - session.read_at)
+        _send_found(session, pieces, size, (queue.readable, queue.min_offset, offset + count, 0, opaque))
+        return True
+
+    def _admit(
+        self, group: str, topic: str, queue_id: int, code: int, closed: str | None
+    ) -> SubscriptionGroupConfig:
+        """The group, if it may read this queue; also asked for a pull that has waited. Raises `_Refused`."""
+        if not self._rules.broker_readable:
+            raise _Refused(ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+        if closed is not None:
+            raise _Refused(ResponseCode.SYSTEM_BUSY, closed)
+        if not self._rules.lite_pull and code == RequestCode.LITE_PULL_MESSAGE:
+            remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
+            raise _Refused(ResponseCode.NO_PERMISSION, remark, 1)
+        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
+        if config is None:
+            reason = self._groups.creation_refusal(group)
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, {reason}",
+            )
+        if not config.consume_enable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2)
+        topic_config = self._topics.get(topic)
+        if topic_config is None:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        if not topic_config.readable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
+        if not 0 <= queue_id < topic_config.read_queues:
+            raise _Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
+            )
+        return config
+
+    def _wish(
+        self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
+    ) -> SubscriptionData:
+        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `_Refused`."""
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                wish = SubscriptionData.parse(
+                    topic,
+                    header.subscription,
+                    version=header.sub_version or 0,
+                    expression_type=header.expression_type,
+                )
+            except SubscriptionParseError as exc:
+                raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
+        else:
+            wish = self._known_wish(group, topic, header, broadcast_allowed)
+        if wish.expression_type != "TAG":
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {wish.expression_type} "
+                "(enablePropertyFilter is false)",
+            )
+        return wish
+
+    def _known_wish(
+        self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
+    ) -> SubscriptionData:
+        """What the group's heartbeats say. Raises `_Refused`."""
+        info = self._clients.consumer_group(group)
+        if info is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer group {group} is not online on this broker",
+            )
+        if info.message_model == BROADCASTING and not broadcast_allowed:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4)
+        if self._groups.read_forbidden(group, topic):
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group {group} is forbidden for topic {topic}",
+                5,
+            )
+        known = info.subscriptions.get(topic)
+        if known is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer group {group} does not subscribe to {topic}",
+            )
+        if known.version < (header.sub_version or 0):
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
+            )
+        return known
+
+    # -- reading and waiting -------------------------------------------------------------------------
+
+    def _read(self, held: HeldPull, *, may_hold: bool) -> None:
+        if self._offsets.resets:
+            queue = held.queue
+            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id)
+            if offset is not None and offset != held.offset:
+                self._answer(
+                    held, GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.readable)
+                )
+                return
+
+        def done(result: GetResult | None) -> None:
+            if result is None:
+                busy = ResponseCode.SYSTEM_BUSY
+                self._answer_now(
+                    held, busy, held.request.reply(busy, "[OVERLOAD]system busy, too many reads from disk")
+                )
+                return
+            if may_hold and self._hold_instead(held, result):
+                return
+            self._answer(held, result)
+
+        if held.session.link.congested:
+            # It takes nothing of what it is owed already: a small answer that has it ask again costs least.
+            low, high = held.queue.min_offset, held.queue.readable
+            self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
+            return
+        self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
+
+    def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
+        """Let the pull wait if there is nothing for it yet; whether it does."""
+        if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
+            return False
+        if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
+            if self.has_master:
+                return False  # at the end of a queue the master has what comes next
+            # This slave lacks what the consumer has read: it waits for it, and is never sent back.
+            self._hold.park(held)
+            return True
+        if result.status is GetStatus.NO_MATCHED_MESSAGE:
+            # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
+            # the client, so that its offset moves on.
+            if held not in held.session.holds or held.queue.readable > result.next_offset:
+                return False
+            held.scanned = result.next_offset
+        elif (
+            result.status is GetStatus.OFFSET_FOUND_NULL  # the place is unreadable, and will be the next time
+            or code_of(result.status, held.offset) != ResponseCode.PULL_NOT_FOUND
+        ):
+            return False
+        elif held.queue.readable > result.max_offset:
+            # It became longer while a reader thread was looking.
+            self._read(held, may_hold=True)
+            return True
+        self._hold.park(held)
+        return True
+
+    def _read_again(self, held: HeldPull, last: bool) -> None:
+        if not held.session.is_open:
+            return
+        try:
+            # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
+            self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
+        except _Refused as exc:
+            forbidden = {"forbiddenType": str(exc.forbidden_type)} if exc.forbidden_type else None
+            self._answer_now(held, exc.code, held.request.reply(exc.code, str(exc), forbidden))
+            return
+        if last:
+            held.scanned = held.offset
+        self._read(held, may_hold=not last)
+
+    def _answer(self, held: HeldPull, result: GetResult) -> None:
+        has_waited = held in held.session.holds
+        held.session.holds.discard(held)
+        self._respond(held.session, held.request, held.queue, held.group, held.offset, result, has_waited)
+
+    def _respond(
+        self,
+        session: Session,
+        request: Request,
+        queue: ConsumeQueue,
+        group: str,
+        offset: int,
+        result: GetResult,
+        has_waited: bool = False,
+    ) -> None:
+        """Tell the consumer what was found at the offset it asked for. HOT."""
+        found = result.status is GetStatus.FOUND
+        if found:
+            self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
+        else:
+            self._statistics.missed += 1
+        code, suggested = self._place(group, offset, result)
+        if not session.owes_now(request, code, has_waited):
+            return
+        if found and request.serialize_type == JSON:
+            numbers = result.max_offset, result.min_offset, result.next_offset, suggested, request.opaque
+            _send_found(session, result.records, result.size, numbers)
+            return
+        answer = Command(
+            code=code,
+            ext={
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            },
+            body=b"".join(result.records),
+            opaque=request.opaque,
+            flag=FrameFlag.RESPONSE,
+            remark=result.status.value,
+            serialize_type=request.serialize_type,
+        )
+        session.link.send(encode_frame(answer))
+
+    def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
+        """The response code, and the id of the broker that the consumer should ask next.
+
+        A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
+        caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
+        may only be late itself.
+        """
+        code = code_of(result.status, offset)
+        if not (self._rules.slave_reads or self.is_slave):
+            return code, 0
+        config = self._groups.get(group)
+        looked = result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
+        behind = self._store.log.end_offset - result.last_physical if looked else 0
+        slow = behind > self._reader.limits.memory_window
+        suggested = 0
+        if self._rules.slave_reads and config is not None:
+            suggested = config.which_broker_when_consume_slowly if slow else config.broker_id
+        if self.is_slave:
+            if code == ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.OFFSET_RESET:
+                return ResponseCode.PULL_RETRY_IMMEDIATELY, config.broker_id if config is not None else 0
+            if self.has_master and not slow:
+                suggested = 0
+                if result.status is not GetStatus.FOUND:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code, suggested
+
+    def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
+        session = held.session
+        has_waited = held in session.holds
+        session.holds.discard(held)
+        if session.owes_now(held.request, code, has_waited):
+            session.link.send(frame)
+
+    def _refuse(
+        self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None
+    ) -> None:
+        session.answer(
+            request, code, remark, {"forbiddenType": str(forbidden_type)} if forbidden_type else None
+        )
+
+
+def _send_found(
+    session: Session,
+    pieces: list[bytes | memoryview],
+    size: int,
+    numbers: tuple[int, int, int, int, int],
+) -> None:
+    """The answer in JSON with what was found; `numbers` are those of `_FOUND`. HOT."""
+    header = _FOUND % numbers
+    length = len(header)
+    head = _prefix(4 + length + size, length) + header
+    send = session.link.send
+    if size < VIEW_MIN or len(pieces) > 1:
+        send(b"".join((head, *pieces)))
+    else:
+        send(head)
+        send(pieces[0])
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.forbidden_type = forbidden_type

@@ -1,0 +1,273 @@
+"""The requests that are not hot: heartbeats, offsets, queue boundaries, single messages.
+
+Each handler takes a whole `Command` and returns the answer. What needs the disk (offset by time, message by id,
+earliest store time) is looked up on a reader thread and answered when it comes back; such a handler returns None
+and owes the answer to the session later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.remoting.session import Handlers, Session
+from broker.state.clients import HeartbeatData, HeartbeatRefused, Notification
+from broker.state.queue_locks import LockRequest
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import fastjson
+from ropewalk.format.headers import (
+    ConsumerGroupHeader,
+    GetMaxOffsetHeader,
+    HeaderError,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UnregisterClientHeader,
+    UpdateConsumerOffsetHeader,
+    ViewMessageHeader,
+    decode_header,
+)
+from ropewalk.format.remoting import Command, encode_frame
+from store.read import reader
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+
+class Requests:
+    """Handlers over the broker's state."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._owed: dict[tuple[Session, str], None] = {}
+
+    def register(self, handlers: Handlers) -> None:
+        handlers.cold.update(
+            {
+                RequestCode.HEART_BEAT: self.heartbeat,
+                RequestCode.UNREGISTER_CLIENT: self.unregister,
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+                RequestCode.LOCK_BATCH_MQ: self.lock,
+                RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+                RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+                RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+                RequestCode.GET_MAX_OFFSET: self.max_offset,
+                RequestCode.GET_MIN_OFFSET: self.min_offset,
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+                RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+                RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            }
+        )
+
+    # -- clients -------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: Command, session: Session) -> Command:
+        broker = self._broker
+        now = broker.now_ms()
+        try:
+            data = HeartbeatData.decode(request.body)
+            known = []
+            for consumer in data.consumers:
+                config = broker.groups.find_or_create(consumer.group, now)
+                if config is None:
+                    continue  # unknown and not to be created: skipped without a word, as clients expect
+                broker.topics.create_retry(consumer.group, queue_nums=config.retry_queue_nums, now_ms=now)
+                known.append(consumer)
+            ip, port = session.link.peer
+            notifications = broker.clients.heartbeat(
+                session,
+                data.with_consumers(known),
+                broker.monotonic_ms(),
+                language=request.language,
+                version=request.version,
+                address=f"{ip}:{port}",
+            )
+        except HeartbeatRefused as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        # The client asks for the route of its retry topic next: the name server has to know it by then.
+        broker.topics_changed()
+        self.notify(notifications)
+        return request.reply(
+            ResponseCode.SUCCESS, ext={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+        )
+
+    def unregister(self, request: Command, session: Session) -> Command:
+        header = decode_header(UnregisterClientHeader, request.ext)
+        self.notify(
+            self._broker.clients.unregister(
+                session, consumer_group=header.consumer_group, producer_group=header.producer_group
+            )
+        )
+        return request.reply(ResponseCode.SUCCESS)
+
+    def notify(self, notifications: list[Notification]) -> None:
+        """Owe members the news that their group has changed; `tell_members` tells them."""
+        for notification in notifications:
+            assert isinstance(notification.peer, Session)
+            self._owed[notification.peer, notification.group] = None
+
+    def tell_members(self) -> None:
+        """Send what is owed (40); at every tick.
+
+        Each member is told once, however many came and went since: a thousand that join one group together would
+        otherwise be owed half a million notifications, each of which has a client divide the queues anew.
+        """
+        owed, self._owed = self._owed, {}
+        for session, group in owed:
+            if session.is_open:
+                session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def lock(self, request: Command, session: Session) -> Command:
+        try:
+            wanted = LockRequest.decode(request.body)
+        except ValueError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        granted = self._broker.locks.lock(wanted, self._broker.monotonic_ms())
+        body = fastjson.dumps({"lockOKMQSet": [queue.to_json() for queue in granted]})
+        return request.reply(ResponseCode.SUCCESS, body=body)
+
+    def unlock(self, request: Command, session: Session) -> Command:
+        try:
+            self._broker.locks.unlock(LockRequest.decode(request.body))
+        except ValueError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        return request.reply(ResponseCode.SUCCESS)
+
+    def consumer_list(self, request: Command, session: Session) -> Command:
+        group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
+        ids = self._broker.clients.consumer_ids(group)
+        if not ids:
+            return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return request.reply(ResponseCode.SUCCESS, body=fastjson.dumps({"consumerIdList": ids}))
+
+    # -- offsets -------------------------------------------------------------------------------------
+
+    def query_offset(self, request: Command, session: Session) -> Command:
+        header = decode_header(QueryConsumerOffsetHeader, request.ext)
+        broker = self._broker
+        offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is None and header.set_zero_if_not_found is not False:
+            offset = self._young_start(header.topic, header.queue_id)
+        if offset is None:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        return request.reply(ResponseCode.SUCCESS, ext={"offset": str(offset)})
+
+    def _young_start(self, topic: str, queue_id: int) -> int | None:
+        """0 for a queue whose very first message is still near the end of the log, else None.
+
+        A new group on a young topic starts at its beginning, also when it asked for the end: clients rely on it.
+        """
+        broker = self._broker
+        queue = broker.store.find_queue(topic, queue_id)
+        if queue is None or queue.readable == 0:
+            return 0
+        if queue.min_offset > 0:
+            return None
+        end = broker.store.log.end_offset
+        window = broker.reader.limits.memory_window
+        if end - broker.store.log.min_offset <= window:
+            return 0
+        entry = queue.entries_nowait(0, 1)
+        physical = int.from_bytes(entry[:8], "big") if entry else 0
+        return 0 if end - physical <= window else None
+
+    def update_offset(self, request: Command, session: Session) -> Command:
+        try:
+            header = decode_header(UpdateConsumerOffsetHeader, request.ext)
+        except HeaderError as exc:
+            return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
+        broker = self._broker
+        group, topic = header.consumer_group, header.topic
+        if group not in broker.groups:
+            return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if topic not in broker.topics:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        try:
+            broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+        except ValueError as exc:
+            return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
+        return request.reply(ResponseCode.SUCCESS)
+
+    def max_offset(self, request: Command, session: Session) -> Command:
+        header = decode_header(GetMaxOffsetHeader, request.ext)
+        queue = self._broker.store.find_queue(header.topic, header.queue_id)
+        return request.reply(ResponseCode.SUCCESS, ext={"offset": str(queue.readable if queue else 0)})
+
+    def min_offset(self, request: Command, session: Session) -> Command:
+        header = decode_header(QueueHeader, request.ext)
+        queue = self._broker.store.find_queue(header.topic, header.queue_id)
+        return request.reply(ResponseCode.SUCCESS, ext={"offset": str(queue.min_offset if queue else 0)})
+
+    def search_offset(self, request: Command, session: Session) -> Command | None:
+        header = decode_header(SearchOffsetHeader, request.ext)
+        queue = self._broker.store.find_queue(header.topic, header.queue_id)
+        if queue is None or queue.readable == 0:
+            return request.reply(ResponseCode.SUCCESS, ext={"offset": "0"})
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        log, frozen = self._broker.store.log, queue.frozen()
+        self._later(
+            request,
+            session,
+            lambda: reader.offset_by_time(frozen, log, header.timestamp, upper=upper),
+            lambda offset: request.reply(ResponseCode.SUCCESS, ext={"offset": str(offset)}),
+        )
+        return None
+
+    def earliest_store_time(self, request: Command, session: Session) -> Command | None:
+        header = decode_header(QueueHeader, request.ext)
+        queue = self._broker.store.find_queue(header.topic, header.queue_id)
+        if queue is None or queue.min_offset >= queue.readable:
+            return request.reply(ResponseCode.SUCCESS, ext={"timestamp": "-1"})
+        log, frozen = self._broker.store.log, queue.frozen()
+        self._later(
+            request,
+            session,
+            lambda: reader.store_time(frozen, log, frozen.min_offset),
+            lambda time: request.reply(ResponseCode.SUCCESS, ext={"timestamp": str(time)}),
+        )
+        return None
+
+    # -- one message ---------------------------------------------------------------------------------
+
+    def view_message(self, request: Command, session: Session) -> Command | None:
+        offset = decode_header(ViewMessageHeader, request.ext).offset
+
+        def done(record: bytes | None) -> None:
+            if record is None:
+                answer = request.reply(
+                    ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+                )
+            else:
+                answer = request.reply(ResponseCode.SUCCESS, body=record)
+            self._send(session, request, answer)
+
+        self._broker.reader.look_up(
+            offset, self._broker.store.find_queue, done, lambda _result: self._send_busy(request, session)
+        )
+        return None
+
+    def _later(
+        self,
+        request: Command,
+        session: Session,
+        job: Callable[[], int],
+        answer: Callable[[int], Command],
+    ) -> None:
+        """Answer from a reader thread's result, or "busy" if too many wait already."""
+
+        self._broker.reader.run(
+            job,
+            lambda result: self._send(session, request, answer(result)),
+            lambda _result: self._send_busy(request, session),
+        )
+
+    def _send_busy(self, request: Command, session: Session) -> None:
+        answer = request.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk")
+        self._send(session, request, answer)
+
+    def _send(self, session: Session, request: Command, answer: Command) -> None:
+        if session.owes_now(request, answer.code):
+            session.link.send(encode_frame(answer))

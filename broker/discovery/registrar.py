@@ -1,0 +1,227 @@
+"""Keeping the name servers told: at start, every half minute, and at once when topics or permissions change.
+
+An embedded name server is told by a plain call in the same turn, so that a topic has its route before the producer
+that created it has its answer. The others are told over the wire by one task each; one that is away is tried again
+and delays nobody.
+
+What they answer is passed on: to a slave where its master is, to a master how many slaves of its group are registered
+from each address, which decides whose reports count. Both are asked for again every second while they are wanted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+import trio
+
+from broker.namesrv.server import NameServer
+from ropewalk.client.aio.connection import AsyncConnection, open_connection
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format import fastjson
+from ropewalk.format.remoting import Command
+
+log = structlog.get_logger("broker.registrar")
+
+_RETRY_S = 3.0
+_WANTED_S = 1.0
+
+
+class Group(Protocol):
+    """Who wants to know what name servers say about the broker's own group."""
+
+    @property
+    def seeks_master(self) -> bool:
+        """Whether the broker is a slave that does not know its master."""
+
+    @property
+    def seeks_slaves(self) -> bool:
+        """Whether it is a master, to which it matters how many slaves are registered."""
+
+    def learn(self, ha_address: str, master_address: str) -> None:
+        """Where the master is."""
+
+    def register(self, slaves: Mapping[str, int]) -> None:
+        """How many slaves are registered, by IP."""
+
+
+class Registrar:
+    """Registers one broker with all its name servers."""
+
+    def __init__(
+        self,
+        identity: dict[str, str],
+        body: Callable[[], bytes],
+        *,
+        period_s: float,
+        call_s: float,
+        local: NameServer | None,
+        remote: tuple[str, ...],
+        group: Group | None = None,
+    ) -> None:
+        """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them."""
+        self._identity = identity
+        self._body = body
+        self._period_s = period_s
+        self._call_s = call_s
+        self._local = local
+        self._remote = remote
+        self._changed = {address: trio.Event() for address in remote}
+        self._registered: set[str] = set()
+        self._group = group
+        self._slaves: dict[str, Mapping[str, int]] = {}
+        """Name server -> what it says about the slaves of this group."""
+
+    def _command(self) -> Command:
+        body = self._body()
+        ext = self._identity | {
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "enableActingMaster": "false",
+        }
+        return Command(RequestCode.REGISTER_BROKER, ext, body)
+
+    def _farewell(self) -> Command:
+        names = ("brokerName", "brokerAddr", "clusterName", "brokerId")
+        return Command(RequestCode.UNREGISTER_BROKER, {name: self._identity[name] for name in names})
+
+    def be(self, broker_id: int) -> None:
+        """This broker's role has changed, and with it its id."""
+        self._identity["brokerId"] = str(broker_id)
+        self.changed()
+
+    def changed(self) -> None:
+        """Topics or permissions are different now: tell everyone at once."""
+        self.tell_local()
+        for address, event in self._changed.items():
+            self._changed[address] = trio.Event()
+            event.set()
+
+    def tell_local(self) -> None:
+        if self._local is not None:
+            answer = self._local.handle(self._command(), self)
+            assert answer is not None
+            if answer.code != ResponseCode.SUCCESS:
+                log.error("the embedded name server refused this broker", reason=answer.remark)
+            else:
+                self._note_master(answer)
+
+    async def run(self) -> None:
+        """Register and stay registered, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_local)
+            for address in self._remote:
+                nursery.start_soon(self._keep, address)
+
+    async def _keep_local(self) -> None:
+        passed = 0.0
+        while self._local is not None:
+            await trio.sleep(min(_WANTED_S, self._period_s))
+            passed += min(_WANTED_S, self._period_s)
+            if passed >= self._period_s or self._seeks_master:
+                passed = 0.0
+                self.tell_local()
+            if self._group is not None and self._group.seeks_slaves:
+                answer = self._local.handle(self._members(), self)
+                assert answer is not None
+                self._note_slaves("", answer)
+
+    async def _keep(self, address: str) -> None:
+        """Register with one name server for ever; its troubles are logged once each time they begin."""
+        trouble = False
+        while True:
+            try:
+                async with open_connection(address) as connection:
+                    while True:
+                        # Taken before the call: a change during the call is told in the next round.
+                        changed = self._changed[address]
+                        answer = await connection.call(self._command(), self._call_s)
+                        if answer.code != ResponseCode.SUCCESS:
+                            log.error(
+                                "a name server refused this broker", namesrv=address, reason=answer.remark
+                            )
+                        elif address not in self._registered or trouble:
+                            log.info("registered", namesrv=address)
+                            self._registered.add(address)
+                        if answer.code == ResponseCode.SUCCESS:
+                            self._note_master(answer)
+                        trouble = False
+                        await self._until_due(address, connection, changed)
+            except* (RopewalkError, OSError) as group:
+                if not trouble:
+                    log.warning("name server out of reach", namesrv=address, reason=str(group.exceptions[0]))
+                trouble = True
+                self._registered.discard(address)
+            await trio.sleep(_RETRY_S)
+
+    async def _until_due(self, address: str, connection: AsyncConnection, changed: trio.Event) -> None:
+        """Wait until it is time to register again; meanwhile ask for what is wanted sooner."""
+        until = trio.current_time() + self._period_s
+        while not changed.is_set() and trio.current_time() < until:
+            if self._group is not None and self._group.seeks_slaves:
+                self._note_slaves(address, await connection.call(self._members(), self._call_s))
+            with trio.move_on_after(min(_WANTED_S, until - trio.current_time())):
+                await changed.wait()
+            if self._seeks_master:
+                return
+
+    # -- what they say about the group ---------------------------------------------------------------
+
+    @property
+    def _seeks_master(self) -> bool:
+        return self._group is not None and self._group.seeks_master
+
+    def _note_master(self, answer: Command) -> None:
+        if self._group is not None and self._identity["brokerId"] != "0":
+            self._group.learn(answer.ext.get("haServerAddr") or "", answer.ext.get("masterAddr") or "")
+
+    def _members(self) -> Command:
+        ext = {"clusterName": self._identity["clusterName"], "brokerName": self._identity["brokerName"]}
+        return Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext)
+
+    def _note_slaves(self, address: str, answer: Command) -> None:
+        """Where several name servers differ, whoever knows more slaves of an address is believed."""
+        assert self._group is not None
+        if answer.code != ResponseCode.SUCCESS:
+            return  # an old one, which cannot tell; the others can
+        self._slaves[address] = slaves_by_ip(answer.body)
+        most: Counter[str] = Counter()
+        for found in self._slaves.values():
+            most |= Counter(found)
+        self._group.register(most)
+
+    async def unregister(self) -> None:
+        """Say good-bye, so that no client is sent here any more; gives up on a name server after a second."""
+        if self._local is not None:
+            self._local.handle(self._farewell(), self)
+        async with trio.open_nursery() as nursery:
+            for address in self._remote:
+                nursery.start_soon(self._leave, address)
+
+    async def _leave(self, address: str) -> None:
+        with trio.move_on_after(1.0):
+            try:
+                async with open_connection(address) as connection:
+                    await connection.call(self._farewell(), 1.0)
+            except* (RopewalkError, OSError):
+                pass  # it will notice by itself: no heartbeat comes any more
+
+
+def slaves_by_ip(body: bytes) -> dict[str, int]:
+    """How many slaves each IP has, from the answer about a group's members; what cannot be read counts nobody."""
+    try:
+        document = fastjson.loads(body)
+    except fastjson.FastjsonError:
+        return {}
+    group = document.get("brokerMemberGroup") if isinstance(document, dict) else None
+    addresses = group.get("brokerAddrs") if isinstance(group, dict) else None
+    found: Counter[str] = Counter()
+    if isinstance(addresses, dict):
+        for broker_id, address in addresses.items():
+            if str(broker_id) != "0" and isinstance(address, str):
+                found[address.rpartition(":")[0]] += 1
+    return dict(found)

@@ -1,0 +1,489 @@
+"""The name server's memory: which broker serves which topic, and where it lives.
+
+Four tables hold it, as in RocketMQ, so that its rules can be told in its words:
+
+    broker sets   broker name -> addresses by id, cluster            who belongs together (id 0 is the master)
+    live          (cluster, address) -> last sign of life            who is there, over which connection
+    queues        topic -> broker name -> queue counts, permission   who serves what
+    clusters      cluster -> broker names
+
+A registration is the only way in; silence, a closed connection or a farewell is the way out. Name servers
+share nothing, so every rule here decides from one registration and this memory alone:
+
+- A set is known by its broker name. An address stands in a set under one id: the same address under
+  another id is a broker that changed its role, and its old place is given up.
+- Two addresses that claim one id are told apart by the state version (the epoch of their role): the lower
+  one is turned away. Equal versions: the newcomer wins, as a restarted broker with a new address must.
+- Topics are set by the master, and by the slave with the lowest id if it says what acting masters are.
+  They are replaced only when the broker's data version changed, and never deleted by being left out
+  (unless the name server was told to).
+- The last address of a set takes the set's queues with it. If only the master goes, the queues stay
+  readable and, where acting masters are on, lose their write permission.
+- Whoever can connect can register, so every table has a bound. A registration that would exceed one is
+  refused whole; those on record go on. Who leaves takes all that it brought along.
+
+Time is handed in as milliseconds. Nothing here knows frames, sockets or JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from broker.state.data_version import DataVersion
+from ropewalk.codes import Permission, UnitSysFlag
+from ropewalk.format.names import SYNC_BROKER_MEMBER_PREFIX
+
+MASTER_ID = 0
+NAME_SIZE_MAX = 255
+"""Characters of a topic, broker or cluster name."""
+BROKER_EXPIRY_MS = 120_000
+"""How long a broker may be silent when its registration names no time of its own."""
+
+BROKERS_MAX = 1_000
+BROKER_TOPICS_MAX = 50_000
+"""Topics of one broker set, counting those its registrations no longer name."""
+TOPICS_MAX = 500_000
+"""Topics of all broker sets together; one that two sets serve counts twice."""
+
+I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""What Java's and Go's readers of a route take for a count or for flags."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One topic as a broker registers it: the fields that matter to a route."""
+
+    topic_name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_SIZE_MAX)]
+    perm: I31 = Permission.READ | Permission.WRITE
+    read_queue_nums: I31 = 16
+    topic_sys_flag: I31 = 0
+    write_queue_nums: I31 = 16
+
+
+class QueueData(msgspec.Struct, frozen=True, rename="camel"):
+    """What one broker set offers of one topic."""
+
+    broker_name: str
+    perm: int
+    read_queue_nums: int
+    topic_sys_flag: int
+    write_queue_nums: int
+
+
+class BrokerData(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """One broker set as routes show it. Ids are strings, because they are keys of a JSON object."""
+
+    broker_addrs: dict[str, str]
+    broker_name: str
+    cluster: str
+    enable_acting_master: bool = False
+    zone_name: str | UnsetType = UNSET
+
+
+class RouteData(msgspec.Struct, rename="camel", kw_only=True):
+    """The answer to "who serves this topic"."""
+
+    broker_datas: list[BrokerData]
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | UnsetType = UNSET
+    queue_datas: list[QueueData]
+
+
+class MemberGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """Who a broker set consists of."""
+
+    broker_addrs: dict[str, str]
+    broker_name: str
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Everything one broker says about itself."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    broker_id: int
+    ha_address: str = ""
+    zone: str | None = None
+    timeout_ms: int | None = None
+    enable_acting_master: bool | None = None
+    """None: the sender is too old to know of acting masters."""
+    version: DataVersion = field(default_factory=DataVersion)
+    topics: tuple[TopicConfig, ...] = ()
+    filter_servers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The broker is on record; a slave learns where its master is."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+class SingleTopicRefused(Exception):
+    """A broker not on record sent exactly one topic.
+
+    That is what an incremental registration looks like. Taken as a whole one, it would hide every other
+    topic of a broker that this name server has forgotten.
+    """
+
+
+class TableFull(Exception):
+    """There is no room for this; the text says which bound it would exceed."""
+
+
+@dataclass(slots=True)
+class BrokerSet:
+    """All brokers of one name."""
+
+    name: str
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    acting_master_allowed: bool = False
+    zone: str | None = None
+
+    @property
+    def has_master(self) -> bool:
+        return MASTER_ID in self.addresses
+
+    def as_data(self) -> BrokerData:
+        return BrokerData(
+            broker_addrs=_by_id(self.addresses),
+            broker_name=self.name,
+            cluster=self.cluster,
+            enable_acting_master=self.acting_master_allowed,
+            zone_name=UNSET if self.zone is None else self.zone,
+        )
+
+
+@dataclass(slots=True)
+class Live:
+    """The last sign of life of one address, and the connection it came over."""
+
+    broker_name: str
+    peer: Hashable
+    seen_ms: int
+    timeout_ms: int
+    version: DataVersion
+    ha_address: str
+    filter_servers: tuple[str, ...] = ()
+
+
+class RouteTable:
+    """Registrations in, routes out."""
+
+    def __init__(self, *, acting_masters: bool = False, delete_missing_topics: bool = False) -> None:
+        self.acting_masters = acting_masters
+        """Show the lowest slave of a masterless set as its master, for reading."""
+        self.delete_missing_topics = delete_missing_topics
+        """A topic left out of a registration is forgotten."""
+        self._sets: dict[str, BrokerSet] = {}
+        self._live: dict[tuple[str, str], Live] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        """The queues table from the other side: broker name -> topics."""
+        self._entries = 0
+        self._clusters: dict[str, set[str]] = {}
+
+    # --- a broker's life: register, refresh, leave -----------------------------------------------
+
+    def register(self, registration: Registration, peer: Hashable, now_ms: int) -> Accepted:
+        """Put a broker on record, or refresh it; a claim to an id that a newer epoch holds is ignored.
+
+        Raises SingleTopicRefused or TableFull, and then nothing has changed.
+        """
+        r = registration
+        key = (r.cluster, r.address)
+        known = self._sets.get(r.broker_name)
+        addresses = {
+            broker_id: address
+            for broker_id, address in (known.addresses.items() if known else ())
+            if address != r.address or broker_id == r.broker_id
+        }
+        holder = addresses.get(r.broker_id)
+        if holder is not None and holder != r.address:
+            holder_live = self._live.get((r.cluster, holder))
+            if holder_live and holder_live.version.state_version > r.version.state_version:
+                # The set keeps its holder, and the address that was turned away counts as not here.
+                assert known is not None
+                known.addresses = addresses
+                self._leave_other_set(key, r.broker_name)
+                self._live.pop(key, None)
+                return Accepted()
+        if holder is None and len(r.topics) == 1:
+            raise SingleTopicRefused
+        addresses[r.broker_id] = r.address
+        is_lowest_slave = r.broker_id != MASTER_ID and r.broker_id == min(addresses)
+        sets_topics = r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None)
+        self._check_room_for_broker(key, r.broker_name)
+        if sets_topics:
+            self._check_room_for_topics(r.broker_name, {topic.topic_name for topic in r.topics})
+
+        self._leave_other_set(key, r.broker_name)
+        first = known is None or holder is None
+        broker_set = known or self._sets.setdefault(r.broker_name, BrokerSet(r.broker_name, r.cluster))
+        self._clusters.setdefault(r.cluster, set()).add(r.broker_name)
+        broker_set.acting_master_allowed = bool(r.enable_acting_master)
+        broker_set.zone = r.zone
+        broker_set.addresses = addresses
+
+        before = self._live.get(key)
+        if sets_topics:
+            changed = first or before is None or before.version != r.version
+            # What only a master may promise is taken out before a slave's word is written down.
+            mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
+            self._set_topics(r.broker_name, r.topics, mask, changed)
+
+        self._live[key] = Live(
+            broker_name=r.broker_name,
+            peer=peer,
+            seen_ms=now_ms,
+            timeout_ms=BROKER_EXPIRY_MS if r.timeout_ms is None else r.timeout_ms,
+            version=r.version,
+            ha_address=r.ha_address,
+            filter_servers=before.filter_servers
+            if r.filter_servers is None and before
+            else r.filter_servers or (),
+        )
+        return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
+
+    def _leave_other_set(self, key: tuple[str, str], broker_name: str) -> None:
+        """An address that speaks for another set than before gives up its place in the old one."""
+        live = self._live.get(key)
+        if live is not None and live.broker_name != broker_name:
+            self.unregister(key[0], live.broker_name, key[1])
+
+    def _check_room_for_broker(self, key: tuple[str, str], broker_name: str) -> None:
+        # Every set has an address and every address a life, so that one bound holds for the three.
+        if key not in self._live and len(self._live) >= BROKERS_MAX:
+            raise TableFull(f"{BROKERS_MAX} brokers are on record, and no more may be")
+        known = self._clusters.get(key[0], set())
+        if broker_name not in known and sum(map(len, self._clusters.values())) >= BROKERS_MAX:
+            raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
+
+    def _check_room_for_topics(self, broker_name: str, topics: set[str]) -> None:
+        mine = self._topics_of.get(broker_name, set())
+        after = len(topics) if self.delete_missing_topics else len(topics | mine)
+        if after > BROKER_TOPICS_MAX:
+            raise TableFull(f"broker {broker_name} would have {after} topics, more than {BROKER_TOPICS_MAX}")
+        total = self._entries - len(mine) + after
+        if total > TOPICS_MAX:
+            raise TableFull(f"all brokers together would have {total} topics, more than {TOPICS_MAX}")
+
+    def _set_topics(self, broker_name: str, topics: Iterable[TopicConfig], mask: int, changed: bool) -> None:
+        """Write down the topics of one set; an unchanged version only fills in what is missing."""
+        topics = tuple(topics)
+        if self.delete_missing_topics:
+            named = {topic.topic_name for topic in topics}
+            for name in self._topics_of.get(broker_name, set()) - named:
+                self._drop_queue(name, broker_name)
+        mine = self._topics_of.get(broker_name, set())
+        for topic in topics:
+            if changed or topic.topic_name not in mine:
+                queue = QueueData(
+                    broker_name=broker_name,
+                    perm=topic.perm & mask,
+                    read_queue_nums=topic.read_queue_nums,
+                    topic_sys_flag=topic.topic_sys_flag,
+                    write_queue_nums=topic.write_queue_nums,
+                )
+                self._put_queue(topic.topic_name, queue)
+
+    def _master_of(self, broker_set: BrokerSet) -> Accepted:
+        address = broker_set.addresses.get(MASTER_ID)
+        live = self._live.get((broker_set.cluster, address)) if address is not None else None
+        return Accepted(address, live.ha_address) if live else Accepted()
+
+    def refresh(self, cluster: str, address: str, now_ms: int) -> None:
+        """Note a sign of life; of an address that is not on record it means nothing."""
+        live = self._live.get((cluster, address))
+        if live:
+            live.seen_ms = now_ms
+
+    def version_of(self, cluster: str, address: str) -> DataVersion | None:
+        live = self._live.get((cluster, address))
+        return live.version if live else None
+
+    def unregister(self, cluster: str, broker_name: str, address: str) -> None:
+        """Forget one address, and what only it served. Of an unknown one there is nothing to forget."""
+        live = self._live.pop((cluster, address), None)
+        self._leave_set(broker_name, address)
+        if live is not None and live.broker_name != broker_name:
+            # Whoever says goodbye under a wrong name is gone all the same, and nobody would ever miss it again.
+            self._leave_set(live.broker_name, address)
+
+    def _leave_set(self, broker_name: str, address: str) -> None:
+        broker_set = self._sets.get(broker_name)
+        if broker_set is None:
+            return
+        broker_set.addresses = {i: a for i, a in broker_set.addresses.items() if a != address}
+        if not broker_set.addresses:
+            del self._sets[broker_name]
+            for cluster, names in list(self._clusters.items()):
+                names.discard(broker_name)
+                if not names:
+                    del self._clusters[cluster]
+            for topic in tuple(self._topics_of.get(broker_name, ())):
+                self._drop_queue(topic, broker_name)
+        elif broker_set.acting_master_allowed and not broker_set.has_master:
+            self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
+
+    def closed(self, peer: Hashable) -> list[str]:
+        """A connection is gone, and every broker that registered over it; return their addresses."""
+        return self._leave([key for key, live in self._live.items() if live.peer == peer])
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Forget who has been silent too long; return their addresses."""
+        return self._leave([k for k, live in self._live.items() if live.seen_ms + live.timeout_ms < now_ms])
+
+    def _leave(self, keys: Iterable[tuple[str, str]]) -> list[str]:
+        gone = sorted(keys)
+        for cluster, address in gone:
+            self.unregister(cluster, self._live[cluster, address].broker_name, address)
+        return [address for _, address in gone]
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def route(self, topic: str, zone: str | None = None) -> RouteData | None:
+        """Who serves this topic, or None if nobody does; with `zone`, only brokers of that zone."""
+        by_broker = self._queues.get(topic)
+        sets = [self._sets[name] for name in sorted(by_broker or ()) if name in self._sets]
+        if not by_broker or not sets:
+            return None
+        queues = [by_broker[name] for name in sorted(by_broker)]
+        act = self.acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
+        shown = [self._acted(s, by_broker) if act else s.as_data() for s in sets]
+        if zone is not None:
+            # A set without a master is shown to every zone: reading from afar beats not reading.
+            shown = [d for d in shown if str(MASTER_ID) not in d.broker_addrs or _is_in_zone(d, zone)]
+            names = {data.broker_name for data in shown}
+            queues = [queue for queue in queues if queue.broker_name in names]
+        return RouteData(
+            broker_datas=shown, filter_server_table=self._filter_servers(shown), queue_datas=queues
+        )
+
+    def _filter_servers(self, shown: Iterable[BrokerData]) -> dict[str, list[str]]:
+        keys = [(data.cluster, address) for data in shown for address in data.broker_addrs.values()]
+        found = ((key[1], self._live.get(key)) for key in keys)
+        return {address: list(live.filter_servers) for address, live in found if live and live.filter_servers}
+
+    def _acted(self, broker_set: BrokerSet, by_broker: Mapping[str, QueueData]) -> BrokerData:
+        """The set as shown, its lowest slave standing in for a missing master (for reading only)."""
+        data = broker_set.as_data()
+        if broker_set.has_master or not broker_set.acting_master_allowed:
+            return data
+        if by_broker[broker_set.name].perm & Permission.WRITE:
+            return data
+        lowest = min(broker_set.addresses)
+        addresses = {**broker_set.addresses, MASTER_ID: broker_set.addresses[lowest]}
+        del addresses[lowest]
+        return msgspec.structs.replace(data, broker_addrs=_by_id(addresses))
+
+    def broker_table(self) -> dict[str, BrokerData]:
+        return {name: self._sets[name].as_data() for name in sorted(self._sets)}
+
+    def cluster_table(self) -> dict[str, list[str]]:
+        return {cluster: sorted(self._clusters[cluster]) for cluster in sorted(self._clusters)}
+
+    def members(self, cluster: str, broker_name: str) -> MemberGroup:
+        """The set of that name; empty, not an error, when there is none."""
+        broker_set = self._sets.get(broker_name)
+        addresses = _by_id(broker_set.addresses) if broker_set else {}
+        return MemberGroup(broker_addrs=addresses, broker_name=broker_name, cluster=cluster)
+
+    def topics(self) -> list[str]:
+        return sorted(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        names = self._clusters.get(cluster, set())
+        return [topic for topic in self.topics() if not names.isdisjoint(self._queues[topic])]
+
+    def unit_topics(self, *, unit: bool | None = None, subscribed: bool | None = None) -> list[str]:
+        """Topics whose first queue data carries the flags asked for; None means either."""
+        return [topic for topic, flags in self._sys_flags() if _flags_are(flags, unit, subscribed)]
+
+    def _sys_flags(self) -> Iterator[tuple[str, int]]:
+        for topic in self.topics():
+            yield topic, next(iter(self._queues[topic].values())).topic_sys_flag
+
+    # --- an administrator's hand --------------------------------------------------------------------
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Take writing away from every topic of the set, until it registers a new data version.
+
+        Returns the number of topics.
+        """
+        return self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        return self._set_permissions(broker_name, lambda _: Permission.READ | Permission.WRITE)
+
+    def _set_permissions(self, broker_name: str, rule: Callable[[int], int]) -> int:
+        mine = self._topics_of.get(broker_name, set())
+        for topic in mine:
+            by_broker = self._queues[topic]
+            queue = by_broker[broker_name]
+            by_broker[broker_name] = msgspec.structs.replace(queue, perm=rule(queue.perm))
+        return len(mine)
+
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Place a topic on brokers by hand; on none of them if one is not on record. Raises TableFull."""
+        by_broker = {queue.broker_name: queue for queue in queues}
+        if not by_broker.keys() <= self._sets.keys():
+            return
+        added = [name for name in by_broker if topic not in self._topics_of.get(name, ())]
+        for name in added:
+            if len(self._topics_of.get(name, ())) >= BROKER_TOPICS_MAX:
+                raise TableFull(f"broker {name} has {BROKER_TOPICS_MAX} topics, and may have no more")
+        if self._entries + len(added) > TOPICS_MAX:
+            raise TableFull(
+                f"all brokers together have {self._entries} topics of {TOPICS_MAX} that they may have"
+            )
+        for queue in by_broker.values():
+            self._put_queue(topic, queue)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, of one cluster or everywhere; it returns with a broker's next new version."""
+        names = self._queues.get(topic, {}) if cluster is None else self._clusters.get(cluster, set())
+        for name in list(names):
+            self._drop_queue(topic, name)
+
+    def _put_queue(self, topic: str, queue: QueueData) -> None:
+        by_broker = self._queues.setdefault(topic, {})
+        if queue.broker_name not in by_broker:
+            self._entries += 1
+            self._topics_of.setdefault(queue.broker_name, set()).add(topic)
+        by_broker[queue.broker_name] = queue
+
+    def _drop_queue(self, topic: str, broker_name: str) -> None:
+        by_broker = self._queues.get(topic)
+        if by_broker is None or by_broker.pop(broker_name, None) is None:
+            return
+        self._entries -= 1
+        mine = self._topics_of[broker_name]
+        mine.discard(topic)
+        if not mine:
+            del self._topics_of[broker_name]
+        if not by_broker:
+            del self._queues[topic]
+
+
+def _by_id(addresses: Mapping[int, str]) -> dict[str, str]:
+    return {str(broker_id): addresses[broker_id] for broker_id in sorted(addresses)}
+
+
+def _is_in_zone(data: BrokerData, zone: str) -> bool:
+    return isinstance(data.zone_name, str) and data.zone_name.lower() == zone.lower()
+
+
+def _flags_are(flags: int, unit: bool | None, subscribed: bool | None) -> bool:
+    return (unit is None or bool(flags & UnitSysFlag.UNIT) == unit) and (
+        subscribed is None or bool(flags & UnitSysFlag.UNIT_SUB) == subscribed
+    )

@@ -1,0 +1,232 @@
+"""What one client sends again and again, learned once: the header of a plain send.
+
+The requests of a producer differ in four places of their JSON header and in their body: queue, born time, unique key
+and opaque. A *shape* is such a header cut at these places. A request that has its other bytes, and digits and letters
+of the same widths in the four places, says what the first one said; so it needs no decoding and no judging, and its
+record is packed from a pattern.
+
+A shape proves itself when it is learned: with other values in its places the header has to decode to the same request
+with these values. A client whose headers change elsewhere too (keys of its own, say) is looked at ever more rarely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from ropewalk.format.headers import SendMessageHeaderV2
+from ropewalk.format.record_pattern import RecordPattern
+from ropewalk.format.remoting import I32
+from store.queues.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from broker.produce.fast.many_topics import WideShape
+
+SHAPES_MAX: Final = 8
+_PATIENCE_MAX: Final = 4096
+_CUTTERS_MAX: Final = 64
+_OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
+_BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
+_QUEUE: Final = re.compile(rb'"e":"(\d{1,4})"')
+_OPAQUE_MAX: Final = b"2147483647"
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class PlainHeader(msgspec.Struct, gc=False):
+    """The whole JSON header of a SEND_MESSAGE_V2, read in one pass."""
+
+    extFields: SendMessageHeaderV2
+    code: I32 = 0
+    opaque: I32 = 0
+    flag: I32 = 0
+    # Unused, and judged all the same, as the readable way does.
+    language: str | int | None = None
+    remark: str | None = None
+    version: I32 = 0
+
+
+decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
+"""Header bytes to `PlainHeader`. Raises one of `UNREADABLE`."""
+
+
+_Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
+_CutAll: TypeAlias = Callable[[bytes], Iterator[tuple[bytes, ...]]]
+
+
+@dataclass(slots=True)
+class Shape:
+    """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
+
+    judged: object
+    """Under which rules it was judged; a shape of other rules is worth nothing."""
+    unpack: _Cut
+    fixed: tuple[bytes, ...]
+    places: tuple[int, int, int, int]
+    """Which pieces are queue, born time, unique key and opaque."""
+    opaque_min: bytes
+    opaque_max: bytes
+    body_at: int
+    queues: dict[bytes, ConsumeQueue]
+    """By queue id, as text."""
+    pattern: RecordPattern
+    tag_code: int
+    oneway: bool
+    waits: bool
+    """Whether the answer waits for the flush."""
+    layout: str
+    _cutters: dict[int, tuple[_Cut, _CutAll]] = field(default_factory=dict, init=False)
+
+    def whole(self, size: int) -> _Cut:
+        """What cuts payloads of `size` bytes into the nine pieces and the body."""
+        return (self._cutters.get(size) or self._new_cutters(size))[0]
+
+    def table(self, size: int) -> _CutAll:
+        """What cuts frames of `size` bytes into their length, the nine pieces and the body."""
+        return (self._cutters.get(size - 4) or self._new_cutters(size - 4))[1]
+
+    def _new_cutters(self, size: int) -> tuple[_Cut, _CutAll]:
+        """Of payloads of this size, and of the frames that they come in."""
+        if len(self._cutters) >= _CUTTERS_MAX:
+            self._cutters.clear()
+        layout = f"{self.layout}{size - self.body_at}s"
+        cutters = self._cutters[size] = Struct(layout).unpack, Struct("4s" + layout).iter_unpack
+        return cutters
+
+
+class Shapes:
+    """The shapes of one client, by the first four bytes of a payload, which give the header's length."""
+
+    __slots__ = ("_changes", "_missed", "_patience", "known", "wide")
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Shape] = {}
+        self.wide: dict[bytes, WideShape] = {}
+        """Instead of it, of headers that go to many topics."""
+        self._changes = 0
+        self._missed = 0
+        self._patience = 1
+
+    def wants(self) -> bool:
+        """Whether the request at hand, which had no shape, should be learned from."""
+        self._missed += 1
+        if self._missed < self._patience:
+            return False
+        self._missed = 0
+        self._patience = min(2 * self._patience, _PATIENCE_MAX)
+        return True
+
+    def helped(self, messages: int) -> None:
+        """So many messages in a row had a shape."""
+        self._patience = max(1, self._patience - messages)
+
+    def change(self) -> int:
+        """A shape has to make room for one to another topic; how often that was so."""
+        self._changes += 1
+        return self._changes
+
+    def widen(self, payload: bytes, wide: WideShape) -> None:
+        if len(self.wide) >= SHAPES_MAX:
+            self.wide.clear()
+        self.wide[payload[:4]] = wide
+
+    def learn(self, payload: bytes, shape: Shape) -> None:
+        if len(self.known) >= SHAPES_MAX:
+            self.known.clear()
+        self.known[payload[:4]] = shape
+
+
+def cut(
+    payload: bytes, body_at: int, header: PlainHeader, key: str
+) -> tuple[Struct, tuple[int, int, int, int]] | None:
+    """How to cut a header at its four places, and which piece is which; None if it has no such places.
+
+    `header` is what it decodes to, `key` the unique key among its properties.
+    """
+    found: list[tuple[int, int, int]] = []
+    for place, regex in enumerate((_QUEUE, _BORN, None, _OPAQUE)):
+        if regex is None:
+            wanted = key.encode()
+            if payload.count(wanted, 4, body_at) != 1:
+                return None
+            start = payload.find(wanted, 4, body_at)
+            found.append((start, start + len(wanted), place))
+        else:
+            matches = list(regex.finditer(payload, 4, body_at))
+            if len(matches) != 1:
+                return None
+            found.append((*matches[0].span(1), place))
+    found.sort()
+    layout, at, places = "", 0, [0, 0, 0, 0]
+    for piece, (start, end, place) in enumerate(found):
+        layout += f"{start - at}s{end - start}s"
+        at, places[place] = end, 2 * piece + 1
+    cutter = Struct(layout + f"{body_at - at}s")
+    queue, born, unique, opaque = places
+    order = (queue, born, unique, opaque)
+    return (cutter, order) if _proves(cutter.unpack_from(payload), order, header, key) else None
+
+
+def _proves(
+    pieces: tuple[bytes, ...], places: tuple[int, int, int, int], header: PlainHeader, key: str
+) -> bool:
+    """Whether other values in the places change these values and nothing else."""
+    ext = header.extFields
+    for digit, letter in ((b"1", "Q"), (b"2", "x")):
+        queue, born, opaque = (digit * len(pieces[places[n]]) for n in (0, 1, 3))
+        opaque = b"1" + opaque[1:]  # 2222222222 is no i32
+        changed = list(pieces)
+        for place, value in zip(places, (queue, born, letter.encode() * len(key), opaque), strict=True):
+            changed[place] = value
+        properties = (ext.properties or "").replace(key, letter * len(key))
+        wanted = msgspec.structs.replace(
+            ext, queue_id=int(queue), born_timestamp=int(born), properties=properties
+        )
+        try:
+            found = decode_plain(b"".join(changed)[4:])
+        except UNREADABLE:
+            return False
+        if (found.opaque, found.flag, found.extFields) != (int(opaque), header.flag, wanted):
+            return False
+    return True
+
+
+def shape_of(
+    judged: object,
+    payload: bytes,
+    header: PlainHeader,
+    key: str,
+    *,
+    queues: dict[bytes, ConsumeQueue],
+    pattern: RecordPattern,
+    tag_code: int,
+    oneway: bool,
+    waits: bool,
+) -> Shape | None:
+    """Learn from a request that was judged and decoded; None if its header cannot be cut."""
+    body_at = 4 + int.from_bytes(payload[:4], "big")
+    found = cut(payload, body_at, header, key)
+    if found is None:
+        return None
+    cutter, places = found
+    pieces: tuple[Any, ...] = cutter.unpack_from(payload)
+    width = len(pieces[places[3]])
+    return Shape(
+        judged,
+        cutter.unpack_from,
+        pieces[::2],
+        places,
+        b"0" if width == 1 else b"1",  # 07 is no JSON, and an answer would say it again
+        _OPAQUE_MAX if width == len(_OPAQUE_MAX) else b":",
+        body_at,
+        queues,
+        pattern,
+        tag_code,
+        oneway,
+        waits,
+        cutter.format,
+    )

@@ -1,0 +1,143 @@
+"""Damaged places of this broker's log, mended from another member's copy while it runs.
+
+A task looks every few tenths of a second whether there is any. One place at a time: the members that may have it are
+asked in turn (`ha.group.block_repair`), and the first bytes that are right are put back by a thread
+(`store.integrity.block_repair`). Then it rests as long as the scrubber would take for as many bytes, so that neither
+disk nor network notices. What nobody can help with stays unserved, is told with the command that a person can run, and
+is tried again, ever more rarely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from broker.replication.sync import Peer, master_address
+from ha.group.block_repair import BlockAsk, Mender, NotTaken, Span, bytes_for, taken_untrusted, whom_to_ask
+from ropewalk.client.aio.connection import open_connection
+from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.sidecar import BLOCK_SIZE
+from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
+from store.log.segment import Segment
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+__all__ = ["Mending"]
+
+log = structlog.get_logger("broker.mending")
+
+LOOK_S = 0.25
+CONNECT_S = 2.0
+ASK_S = 10.0
+RATE_MIN = 1 << 20
+"""Bytes a second, where no scrubber says more."""
+
+
+class Mending:
+    """The task of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._core = Mender()
+        self._rate = max(broker.config.scrub_bytes_per_second, RATE_MIN)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        damage = self._broker.store.damage
+        while damage is not None:
+            await trio.sleep(LOOK_S)
+            place = self._core.due(damage.places(), self._broker.monotonic_ms()) if len(damage) else None
+            segment = damage.hold(place) if place is not None else None
+            if place is None or segment is None:
+                continue
+            try:
+                await self._mend(damage, place, segment)
+            finally:
+                segment.pins -= 1
+            await trio.sleep((place.stop - place.start) / self._rate)
+
+    async def _mend(self, damage: Damage, place: Damaged, segment: Segment) -> None:
+        root, disk = self._broker.config.store_path_root_dir, self._broker.disk
+        where = f"{segment.file.path} at byte {place.start} to {place.stop} (log offset {place.offset} to {place.end})"
+        reasons: list[str] = []
+        try:
+            is_whole, before = await trio.to_thread.run_sync(look, segment, place)
+            anew = self._core.is_unsure(place)
+            if is_whole and not anew:
+                damage.is_whole(place, mended=False)
+                return
+            for address in self._others(place):
+                data = await self._ask(address, place, before, reasons)
+                if data is not None:
+                    whole = replace(place, stop=place.start + len(data))
+                    job = partial(put_back, segment, whole, data, root, disk, anew=anew)
+                    kept = await trio.to_thread.run_sync(job)
+                    damage.is_whole(place, mended=True)
+                    log.warning("store", finding=f"{where} was repaired from {address}", kept=str(kept))
+                    return
+        except NotDurable as exc:
+            self._core.not_durable(place)
+            reasons.append(str(exc))
+        except (OSError, NotWhole) as exc:
+            reasons.append(f"it cannot be written here: {exc}")
+        if (told := self._core.failed(place, reasons, self._broker.monotonic_ms())) is not None:
+            log.error(
+                "store",
+                finding=f"{where} is damaged, is not served, and cannot be repaired from another member: {told}",
+                command=f"ropewalk store repair {root} --to COPY --from OTHER",
+            )
+
+    def _others(self, place: Damaged) -> tuple[str, ...]:
+        """Whom to ask, the likeliest first."""
+        broker = self._broker
+        member, replication = broker.member, broker.replication
+        master = "" if member.core.is_master else master_address(broker)
+        acknowledged = {
+            replica.address: connection.acknowledged
+            for connection in replication.service.connections
+            if (replica := replication.service.replica_of(connection)) is not None
+        }
+        return whom_to_ask(member.record, member.address, master, acknowledged, place.end)
+
+    async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
+        """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
+        search = bytes_for(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
+        try:
+            async with open_connection(address, timeout=CONNECT_S) as link:
+                peer = await Peer.of(link, self._broker.config.ropewalk_secret)
+                if peer is None:
+                    reasons.append(f"{address} is a RocketMQ broker, which has no checksums of its log")
+                    return None
+                span = next(search)
+                while True:
+                    body = await peer.ask(RequestCode.ROPEWALK_LOG_BLOCK, self._question(span), ASK_S)
+                    data = await trio.to_thread.run_sync(taken_untrusted, span, body)
+                    try:
+                        span = search.send(data)
+                    except StopIteration as end:
+                        found: bytes = end.value
+                        return found
+        except (NotTaken, RopewalkError, OSError) as exc:
+            text = str(exc)
+            reasons.append(text if address in text else f"{address}: {text}")
+            return None
+
+    def _question(self, span: Span) -> BlockAsk:
+        broker = self._broker
+        return BlockAsk(
+            cluster=broker.config.broker_cluster_name,
+            broker_name=broker.config.broker_name,
+            address=broker.member.address,
+            segment_size=broker.store.log.segment_size,
+            start=span.start,
+            end=span.end,
+            wanted=span.wanted,
+            log_end=broker.store.whole_end,
+            epochs=broker.member.epochs.pairs(),
+        )

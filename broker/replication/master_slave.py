@@ -1,0 +1,399 @@
+"""What this broker is to its group: a master that waits for slaves or does not, or a slave that follows.
+
+    ASYNC_MASTER   sends its log to whoever follows, and waits for nobody
+    SYNC_MASTER    acknowledges what `inSyncReplicas` machines have, itself among them
+    SLAVE          takes its master's bytes and nothing else; it serves reads
+
+The decisions are made in `ha`; here they meet the broker's turns. At the beginning of a turn it is known whether
+there are slaves to wait for; at its end everything that was appended is one wait, and leaves for the slaves before
+any producer's answer does. A slave's connection is dialled by the one task of this module and served by the epoll of
+all others. Roles change while the broker runs, by `lead` and `follow`; who may ask for that is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+import trio
+
+from broker.remoting.shell import Connection, Shell
+from broker.replication.status import HaStatus, MasterLink, SlaveLink
+from broker.settings.config import BrokerConfig
+from ha.stream.client import ClientState, HaClient, Stream
+from ha.stream.connection import HaConnection, HaRules
+from ha.stream.group_transfer import EVERYTHING, GroupTransfer
+from ha.stream.service import HaService
+from ha.stream.source import LogSource
+from ropewalk.codes import ResponseCode
+from store.message_store import NO_LIMIT, MessageStore
+
+log = structlog.get_logger("broker.replication")
+
+ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
+_CONNECT_TIMEOUT_S = 5.0
+_PAUSE_S = 0.05
+_STATUS_INTERVAL_MS = 1_000
+
+BeforeReport = Callable[[Connection], Awaitable[None]]
+"""Called with a fresh connection to the master before anything is said on it; raises OSError to give it up."""
+
+
+def promise_of(role: str, flush: str, slaves: int) -> str:
+    """What an acknowledgement promises, in words; of a slave, that there are none."""
+    if role == SLAVE:
+        return "a slave: it takes no messages"
+    here = "fsynced on this machine" if flush == "SYNC_FLUSH" else "in this machine's page cache"
+    if role == SYNC_MASTER and slaves:
+        there = f"{slaves} slave's" if slaves == 1 else f"{slaves} slaves'"
+        return f"{here} and in {there} page cache (fsynced there with ackAfterFlush): survives the loss of a machine"
+    return here if flush == "SYNC_FLUSH" else f"{here}: survives kill -9, not power loss"
+
+
+class Replication:
+    def __init__(self, config: BrokerConfig, store: MessageStore, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the clock that nobody sets."""
+        self.role = config.broker_role
+        self.store = store
+        self.waits = False
+        """Whether producers are answered when slaves have their messages, and not before."""
+        self.available = True
+        """Whether there are enough slaves to wait for, as of this turn."""
+        self.refused: tuple[int, str] | None = None
+        """Why no message is taken in this turn on account of the role, as code and text."""
+        self.unread: str | None = None
+        """Why consumers are not served in this turn on account of the role, or None."""
+        self.fence: str | None = None
+        """Why a master must not take messages for the moment; whoever sets it clears it."""
+        self.master_ha = ""
+        """`host:port` to follow; empty while nobody knows."""
+        self.master_address = ""
+        """The master's remoting address, if the name server told."""
+        self.before_report: BeforeReport | None = None
+        self.on_role: Callable[[], None] = lambda: None
+        """Called when the role has changed."""
+        self.counts: Callable[[HaConnection], bool] = lambda connection: True
+        """Whether the group's terms let a slave's reports count already."""
+        self.source = LogSource(store.log, store.completions, config.warm_window_bytes)
+        self.rules = HaRules(
+            heartbeat_ms=config.ha_send_heartbeat_interval,
+            housekeeping_ms=config.ha_housekeeping_interval,
+            batch=config.ha_transfer_batch_size,
+            gap_max=config.ha_max_gap_not_in_sync,
+            bytes_per_second=config.max_ha_transfer_byte_in_second if config.ha_flow_control_enable else 0,
+            from_last_file=config.ha_sync_from_last_file,
+        )
+        self.service = HaService(self.source, self.rules, now_ms, self._reported)
+        self.transfer = GroupTransfer(0, config.slave_timeout, 0)
+        self.client: HaClient | None = None
+        self._in_sync_replicas = config.in_sync_replicas
+        self._min_in_sync = config.min_in_sync_replicas
+        self._slave_timeout = config.slave_timeout
+        self._static_master = config.ha_master_address
+        self._ack_after_flush = config.ack_after_flush
+        self._slave_reads = config.slave_read_enable
+        self._now_ms = now_ms
+        self._dirty = False
+
+    @property
+    def reports_at_once(self) -> bool:
+        """Whether this slave tells its master of bytes as soon as it has appended them."""
+        return self.client is not None and self.client.link is not None and not self._ack_after_flush
+
+    # -- roles ---------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The store is open: take up the role that the configuration says."""
+        if self.role == SLAVE:
+            self.follow()
+        else:
+            self.lead(self.role)
+
+    @property
+    def seeks_master(self) -> bool:
+        return self.role == SLAVE and not self.master_ha
+
+    @property
+    def seeks_slaves(self) -> bool:
+        """A SYNC_MASTER always; another one as long as it has slaves, for whoever asks which are in sync."""
+        return self.role == SYNC_MASTER or (self.role != SLAVE and bool(self.service.connections))
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role == SLAVE
+
+    def lead(self, role: str, in_sync_replicas: int | None = None) -> None:
+        """Be a master from now on. A slave keeps what it has, up to its last whole record.
+
+        `in_sync_replicas` is how many copies are waited for, whatever the role: a group that was a SYNC_MASTER's waits
+        until its slaves have heard that it is none any more.
+        """
+        assert role in (ASYNC_MASTER, SYNC_MASTER)
+        if self.client is not None:
+            self.client.shutdown()
+            self.client = None
+            self.store.lead()
+        self.role = role
+        if in_sync_replicas is None:
+            in_sync_replicas = self._in_sync_replicas if role == SYNC_MASTER else 1
+        needed = in_sync_replicas - 1
+        self.waits = needed > 0
+        self.transfer = GroupTransfer(needed, self._slave_timeout, self.store.log.end_offset)
+        self.service.begin()
+        self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
+        self._judge()
+        self.on_role()
+
+    def follow(self) -> None:
+        """Be a slave from now on: of whom, `learn` and the configuration tell."""
+        self.service.end()
+        self.role = SLAVE
+        self.waits = False
+        self.transfer = GroupTransfer(0, self._slave_timeout, 0)
+        if self.client is None:
+            follower = self.store.follow()
+            self.client = HaClient(
+                follower,
+                self.rules,
+                lambda: self.store.flushed_offset,
+                self._now_ms,
+                ack_after_flush=self._ack_after_flush,
+            )
+        self.store.limit_readable(NO_LIMIT)
+        if self._static_master:
+            self.learn(self._static_master, self.master_address)
+        self._judge()
+        self.on_role()
+
+    def learn(self, ha_address: str, master_address: str) -> None:
+        """Where the master is now. Another one than before is followed at once."""
+        if master_address:
+            self.master_address = master_address
+        if self._static_master:
+            ha_address = self._static_master
+        if not ha_address or ha_address == self.master_ha:
+            return
+        log.info("the master is at", ha=ha_address, address=master_address)
+        self.master_ha = ha_address
+        if self.client is not None:
+            self.client.drop("the master is elsewhere now")
+
+    # -- as a master ---------------------------------------------------------------------------------
+
+    def new_session(self, link: Connection) -> HaConnection:
+        """A peer on the HA port."""
+        link.patient = True  # how long a slave may be silent is for replication to say
+        link.go_first()  # producers wait for what it reports, and have more to send
+        return self.service.accept(link)
+
+    def register(self, slaves: Mapping[str, int]) -> None:
+        """How many slaves of this group are registered, by IP."""
+        self.service.register(slaves)
+
+    def _reported(self) -> None:
+        self._dirty = True
+
+    def need(self, acks: int) -> None:
+        """Wait for so many slaves from now on."""
+        self._dirty = True
+        if (acks > 0) == self.waits:
+            self.transfer.needed = acks
+            return
+        self.waits = acks > 0
+        self.transfer = GroupTransfer(acks, self._slave_timeout, self.store.log.end_offset)
+        self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
+        self._judge()
+        self.on_role()
+
+    def recount(self) -> None:
+        """Who counts may be different: look at what they have again."""
+        self._dirty = True
+
+    @property
+    def confirmed(self) -> int:
+        """Through where producers may be told that slaves have it; a slave tells nobody."""
+        return -1 if self.role == SLAVE else self.transfer.confirmed
+
+    def _judge(self) -> None:
+        """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""
+        self.refused, self.available, self.unread = None, True, None
+        if self.role == SLAVE:
+            if not self._slave_reads and self.client is not None and self.client.link is not None:
+                self.unread = (
+                    "[REJECTREQUEST]this broker is a slave whose master is there (slaveReadEnable): consumers are "
+                    f"served by {self.master_address or self.master_ha}"
+                )
+            self.refused = (
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]this broker is a slave and takes no messages; its master is "
+                f"{self.master_address or self.master_ha or 'not known yet'}",
+            )
+        elif self.fence is not None:
+            self.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
+        elif self.waits or (self.role == SYNC_MASTER and self._min_in_sync > 1):
+            copies = 1 + sum([self.counts(slave) for slave in self.service.in_sync()])
+            self.available = copies > self.transfer.needed
+            if self.role == SYNC_MASTER and copies < self._min_in_sync:
+                self.refused = (
+                    ResponseCode.SYSTEM_ERROR,
+                    f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{copies} replicas are in sync, minInSyncReplicas is "
+                    f"{self._min_in_sync}: nothing was stored",
+                )
+
+    @property
+    def has_company(self) -> bool:
+        """Whether there is anything to tell about replication."""
+        return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
+
+    def status(self, before: HaStatus, wall_ms: int) -> HaStatus:
+        """What others may know about replication by now, which is `wall_ms` on the wall clock."""
+        if self.client is not None:
+            return replace(
+                before, is_master=False, slaves=(), fence=None, quorum_missing=None, **self._as_slave(wall_ms)
+            )
+        end, in_sync = self.source.end, self.service.in_sync()
+        missing = None
+        if self.waits and len(in_sync) < self.transfer.needed:
+            missing = (
+                f"{len(in_sync)} of the {self.transfer.needed} slaves that an answer waits for are in sync"
+            )
+        slaves = [
+            SlaveLink(
+                f"{slave.link.peer[0]}:{slave.link.peer[1]}",
+                max(slave.acknowledged, 0),
+                slave.is_in_sync(end),
+                slave.rate,
+                max(slave.next_offset, 0),
+            )
+            for slave in self.service.connections
+        ]
+        return replace(
+            before,
+            is_master=True,
+            slaves=tuple(slaves),
+            master=None,
+            lag_bytes=0,
+            fence=self.fence,
+            quorum_missing=missing,
+        )
+
+    def _as_slave(self, wall_ms: int) -> dict[str, Any]:
+        client = self.client
+        assert client is not None
+        link = None
+        if client.link is not None:
+            apart = wall_ms - self._now_ms()
+            link = MasterLink(self.master_ha, client.rate, client.read_ms + apart, client.written_ms + apart)
+        return {"master": link, "lag_bytes": client.behind}
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        if self.waits or self.role != ASYNC_MASTER or self.fence is not None or self.refused is not None:
+            self._judge()
+
+    def end_turn(self) -> None:
+        """What was appended leaves for the slaves, and is waited for; what came from the master is reported."""
+        client = self.client
+        if client is not None:
+            if self._ack_after_flush and client.follower.boundary > self.store.flushed_offset:
+                self.store.request_flush()
+            client.turn_ended()
+            return
+        if self.waits:
+            transfer = self.transfer
+            self._count_reports()
+            if (end := self.store.log.end_offset) > transfer.noted:
+                transfer.appended(end, self._now_ms(), available=self.available)
+            # Else what may be seen is shown as the turn ends.
+            if transfer.decided != self.store.readable_limit:
+                self.store.limit_readable(transfer.decided)
+        if self.service.connections:
+            self.service.advance()
+
+    def take_reports(self) -> None:
+        """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
+        if self.waits and self.client is None:
+            self._count_reports()
+            if self.transfer.decided != self.store.readable_limit:
+                self.store.limit_readable(self.transfer.decided)
+
+    def _count_reports(self) -> None:
+        if self._dirty:
+            self._dirty = False
+            self.transfer.reported(
+                [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
+            )
+
+    def hurry(self) -> None:
+        """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
+        if self.waits:
+            self.service.hurry()
+
+    def tick(self) -> None:
+        """The work of time, several times a second, inside a turn."""
+        self.service.tick()
+        if self.client is not None:
+            self.client.tick()
+            while self.client.follower.findings:
+                log.warning("following", finding=self.client.follower.findings.pop(0))
+        while self.source.findings:
+            log.error("replication", finding=self.source.findings.pop(0))
+        self.transfer.expire(self._now_ms())
+
+    def stop(self) -> None:
+        """Hang up, and end the helper thread. Blocks for a moment."""
+        if self.client is not None:
+            self.client.shutdown()
+        self.service.end()
+        self.source.stop()
+
+    # -- as a slave ----------------------------------------------------------------------------------
+
+    async def run(self, shell: Shell) -> None:
+        """Connect to the master whenever there is none; until cancelled."""
+        while True:
+            client, address = self.client, self.master_ha
+            if (
+                client is None
+                or not address
+                or client.link is not None
+                or client.state is ClientState.SHUTDOWN
+            ):
+                await trio.sleep(_PAUSE_S)
+            elif client.wait_ms:
+                await trio.sleep(min(client.wait_ms / 1000, _PAUSE_S))
+            else:
+                await self._connect(shell, client, address)
+
+    async def _connect(self, shell: Shell, client: HaClient, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        stream = Stream(client)
+        try:
+            connection = await shell.dial(host, int(port), lambda link: stream, _CONNECT_TIMEOUT_S)
+        except OSError as exc:
+            client.failed(f"{address}: {exc.strerror or exc}")
+            return
+        if client is not self.client or address != self.master_ha:
+            connection.close()  # the world changed meanwhile
+            shell.flush()
+            return
+        connection.patient = True
+        connection.borrower = stream.receive
+        stream.link = connection
+        client.opened(connection)
+        try:
+            if self.before_report is not None:
+                await self.before_report(connection)
+            if client.link is connection:
+                client.begin()
+        except OSError as exc:
+            if client.link is connection:
+                connection.close()
+                client.closed_for(f"{address}: {exc}")
+        shell.flush()
+
+
+assert EVERYTHING == NO_LIMIT

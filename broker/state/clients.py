@@ -1,0 +1,413 @@
+"""Who is connected: the consumers and producers that announced themselves by heartbeat.
+
+A heartbeat names a client and the groups it belongs to, and for each consumer group what it subscribes to.
+The registry keeps one entry per connection and group, keeps a group's subscriptions (the newest version of
+each topic), and answers every change with the `Notification`s that are now owed: code 40 to each member, so
+that the members divide the queues anew at once and not at their next 20-second look.
+
+Decisions worth knowing:
+
+- Two live connections with one client id in one group are usually the same program before and after a
+  reconnect, or two containers that share a name. Both entries are kept; the id is listed once. Listed
+  twice, each client would take the share of the first of the two places and the queues of the second would
+  belong to nobody.
+- A group exists while it has a member. The last one takes the subscriptions along.
+- Members whose subscriptions differ lose messages without a word: each heartbeat takes the other's topics
+  away. That is reported, once per change, through `take_findings` and always in `conflicts`.
+- What a stranger can make us keep is bounded: by the heartbeat's size, by groups and subscriptions per
+  client, and by groups in all. Past a bound the heartbeat is refused with `HeartbeatRefused` and nothing of
+  it is kept.
+
+Plain and synchronous: connections are any hashable key, time is a parameter, iteration follows insertion.
+Whether a group may exist is `groups.py`; drop the refused ones with `HeartbeatData.with_consumers` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.state.heartbeat import (
+    BROADCASTING,
+    CLUSTERING,
+    GROUPS_PER_CLIENT_MAX,
+    ConsumerData,
+    HeartbeatData,
+    HeartbeatRefused,
+)
+from broker.state.subscription import SubscriptionData
+
+__all__ = [
+    "BROADCASTING",
+    "CLUSTERING",
+    "ClientRegistry",
+    "ConsumerData",
+    "ConsumerGroup",
+    "HeartbeatData",
+    "HeartbeatRefused",
+    "Member",
+    "Notification",
+]
+
+EXPIRY_MS = 120_000
+PRODUCER_GROUPS_MAX = 20_000
+"""In all. Consumer groups are bounded by the group table, which is asked first."""
+FINDINGS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Code 40 is owed to `peer`: the members of `group` have changed."""
+
+    peer: Hashable
+    group: str
+
+
+@dataclass(slots=True)
+class Member:
+    """One connection's part in one group."""
+
+    client_id: str
+    language: str
+    version: int
+    address: str
+    """`ip:port` of the far end, as tools show it."""
+    seen_ms: int
+    """Its last heartbeat, by the monotonic clock."""
+    subscriptions: tuple[SubscriptionData, ...] = ()
+    """What this member itself asked for last; the group's table may hold another's."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "clientAddr": self.address,
+            "clientId": self.client_id,
+            "language": self.language,
+            "version": self.version,
+        }
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group that has at least one member."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[Hashable, Member] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    def connection_body(self) -> dict[str, Any]:
+        """The body of code 203."""
+        return {
+            "connectionSet": [member.to_json() for member in self.members.values()],
+            "consumeFromWhere": self.consume_from_where,
+            "consumeType": self.consume_type,
+            "messageModel": self.message_model,
+            "subscriptionTable": {topic: wish.to_json() for topic, wish in self.subscriptions.items()},
+        }
+
+    def conflicts(self) -> list[str]:
+        """A sentence for each member that subscribes to other things than the group's first member."""
+        members = list(self.members.values())
+        return [
+            _conflict(self, member, members[0]) for member in members[1:] if not _agree(member, members[0])
+        ]
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What one connection is registered under; dicts serve as ordered sets."""
+
+    consumer_groups: dict[str, None] = field(default_factory=dict)
+    producer_groups: dict[str, None] = field(default_factory=dict)
+    client_id: str = ""
+
+
+class ClientRegistry:
+    """All clients of one broker."""
+
+    def __init__(
+        self, notifies: Callable[[str], bool] = lambda group: True, *, expiry_ms: int = EXPIRY_MS
+    ) -> None:
+        """`notifies(group)`: whether its members are told of changes (`groups.GroupTable.notifies`)."""
+        self._notifies = notifies
+        self._expiry_ms = expiry_ms
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Hashable, Member]] = {}
+        self._peers: dict[Hashable, _Peer] = {}
+        self._producer_ids: dict[str, Hashable] = {}
+        """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
+        self._findings: list[str] = []
+
+    # -- coming and going ------------------------------------------------------------------------------
+
+    def heartbeat(
+        self,
+        peer: Hashable,
+        data: HeartbeatData,
+        now_ms: int,
+        *,
+        language: str = "JAVA",
+        version: int = 0,
+        address: str = "",
+    ) -> list[Notification]:
+        """Register or refresh everything one heartbeat names, and say whom to tell.
+
+        All members of a changed group are told, the newcomer too: it asked for the member list before it was
+        in it. Raises `HeartbeatRefused`, with nothing changed, if the client would hold too many groups.
+        """
+        known = self._peers.get(peer) or _Peer()
+        self._check_bounds(known, data)
+        self._peers[peer] = known
+        notifications: list[Notification] = []
+        for consumer in data.consumers:
+            member = Member(data.client_id, language, version, address, now_ms)
+            if self._register_consumer(peer, member, consumer, data.without_sub):
+                notifications += self._tell(consumer.group)
+            known.consumer_groups[consumer.group] = None
+        for group in data.producers:
+            self._producers.setdefault(group, {})[peer] = Member(
+                data.client_id, language, version, address, now_ms
+            )
+            known.producer_groups[group] = None
+        if data.producers:
+            self._forget_producer_id(peer, known)
+            known.client_id = data.client_id
+            self._producer_ids[data.client_id] = peer
+        if not known.consumer_groups and not known.producer_groups:
+            del self._peers[peer]
+        return notifications
+
+    def unregister(
+        self, peer: Hashable, *, consumer_group: str | None = None, producer_group: str | None = None
+    ) -> list[Notification]:
+        """Code 35: the connection leaves the named groups and stays open."""
+        known = self._peers.get(peer)
+        if known is None:
+            return []
+        if producer_group:
+            self._remove_producer(peer, known, producer_group)
+        notifications = self._remove_consumer(peer, known, consumer_group) if consumer_group else []
+        self._forget_if_idle(peer, known)
+        return notifications
+
+    def closed(self, peer: Hashable) -> list[Notification]:
+        """The connection is gone, and with it everything it was registered under."""
+        known = self._peers.get(peer)
+        if known is None:
+            return []
+        for group in tuple(known.producer_groups):
+            self._remove_producer(peer, known, group)
+        notifications: list[Notification] = []
+        for group in tuple(known.consumer_groups):
+            notifications += self._remove_consumer(peer, known, group)
+        del self._peers[peer]
+        # A client's other groups may still be in the list made for an earlier one.
+        return [notification for notification in notifications if notification.peer != peer]
+
+    def expire(self, now_ms: int) -> tuple[list[Hashable], list[Notification]]:
+        """Drop what has not been refreshed for two minutes; call every ten seconds.
+
+        The first list is the connections that are to be closed: all they were registered under has expired. A
+        client that merely stopped naming one of its groups loses that group alone.
+        """
+        dead: list[Hashable] = []
+        notifications: list[Notification] = []
+        before_ms = now_ms - self._expiry_ms
+        for peer, known in tuple(self._peers.items()):
+            for group in tuple(known.producer_groups):
+                if self._producers[group][peer].seen_ms < before_ms:
+                    self._remove_producer(peer, known, group)
+            for group in tuple(known.consumer_groups):
+                if self._consumers[group].members[peer].seen_ms < before_ms:
+                    notifications += self._remove_consumer(peer, known, group)
+            if self._forget_if_idle(peer, known):
+                dead.append(peer)
+        # Who was told of another's end may have come to its own since: all of them are looked at one after the other.
+        return dead, [one for one in notifications if self._is_member(one.peer, one.group)]
+
+    def _is_member(self, peer: Hashable, group: str) -> bool:
+        info = self._consumers.get(group)
+        return info is not None and peer in info.members
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """The client ids of a group, each once; empty means the answer to 38 is 1."""
+        info = self._consumers.get(group)
+        return [] if info is None else list(dict.fromkeys(m.client_id for m in info.members.values()))
+
+    def consumer_group(self, group: str) -> ConsumerGroup | None:
+        """The live group, for pull checks and 203; None if it has no member. Not to be changed."""
+        return self._consumers.get(group)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        info = self._consumers.get(group)
+        return None if info is None else info.subscriptions.get(topic)
+
+    def consumer_groups(self) -> list[str]:
+        return list(self._consumers)
+
+    def groups_subscribed_to(self, topic: str) -> list[str]:
+        """The live groups that read a topic (300)."""
+        return [group for group, info in self._consumers.items() if topic in info.subscriptions]
+
+    def producer(self, client_id: str) -> Hashable | None:
+        """The connection of the producer with this client id, or None: where answers to its requests go."""
+        return self._producer_ids.get(client_id)
+
+    def producer_groups(self) -> list[str]:
+        return list(self._producers)
+
+    def producer_members(self, group: str) -> dict[Hashable, Member]:
+        """The producers of a group by connection, longest registered first; empty if there is none."""
+        return dict(self._producers.get(group, {}))
+
+    def producer_connection_body(self, group: str) -> dict[str, Any] | None:
+        """The body of code 204, or None if nobody produces under this name."""
+        members = self._producers.get(group)
+        return None if not members else {"connectionSet": [member.to_json() for member in members.values()]}
+
+    @property
+    def client_count(self) -> int:
+        """Connections that are registered under something."""
+        return len(self._peers)
+
+    def take_findings(self) -> list[str]:
+        """What was odd since the last call, as sentences for the log; at most `FINDINGS_MAX` are kept."""
+        findings, self._findings = self._findings, []
+        return findings
+
+    # -- consumers -------------------------------------------------------------------------------------
+
+    def _register_consumer(
+        self, peer: Hashable, member: Member, data: ConsumerData, without_sub: bool
+    ) -> bool:
+        """Whether the members have to be told: a new connection, or another set of topics."""
+        info = self._consumers.get(data.group)
+        if info is None:
+            info = self._consumers[data.group] = ConsumerGroup(
+                data.group, data.consume_type, data.message_model, data.consume_from_where
+            )
+        info.consume_type = data.consume_type
+        info.message_model = data.message_model
+        info.consume_from_where = data.consume_from_where
+        before = info.members.get(peer)
+        joined = before is None or before.client_id != member.client_id
+        if joined and any(m.client_id == member.client_id for p, m in info.members.items() if p != peer):
+            self._find(
+                f"group {data.group} has two connections with client id {member.client_id}: a reconnect, or "
+                "two programs that share a name and now read the same queues"
+            )
+        member.subscriptions = (
+            before.subscriptions if before is not None and without_sub else data.subscriptions
+        )
+        info.members[peer] = member
+        if before is None or not _agree(before, member):
+            self._find_conflict(info, member)
+        changed = not without_sub and _update_subscriptions(info, data.subscriptions)
+        return joined or changed
+
+    def _remove_consumer(self, peer: Hashable, known: _Peer, group: str) -> list[Notification]:
+        known.consumer_groups.pop(group, None)
+        info = self._consumers.get(group)
+        if info is None or info.members.pop(peer, None) is None:
+            return []
+        if not info.members:
+            del self._consumers[group]
+            return []
+        return self._tell(group)
+
+    def _tell(self, group: str) -> list[Notification]:
+        info = self._consumers[group]
+        if info.message_model == BROADCASTING or not self._notifies(group):
+            return []
+        return [Notification(peer, group) for peer in info.members]
+
+    # -- producers, bounds, findings -------------------------------------------------------------------
+
+    def _remove_producer(self, peer: Hashable, known: _Peer, group: str) -> None:
+        known.producer_groups.pop(group, None)
+        members = self._producers.get(group, {})
+        members.pop(peer, None)
+        if not members:
+            self._producers.pop(group, None)
+        if not known.producer_groups:
+            self._forget_producer_id(peer, known)
+
+    def _forget_producer_id(self, peer: Hashable, known: _Peer) -> None:
+        if self._producer_ids.get(known.client_id) == peer:
+            del self._producer_ids[known.client_id]
+
+    def _forget_if_idle(self, peer: Hashable, known: _Peer) -> bool:
+        if known.consumer_groups or known.producer_groups:
+            return False
+        del self._peers[peer]
+        return True
+
+    def _check_bounds(self, known: _Peer, data: HeartbeatData) -> None:
+        consumers = len(known.consumer_groups.keys() | {consumer.group for consumer in data.consumers})
+        producers = len(known.producer_groups.keys() | set(data.producers))
+        if consumers > GROUPS_PER_CLIENT_MAX or producers > GROUPS_PER_CLIENT_MAX:
+            raise HeartbeatRefused(
+                f"client {data.client_id} would be in {consumers} consumer and {producers} producer groups; "
+                f"{GROUPS_PER_CLIENT_MAX} of each are kept for one connection"
+            )
+        fresh = sum(1 for group in data.producers if group not in self._producers)
+        if len(self._producers) + fresh > PRODUCER_GROUPS_MAX:
+            raise HeartbeatRefused(f"this broker already knows {len(self._producers)} producer groups")
+
+    def _find_conflict(self, info: ConsumerGroup, member: Member) -> None:
+        # One look is enough: when each newcomer agreed with some earlier member, all agree.
+        other = next((other for other in info.members.values() if other is not member), None)
+        if other is not None and not _agree(other, member):
+            self._find(_conflict(info, member, other))
+
+    def _find(self, sentence: str) -> None:
+        if len(self._findings) < FINDINGS_MAX:
+            self._findings.append(sentence)
+
+
+def _update_subscriptions(info: ConsumerGroup, wanted: tuple[SubscriptionData, ...]) -> bool:
+    """Bring the group's table up to one member's wishes; whether the set of topics changed.
+
+    A known topic is replaced by a newer version only: two members' clocks decide, not the order in which
+    their heartbeats arrive. A new version of a known topic is no change that members have to be told of.
+    """
+    topics = dict.fromkeys(wish.topic for wish in wanted)
+    added = [topic for topic in topics if topic not in info.subscriptions]
+    for wish in wanted:
+        current = info.subscriptions.get(wish.topic)
+        if current is None or wish.version > current.version:
+            info.subscriptions[wish.topic] = wish
+    gone = [topic for topic in info.subscriptions if topic not in topics]
+    for topic in gone:
+        del info.subscriptions[topic]
+    return bool(added or gone)
+
+
+def _agree(one: Member, other: Member) -> bool:
+    mine = {wish.topic: wish for wish in one.subscriptions}
+    theirs = {wish.topic: wish for wish in other.subscriptions}
+    return mine.keys() == theirs.keys() and all(mine[topic].same_wish(theirs[topic]) for topic in mine)
+
+
+def _conflict(info: ConsumerGroup, one: Member, other: Member) -> str:
+    return (
+        f"group {info.name}: {one.client_id} subscribes to {_wishes(one)}, {other.client_id} to "
+        f"{_wishes(other)}; messages are lost until all members agree"
+    )
+
+
+def _wishes(member: Member) -> str:
+    shown = [
+        f"{wish.topic}:{wish.expression[:80]}" for wish in sorted(member.subscriptions, key=_by_topic)[:5]
+    ]
+    more = len(member.subscriptions) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def _by_topic(wish: SubscriptionData) -> str:
+    return wish.topic

@@ -1,0 +1,305 @@
+"""The consumer groups this broker knows, and what each of them may do.
+
+A group comes to be when a consumer first names it, if `autoCreateSubscriptionGroup` allows, or by an
+administrator. Its configuration says whether it may consume, how often a message is retried, and whether its
+members are told at once when one of them comes or goes.
+
+As with topics, every change raises `generation` and the `data_version`; `dump` and `load` speak RocketMQ's
+`subscriptionGroup.json` and write back what is unknown here. Who is connected is `clients.py`; how far a
+group has read is `offsets.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.state.data_version import DataVersion, int_of
+from broker.state.json_text import entry_text, table_text
+from ropewalk.format import names
+
+__all__ = ["GroupTable", "SubscriptionGroupConfig"]
+
+READ_FORBIDDEN = 1  # bit 0 of the forbidden table
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """One group, as RocketMQ's SubscriptionGroupConfig; a change makes a new one."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    retry_policy: Any = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    """As JSON: only the pop path looks inside."""
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    subscription_data_set: Any = None
+    """Fixed subscriptions for proxies, as JSON; None where nobody set any."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a foreign file that mean nothing here and are written back."""
+
+    def to_json(self) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            "attributes": dict(self.attributes),
+            "groupRetryPolicy": self.retry_policy,
+            "groupName": self.name,
+        }
+        for attribute, wire in _BOOLS | _INTS:
+            known[wire] = getattr(self, attribute)
+        if self.subscription_data_set is not None:
+            known["subscriptionDataSet"] = self.subscription_data_set
+        return {**self.extra, **known}
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> SubscriptionGroupConfig:
+        """Read one entry; a field that is absent, null or mistyped has its default, as RocketMQ reads it."""
+        known: dict[str, Any] = {}
+        for attribute, wire in _BOOLS:
+            if isinstance(value.get(wire), bool):
+                known[attribute] = value[wire]
+        for attribute, wire in _INTS:
+            if (number := int_of(value.get(wire), _ABSENT)) != _ABSENT:
+                known[attribute] = number
+        if isinstance(value.get("groupRetryPolicy"), dict):
+            known["retry_policy"] = value["groupRetryPolicy"]
+        attributes = value.get("attributes")
+        if isinstance(attributes, dict):
+            known["attributes"] = {k: v for k, v in attributes.items() if isinstance(v, str)}
+        return cls(
+            name,
+            subscription_data_set=value.get("subscriptionDataSet"),
+            extra={k: v for k, v in value.items() if k not in _KNOWN_FIELDS},
+            **known,
+        )
+
+
+_ABSENT = -(1 << 63)
+_BOOLS = frozenset(
+    (
+        ("consume_enable", "consumeEnable"),
+        ("consume_from_min_enable", "consumeFromMinEnable"),
+        ("consume_broadcast_enable", "consumeBroadcastEnable"),
+        ("consume_message_orderly", "consumeMessageOrderly"),
+        ("notify_consumer_ids_changed_enable", "notifyConsumerIdsChangedEnable"),
+    )
+)
+_INTS = frozenset(
+    (
+        ("retry_queue_nums", "retryQueueNums"),
+        ("retry_max_times", "retryMaxTimes"),
+        ("broker_id", "brokerId"),
+        ("which_broker_when_consume_slowly", "whichBrokerWhenConsumeSlowly"),
+        ("sys_flag", "groupSysFlag"),
+        ("consume_timeout_minutes", "consumeTimeoutMinute"),
+    )
+)
+_KNOWN_FIELDS = frozenset(wire for _, wire in _BOOLS | _INTS) | {
+    "attributes",
+    "groupName",
+    "groupRetryPolicy",
+    "subscriptionDataSet",
+}
+
+
+class GroupTable:
+    """All consumer groups of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(
+        self,
+        *,
+        auto_create_subscription_group: bool = True,
+        enable_create_sys_group: bool = True,
+        groups_max: int = 10_000,
+    ) -> None:
+        self.auto_create_subscription_group = auto_create_subscription_group
+        self.enable_create_sys_group = enable_create_sys_group
+        self.groups_max = groups_max
+        """Beyond this no group is created by being named; each one costs a retry topic as well."""
+        self.generation = 0
+        self.data_version = DataVersion()
+        self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._foreign_groups: dict[str, Any] = {}
+        self._foreign_fields: dict[str, Any] = {}
+        self._texts: dict[
+            str, tuple[SubscriptionGroupConfig, str]
+        ] = {}  # entries of the file as last written
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(tuple(self._groups.values()))
+
+    def notifies(self, name: str) -> bool:
+        """Whether members of the group are told of each other; the lookup `clients.ClientRegistry` asks."""
+        config = self._groups.get(name)
+        return config is None or config.notify_consumer_ids_changed_enable
+
+    def read_forbidden(self, group: str, topic: str) -> bool:
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
+
+    # -- coming to be and changing ---------------------------------------------------------------------
+
+    def create_built_in(self, now_ms: int) -> None:
+        """Add the groups every broker has from the start; what a loaded file says about them stays."""
+        missing = [name for name in sorted(names.SYSTEM_GROUPS) if name not in self._groups]
+        for name in missing:
+            self._groups[name] = SubscriptionGroupConfig(name)
+        if missing:
+            self._changed(now_ms)
+
+    def creation_refusal(self, name: str) -> str | None:
+        """Why naming the unknown group `name` does not create it, in words for its user."""
+        if (reason := names.check_group(name)) is not None:
+            return reason
+        system = name.startswith(names.SYSTEM_GROUP_PREFIX) and self.enable_create_sys_group
+        if not (self.auto_create_subscription_group or system):
+            return "autoCreateSubscriptionGroup is false on this broker"
+        if len(self._groups) >= self.groups_max:
+            return (
+                f"this broker already has {len(self._groups)} groups, the most that are created by themselves"
+            )
+        return None
+
+    def find_or_create(self, name: str, now_ms: int) -> SubscriptionGroupConfig | None:
+        """The group, created if it may be; None (26) if `creation_refusal` says no."""
+        if (existing := self._groups.get(name)) is not None:
+            return existing
+        if self.creation_refusal(name) is not None:
+            return None
+        config = self._groups[name] = SubscriptionGroupConfig(name)
+        self._foreign_groups.pop(name, None)
+        self._changed(now_ms)
+        return config
+
+    def update(self, config: SubscriptionGroupConfig, now_ms: int) -> bool:
+        """Create or replace a group as told; False if it is already just so. ValueError for a bad name."""
+        if (reason := names.check_group(config.name)) is not None:
+            raise ValueError(reason)
+        if self._groups.get(config.name) == config:
+            return False
+        self._groups[config.name] = config
+        self._foreign_groups.pop(config.name, None)
+        self._changed(now_ms)
+        return True
+
+    def set_forbidden(self, group: str, topic: str, bits: int, now_ms: int) -> None:
+        """Set the mask of one group and topic; 0 removes the entry."""
+        topics = self._forbidden.setdefault(group, {})
+        if bits:
+            topics[topic] = bits
+        else:
+            topics.pop(topic, None)
+        if not topics:
+            del self._forbidden[group]
+        self._changed(now_ms)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Forget a group and what is forbidden to it; its offsets stay unless the caller removes them."""
+        if self._groups.pop(name, None) is None:
+            return False
+        self._forbidden.pop(name, None)
+        self._texts.pop(name, None)
+        self._changed(now_ms)
+        return True
+
+    def adopt(self, value: Mapping[str, Any]) -> list[str]:
+        """Be a copy of a master's table (as code 201 carries it), its version included; return the names that went."""
+        fresh = GroupTable()
+        fresh.load(value)
+        own = {name: self._groups[name] for name in names.SYSTEM_GROUPS if name in self._groups}
+        gone = [name for name in self._groups if name not in fresh._groups and name not in own]
+        self._groups = {**own, **fresh._groups}
+        self._forbidden, self._foreign_groups = fresh._forbidden, fresh._foreign_groups
+        self.data_version = fresh.data_version
+        self.generation += 1
+        return gone
+
+    def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
+        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        fresh = GroupTable()
+        fresh.load(value)
+        changed = [name for name, entry in fresh._groups.items() if self._groups.get(name) != entry]
+        self._groups.update(fresh._groups)
+        ours, theirs = self.data_version, fresh.data_version
+        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
+        self.data_version = newest.next(now_ms)
+        self.generation += 1
+        return changed
+
+    def set_state_version(self, state_version: int, now_ms: int) -> None:
+        """Carry a new role epoch in the table's version."""
+        if state_version != self.data_version.state_version:
+            self.data_version = self.data_version.next(now_ms, state_version)
+            self.generation += 1
+
+    def _changed(self, now_ms: int) -> None:
+        self.data_version = self.data_version.next(now_ms)
+        self.generation += 1
+
+    # -- what others see -------------------------------------------------------------------------------
+
+    def to_wrapper(self) -> dict[str, Any]:
+        """The table as code 201 carries it."""
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
+            "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
+        }
+
+    def dump(self) -> bytes:
+        """The text of `subscriptionGroup.json`."""
+        for name, group in self._groups.items():
+            if self._texts.get(name, (None, ""))[0] is not group:
+                self._texts[name] = (group, entry_text(group.to_json()))
+        entries = [(name, self._texts[name][1]) for name in self._groups]
+        entries += [(name, entry_text(entry)) for name, entry in self._foreign_groups.items()]
+        fields = {
+            **self._foreign_fields,
+            "dataVersion": self.data_version.to_json(),
+            "forbiddenTable": self._forbidden,
+        }
+        return table_text(fields, {"subscriptionGroupTable": entries})
+
+    def load(self, value: Mapping[str, Any]) -> list[str]:
+        """Take over a loaded `subscriptionGroup.json`, and say in sentences what of it is not served."""
+        findings: list[str] = []
+        table = value.get("subscriptionGroupTable")
+        for name, entry in table.items() if isinstance(table, dict) else ():
+            problem = names.check_group(name) if isinstance(entry, dict) else "its entry is not an object"
+            if problem is None:
+                self._groups[name] = SubscriptionGroupConfig.from_json(name, entry)
+            else:
+                self._foreign_groups[name] = entry
+                findings.append(f"group {name!r} of subscriptionGroup.json is kept but not served: {problem}")
+        forbidden = value.get("forbiddenTable")
+        for name, topics in forbidden.items() if isinstance(forbidden, dict) else ():
+            if isinstance(topics, dict):
+                self._forbidden[name] = {topic: int_of(bits, 0) for topic, bits in topics.items()}
+        self.data_version = DataVersion.from_json(value.get("dataVersion"))
+        self._foreign_fields = {
+            key: item
+            for key, item in value.items()
+            if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
+        }
+        self.generation += 1
+        return findings

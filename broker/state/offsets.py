@@ -1,0 +1,263 @@
+"""How far each consumer group has read: one number per (topic, group, queue), the next offset to consume.
+
+Commits are stored as they come, also when they go backwards: a consumer that was told to read again says so
+in this way, and a table that knew better would undo it. The broker itself never moves a committed offset
+back. What was never committed is `None`, and never 0: a 0 makes a client read the whole topic again.
+
+`changed` counts changes, so that the task that saves the file every few seconds can tell whether it has to.
+`dump` and `load` speak RocketMQ's `consumerOffset.json`:
+
+    {"dataVersion":{...},"groupTopicMap":{"g":["T"]},"offsetTable":{"T@g":{0:37960,1:37961}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from broker.state.data_version import DataVersion, int_of
+from broker.state.json_text import entry_text, quoted, table_text
+from ha.group.metadata import OffsetJournal, wins
+from ropewalk.format import fastjson
+
+__all__ = ["OffsetTable"]
+
+QUEUE_ID_MAX = 65_535
+"""Larger than any queue a topic may have here; bounds what one client can make us remember."""
+PAIRS_MAX = 200_000
+"""Of (topic, group). Existing topics times existing groups can be far more than any honest use of them."""
+SEPARATOR = "@"  # in no topic or group name
+
+_NONE = -(1 << 63)
+
+
+class OffsetTable:
+    """All consumer offsets of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self.journal = OffsetJournal()
+        """When each offset was committed: between replicas the later commit wins."""
+        self._now_ms = now_ms
+        self.changed = 0
+        """Rises with every change of a value; equal to what was last saved means nothing to save."""
+        self.data_version = DataVersion()
+        self.resets: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> where an administrator sent the group, until its next pull has been told."""
+        self.pulled: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> where the group's last pull began: what lies before it has been fetched.
+
+        In memory only, and only of pairs that have committed something: for people who look."""
+        self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
+        self._versioned = 0  # `changed` when data_version last moved
+        self._foreign_offsets: dict[str, Any] = {}
+        self._foreign_fields: dict[str, Any] = {}
+
+    # -- the two calls every consumer makes ------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store what a consumer says it has reached, and return what it said before.
+
+        An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
+        Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
+        that no topic can have, and for one more pair of topic and group than are kept. While a reset of the queue
+        waits to be told, commits are what the consumer reached before it, and change nothing.
+        """
+        if self.resets and queue_id in self.resets.get((topic, group), ()):
+            return self.query(group, topic, queue_id)
+        if not 0 <= queue_id <= QUEUE_ID_MAX:
+            raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
+        queues = self._offsets.get((topic, group))
+        if queues is None:
+            if len(self._offsets) >= PAIRS_MAX:
+                raise ValueError(
+                    f"offsets of {PAIRS_MAX} pairs of topic and group are the most that are kept"
+                )
+            queues = self._offsets[topic, group] = {}
+        before = queues.get(queue_id)
+        if before != offset:
+            queues[queue_id] = offset
+            self.changed += 1
+            self.journal.record((topic, group, queue_id), self._now_ms())
+        return before
+
+    def merge(self, group: str, topic: str, queue_id: int, offset: int, time_ms: int) -> bool:
+        """Take over a commit that was made at another replica then, if it is later than what is known here.
+
+        False if it is not. Raises ValueError as `commit` does.
+        """
+        queues = self._offsets.get((topic, group), {})
+        key = (topic, group, queue_id)
+        known = (queues[queue_id], self.journal.time_of(key)) if queue_id in queues else None
+        if not wins((offset, time_ms), known):
+            return False
+        self.commit(group, topic, queue_id, offset)
+        self.journal.record(key, time_ms)
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None if there is none: the caller then answers 22, not 0."""
+        queues = self._offsets.get((topic, group))
+        offset = -1 if queues is None else queues.get(queue_id, -1)
+        return offset if offset >= 0 else None
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A member of the group pulls from `offset` on."""
+        pair = topic, group
+        if pair in self._offsets:
+            queues = self.pulled.get(pair)
+            if queues is None:
+                queues = self.pulled[pair] = {}
+            queues[queue_id] = offset
+
+    def fetched(self, group: str, topic: str, queue_id: int) -> int:
+        """How far the group's members have fetched a queue, which is never less than what they committed."""
+        pulled = self.pulled.get((topic, group), {}).get(queue_id, 0)
+        return max(pulled, self.query(group, topic, queue_id) or 0)
+
+    # -- an administrator's reset ----------------------------------------------------------------------
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Send a group to `offset`: from now on for whoever asks, and by its next pull for who reads already."""
+        self.resets.get((topic, group), {}).pop(queue_id, None)
+        self.pulled.get((topic, group), {}).pop(queue_id, None)
+        self.commit(group, topic, queue_id, offset)
+        self.resets.setdefault((topic, group), {})[queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset that this pull has to be told, if there is one; it is told once."""
+        waiting = self.resets.get((topic, group))
+        if waiting is None:
+            return None
+        offset = waiting.pop(queue_id, None)
+        if not waiting:
+            del self.resets[topic, group]
+        return offset
+
+    # -- enumeration and removal -----------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of (topic, group) pairs."""
+        return len(self._offsets)
+
+    def pairs(self, limit: int) -> list[tuple[str, str, dict[int, int]]]:
+        """(topic, group, offsets by queue id) of up to so many pairs. Not to be changed."""
+        found = islice(self._offsets.items(), limit)
+        return [(topic, group, queues) for (topic, group), queues in found]
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """A copy of one pair's offsets by queue id; empty if there are none."""
+        return dict(self._offsets.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(topic for topic, owner in self._offsets if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._offsets if name == topic)
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give the group `target` the offsets of `source` for one topic (314); others of its queues stay."""
+        for queue_id, offset in self.queues(source, topic).items():
+            self.commit(target, topic, queue_id, offset)
+
+    def remove_topic(self, topic: str) -> int:
+        """Forget the offsets of a deleted topic; returns how many groups had some."""
+        return self._remove([pair for pair in self._offsets if pair[0] == topic])
+
+    def remove_group(self, group: str) -> int:
+        """Forget the offsets of a deleted group; returns in how many topics it had some."""
+        return self._remove([pair for pair in self._offsets if pair[1] == group])
+
+    def _remove(self, pairs: list[tuple[str, str]]) -> int:
+        for pair in pairs:
+            self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
+            self.resets.pop(pair, None)
+            self.pulled.pop(pair, None)
+        self.changed += len(pairs)
+        return len(pairs)
+
+    # -- what others see -------------------------------------------------------------------------------
+
+    def to_wrapper(self, now_ms: int) -> dict[str, Any]:
+        """The table as code 43 carries it to slaves, under a new version if anything changed since."""
+        self._renew_version(now_ms)
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "offsetTable": {
+                f"{topic}{SEPARATOR}{group}": fastjson.IntKeys(queues)
+                for (topic, group), queues in self._offsets.items()
+            },
+        }
+
+    def _renew_version(self, now_ms: int) -> None:
+        if self._versioned != self.changed:
+            self._versioned = self.changed
+            self.data_version = self.data_version.next(now_ms)
+
+    def dump(self, now_ms: int) -> bytes:
+        """The text of `consumerOffset.json`. Remember `changed` from before this call as what is saved."""
+        self._renew_version(now_ms)
+        by_group: dict[str, list[str]] = {}
+        for topic, group in self._offsets:
+            by_group.setdefault(group, []).append(topic)
+        fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
+        groups = [
+            (group, "[" + ",".join([f"\n\t\t\t{quoted(topic)}" for topic in topics]) + "\n\t\t]")
+            for group, topics in by_group.items()
+        ]
+        # Python writes a map of integers as the dialect wants it, but for the blanks: 2 us a pair and not 10.
+        entries = [
+            (f"{topic}{SEPARATOR}{group}", str(queues).replace(" ", "").replace("}", "\n\t\t}"))
+            for (topic, group), queues in self._offsets.items()
+        ]
+        entries += [(key, entry_text(entry)) for key, entry in self._foreign_offsets.items()]
+        return table_text(fields, {"groupTopicMap": groups, "offsetTable": entries})
+
+    def load(self, value: Mapping[str, Any]) -> list[str]:
+        """Take over a loaded `consumerOffset.json`, and say in sentences what of it is not understood."""
+        findings: list[str] = []
+        table = value.get("offsetTable")
+        for key, entry in table.items() if isinstance(table, dict) else ():
+            topic, _, group = key.partition(SEPARATOR)
+            queues = _queues_of(entry)
+            if topic and group and SEPARATOR not in group and queues is not None:
+                self._offsets[topic, group] = queues
+            else:
+                self._foreign_offsets[key] = entry
+                findings.append(f"offsets of {key!r} in consumerOffset.json are kept but not understood")
+        self.data_version = DataVersion.from_json(value.get("dataVersion"))
+        # When each was committed is not in RocketMQ's file: none of them later than it was written.
+        self.load_times({})
+        self._foreign_fields = {
+            key: item
+            for key, item in value.items()
+            if key not in ("dataVersion", "groupTopicMap", "offsetTable")
+        }
+        return findings
+
+    def load_times(self, value: Mapping[str, Any]) -> None:
+        """Take over what `dump_times` wrote; what it does not name was committed when the table was last written."""
+        loaded = self.data_version.timestamp
+        for (topic, group), queues in self._offsets.items():
+            times = value.get(f"{topic}{SEPARATOR}{group}")
+            known = times if isinstance(times, dict) else {}
+            self.journal.load(
+                ((topic, group, queue_id), int_of(known.get(str(queue_id)), loaded)) for queue_id in queues
+            )
+
+    def dump_times(self) -> bytes:
+        """When each offset was committed, for the next process of this replica."""
+        table: dict[str, dict[str, int]] = {}
+        for (topic, group, queue_id), time_ms in self.journal.times().items():
+            table.setdefault(f"{topic}{SEPARATOR}{group}", {})[str(queue_id)] = time_ms
+        return fastjson.dumps(table)
+
+
+def _queues_of(entry: Any) -> dict[int, int] | None:
+    """Queue id -> offset, or None if any part of the entry is not a number: then none of it is trusted."""
+    if not isinstance(entry, dict):
+        return None
+    queues = {int_of(key, _NONE): int_of(offset, _NONE) for key, offset in entry.items()}
+    if any(not 0 <= queue_id <= QUEUE_ID_MAX for queue_id in queues) or _NONE in queues.values():
+        return None
+    return queues

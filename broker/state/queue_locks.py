@@ -1,0 +1,154 @@
+"""Queue locks (41, 42): which member of a group may consume a queue in order.
+
+An orderly consumer locks its queues before it pulls from them and every 20 s from then on. A lock is granted if the
+queue is free, already the client's own, or its lock was not renewed for 60 s; the client itself stops consuming after
+30 s, so two never consume one queue at once. A lock belongs to a client id and not to a connection: it outlives a
+reconnect, and it ends by 42 or by time.
+
+One more thing depends on locks: while a group holds any, what it gives up goes to the dead letters at once, because
+an ordered message that came back later would be out of its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from broker.state.data_version import int_of
+from ropewalk.format import fastjson
+
+__all__ = ["LockRequest", "LockTable", "LockedQueue"]
+
+EXPIRY_MS = 60_000
+LOCKS_MAX = 200_000
+"""Of all groups together. Beyond it only queues that have a lock already can be locked."""
+BODY_SIZE_MAX = 4 << 20
+_NAME_SIZE_MAX = 1_024
+
+
+class LockedQueue(NamedTuple):
+    """RocketMQ's MessageQueue, in the order of its fields on the wire."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """The body of 41 and 42."""
+
+    group: str
+    client_id: str
+    queues: tuple[LockedQueue, ...]
+
+    @classmethod
+    def decode(cls, body: bytes) -> LockRequest:
+        """Read it. Raises ValueError, in words for the client's user."""
+        if len(body) > BODY_SIZE_MAX:
+            raise ValueError(f"a lock request of {len(body)} bytes; at most {BODY_SIZE_MAX} are read")
+        value = fastjson.loads(body)
+        if not isinstance(value, dict):
+            raise ValueError("the body of a lock request is a JSON object")
+        queues = value.get("mqSet")
+        if queues is None:
+            queues = []  # as fastjson writes an empty set now and then
+        if not isinstance(queues, list):
+            raise ValueError("mqSet of a lock request is a list")
+        return cls(
+            _name(value, "consumerGroup"), _name(value, "clientId"), tuple(_queue(queue) for queue in queues)
+        )
+
+
+def _name(value: dict[str, Any], field: str) -> str:
+    name = value.get(field)
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_SIZE_MAX:
+        raise ValueError(f"{field} of a lock request is text of 1 to {_NAME_SIZE_MAX} characters")
+    return name
+
+
+def _queue(value: object) -> LockedQueue:
+    if isinstance(value, dict):
+        topic, broker, queue_id = (
+            value.get("topic"),
+            value.get("brokerName"),
+            int_of(value.get("queueId"), -1),
+        )
+        if isinstance(topic, str) and isinstance(broker, str) and queue_id >= 0:
+            if len(topic) <= _NAME_SIZE_MAX and len(broker) <= _NAME_SIZE_MAX:
+                return LockedQueue(broker, queue_id, topic)
+    raise ValueError("a queue of a lock request has topic, brokerName and queueId")
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    seen_ms: int
+
+
+class LockTable:
+    """All locks of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[LockedQueue, _Lock]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lock(self, request: LockRequest, now_ms: int) -> list[LockedQueue]:
+        """Lock or renew what can be; the queues that are now the client's."""
+        locks = self._groups.setdefault(request.group, {})
+        granted = []
+        for queue in dict.fromkeys(request.queues):
+            lock = locks.get(queue)
+            if lock is None:
+                if self._count >= LOCKS_MAX:
+                    continue
+                self._count += 1
+                locks[queue] = _Lock(request.client_id, now_ms)
+            elif lock.client_id == request.client_id or _expired(lock, now_ms):
+                lock.client_id, lock.seen_ms = request.client_id, now_ms
+            else:
+                continue
+            granted.append(queue)
+        if not locks:
+            del self._groups[request.group]
+        return granted
+
+    def unlock(self, request: LockRequest) -> None:
+        """Give up what is the client's own; the rest is nobody's business."""
+        locks = self._groups.get(request.group, {})
+        self._drop(
+            request.group,
+            [
+                queue
+                for queue in dict.fromkeys(request.queues)
+                if (lock := locks.get(queue)) is not None and lock.client_id == request.client_id
+            ],
+        )
+
+    def held(self, group: str, now_ms: int) -> bool:
+        """Whether a group holds any lock that has not expired."""
+        return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what has expired; call every ten seconds or so. Nothing but memory depends on it."""
+        for group, locks in tuple(self._groups.items()):
+            self._drop(group, [queue for queue, lock in locks.items() if _expired(lock, now_ms)])
+
+    def _drop(self, group: str, queues: Iterable[LockedQueue]) -> None:
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            del locks[queue]
+            self._count -= 1
+        if not locks:
+            self._groups.pop(group, None)
+
+
+def _expired(lock: _Lock, now_ms: int) -> bool:
+    return now_ms - lock.seen_ms > EXPIRY_MS

@@ -1,0 +1,145 @@
+"""Which queues of a topic a member of a group reads, when the broker is asked to say so (400), and how (401, 402).
+
+A Java consumer that leaves the division to the broker (`clientRebalance=false`) asks one broker of the topic; the
+answer covers the topic's queues on all of them. The division is that of the clients, so that members of both kinds
+share a topic. `null` in place of a list means "nothing is known now": the client keeps what it has.
+
+A pair of topic and group can be told to consume by POP instead of pulling. POP is not built here: setting it is
+refused, and a pair that RocketMQ's own file has set to it is told to pull.
+
+    messageRequestMode.json   {"messageRequestModeMap":{"T":{"g":{"consumerGroup":"g","mode":"PULL",...}}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from ropewalk.client.core.consume.rebalance import share
+from ropewalk.client.core.routes import Queue
+from ropewalk.format import fastjson, names
+
+__all__ = ["AVERAGELY", "BY_CIRCLE", "PULL", "ModeRefused", "RequestMode", "RequestModes", "assigned"]
+
+AVERAGELY: Final = "AVG"
+BY_CIRCLE: Final = "AVG_BY_CIRCLE"
+PULL: Final = "PULL"
+POP: Final = "POP"
+PAIRS_MAX: Final = 20_000
+"""Of topic and group: both names come from whoever asks."""
+
+Q = TypeVar("Q")
+
+
+class ModeRefused(ValueError):
+    """The mode cannot be set; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMode:
+    """How one group reads one topic."""
+
+    topic: str
+    group: str
+    mode: str = PULL
+    pop_share: int = 0
+    """POP only: with how many other members a queue is shared."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumerGroup": self.group,
+            "mode": self.mode,
+            "popShareQueueNum": self.pop_share,
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> RequestMode:
+        """Read the body of 401, or one entry of the file. Raises ModeRefused."""
+        if not isinstance(value, Mapping):
+            raise ModeRefused("the mode is not a JSON object")
+        topic, group, mode = value.get("topic"), value.get("consumerGroup"), value.get("mode", PULL)
+        pop_share = value.get("popShareQueueNum", 0)
+        for name, text in (("topic", topic), ("consumerGroup", group)):
+            if not isinstance(text, str) or not text or len(text) > names.RETRY_TOPIC_SIZE_MAX:
+                raise ModeRefused(f"{name} is missing or no name")
+        if mode not in (PULL, POP):
+            raise ModeRefused(f"mode is {mode!r}; it may be {PULL} or {POP}")
+        if isinstance(pop_share, bool) or not isinstance(pop_share, int):
+            raise ModeRefused("popShareQueueNum is not a whole number")
+        return cls(str(topic), str(group), mode, pop_share)
+
+
+@dataclass(slots=True)
+class RequestModes:
+    """All pairs for which a mode was set. Plain and synchronous; the loop owns it."""
+
+    generation: int = 0
+    """Rises with every change."""
+    _modes: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
+    _count: int = 0
+
+    def set(self, mode: RequestMode) -> None:
+        """Raises ModeRefused for what is not served."""
+        if mode.mode == POP:
+            raise ModeRefused(
+                "POP is not built: consumers that were told to pop would get no message; they pull"
+            )
+        self._put(mode)
+
+    def _put(self, mode: RequestMode) -> None:
+        groups = self._modes.setdefault(mode.topic, {})
+        if mode.group not in groups:
+            if self._count >= PAIRS_MAX:
+                raise ModeRefused(f"modes of {PAIRS_MAX} pairs of topic and group are the most that are kept")
+            self._count += 1
+        groups[mode.group] = mode
+        self.generation += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of 402, and the content of the file."""
+        table = {
+            topic: {group: mode.to_json() for group, mode in groups.items()}
+            for topic, groups in self._modes.items()
+        }
+        return {"messageRequestModeMap": table}
+
+    def dump(self) -> bytes:
+        return fastjson.dumps(self.to_json())
+
+    def load(self, value: Mapping[str, Any]) -> list[str]:
+        """Take over a loaded file, and say in sentences what of it is not understood or not done."""
+        findings = []
+        table = value.get("messageRequestModeMap")
+        for groups in table.values() if isinstance(table, dict) else ():
+            for entry in groups.values() if isinstance(groups, dict) else ():
+                try:
+                    mode = RequestMode.from_json(entry)
+                    self._put(mode)
+                except ModeRefused as exc:
+                    findings.append(f"an entry is left out: {exc}")
+                    continue
+                if mode.mode == POP:
+                    findings.append(
+                        f"group {mode.group} is to pop topic {mode.topic}; POP is not built, so it pulls"
+                    )
+        self.generation = 0
+        return findings
+
+
+def assigned(
+    strategy: str, topic: str, queues: Collection[Queue], members: Collection[str], me: str
+) -> list[Queue] | None:
+    """My queues by one of the strategies, or None for a strategy that nobody knows."""
+    if strategy == AVERAGELY:
+        return share(queues, members, me)
+    if strategy == BY_CIRCLE:
+        return _by_circle(sorted(queues), members, me)
+    return None
+
+
+def _by_circle(queues: Sequence[Q], members: Collection[str], me: str) -> list[Q]:
+    """Every nth queue, as cards are dealt."""
+    ids = sorted(members, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
+    return list(queues[ids.index(me) :: len(ids)]) if me in ids else []

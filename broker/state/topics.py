@@ -1,0 +1,436 @@
+"""The topics this broker serves: who may create one, what it looks like, and how others learn of it.
+
+A topic is a name with a number of queues and a permission. It comes to be in four ways: at start (the
+system topics every broker registers), by an administrator, by the first message of a producer that names a
+*create key* (an existing topic whose permission has the inherit bit; the newcomer gets its queues and
+permission without that bit), and as the `%RETRY%` or `%DLQ%` topic of a group. `autoCreateTopicEnable`
+governs the third way for every create key, not for `TBW102` alone.
+
+Every change raises `generation` by one and gives the table a new `data_version`: name servers compare
+versions and do not look at a table whose version they know. `dump` and `load` speak RocketMQ's
+`topics.json`. What another program put there and we do not know (fields, entries we cannot serve) is kept
+and written back.
+
+Whether a send or a pull is *answered* (permissions, busy, roles) is the processors' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from broker.state.data_version import DataVersion, int_of
+from broker.state.json_file import StoreConfigRefused
+from broker.state.json_text import entry_text, table_text
+from ropewalk.codes import Permission
+from ropewalk.format import names
+
+__all__ = ["TopicConfig", "TopicRules", "TopicTable"]
+
+READ_WRITE = Permission.READ | Permission.WRITE
+QUEUES_MAX = 65_536
+"""Of one topic. RocketMQ has no bound; beyond this a typing error would cost millions of files."""
+
+_KNOWN_FIELDS = frozenset(
+    (
+        "attributes",
+        "order",
+        "perm",
+        "readQueueNums",
+        "topicFilterType",
+        "topicName",
+        "topicSysFlag",
+        "writeQueueNums",
+    )
+)
+_NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One topic, as RocketMQ's TopicConfig; a change makes a new one."""
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    """Queues 0..write-1 get new messages, 0..read-1 are read: shrinking lowers this one first."""
+    perm: int = READ_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a foreign file that mean nothing here and are written back."""
+
+    @property
+    def queues(self) -> int:
+        """Queue ids below this exist, to read or to write."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & Permission.READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & Permission.WRITE)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether a producer may name this topic as the key under which others are created."""
+        return bool(self.perm & Permission.INHERIT)
+
+    def to_json(self, perm_mask: int = -1) -> dict[str, Any]:
+        return {
+            **self.extra,
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm & perm_mask,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
+        """Read one entry; a field that is absent, null or mistyped has its default, as RocketMQ reads it."""
+        attributes = value.get("attributes")
+        filter_type = value.get("topicFilterType")
+        return cls(
+            name,
+            int_of(value.get("readQueueNums"), 16),
+            int_of(value.get("writeQueueNums"), 16),
+            int_of(value.get("perm"), READ_WRITE),
+            filter_type if isinstance(filter_type, str) else "SINGLE_TAG",
+            int_of(value.get("topicSysFlag"), 0),
+            value.get("order") is True,
+            {k: v for k, v in attributes.items() if isinstance(v, str)}
+            if isinstance(attributes, dict)
+            else {},
+            {k: v for k, v in value.items() if k not in _KNOWN_FIELDS},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """The configuration keys that decide about topics, under RocketMQ's names and defaults."""
+
+    cluster: str = "DefaultCluster"
+    broker: str = "broker-a"
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = names.TRACE_TOPIC
+    timer_wheel_enable: bool = True
+    revive_queue_num: int = 8
+    topics_max: int = 20_000
+    """Beyond this nothing creates a topic by itself: the whole table travels to the name servers in one frame
+    of 16 MiB, and a stranger who invents names must not be able to make the broker unreachable."""
+
+
+class TopicTable:
+    """All topics of one broker. Plain and synchronous; the loop owns it."""
+
+    def __init__(self, rules: TopicRules | None = None) -> None:
+        self.rules = rules or TopicRules()
+        self.generation = 0
+        """Rises with every change; who remembers the value it acted on knows when to act again."""
+        self.data_version = DataVersion()
+        self._topics: dict[str, TopicConfig] = {}
+        self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
+        self._foreign_fields: dict[str, Any] = {}
+        self._body: tuple[int, int, bytes] | None = None
+        self._texts: dict[str, tuple[TopicConfig, str]] = {}  # the entries of topics.json as last written
+        self.system_topics = frozenset(
+            topic.name for topic in _system_topics(replace(self.rules, trace_topic_enable=True))
+        ).union(names.SYSTEM_TOPICS)
+        """Names that tools do not count among the user's (305); most exist, some come on first use."""
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(tuple(self._topics.values()))
+
+    def is_system(self, name: str) -> bool:
+        return name in self.system_topics or names.is_system_topic(name)
+
+    # -- coming to be ----------------------------------------------------------------------------------
+
+    def create_system_topics(self, now_ms: int) -> None:
+        """Add the topics every broker registers at start; what a loaded file says about them stays."""
+        missing = [topic for topic in _system_topics(self.rules) if topic.name not in self._topics]
+        for topic in missing:
+            self._topics[topic.name] = topic
+        if missing:
+            self._changed(now_ms)
+
+    def creation_refusal(self, name: str, default_topic: str) -> str | None:
+        """Why a message to the unknown topic `name` does not create it, in words for the producer's user."""
+        if (reason := names.check_topic(name)) is not None:
+            return reason
+        if self.is_system(name):
+            return f"{name} is a system topic"
+        if not self.rules.auto_create_topic_enable:
+            return "autoCreateTopicEnable is false on this broker"
+        key = self._topics.get(default_topic)
+        if key is None:
+            return f"its create key {default_topic or '(none)'} is not a topic of this broker"
+        if not key.inherited:
+            return f"its create key {default_topic} does not pass its permission on"
+        return self._full()
+
+    def auto_create(
+        self, name: str, *, default_topic: str, queue_nums: int, sys_flag: int = 0, now_ms: int
+    ) -> TopicConfig | None:
+        """Create the topic a producer sent to, or return the existing one; None: see `creation_refusal`."""
+        if (existing := self._topics.get(name)) is not None:
+            return existing
+        if self.creation_refusal(name, default_topic) is not None:
+            return None
+        key = self._topics[default_topic]
+        queues = max(0, min(queue_nums, key.write_queues))
+        return self._put(
+            TopicConfig(name, queues, queues, key.perm & ~Permission.INHERIT, key.filter_type, sys_flag),
+            now_ms,
+        )
+
+    def create_retry(
+        self, group: str, *, queue_nums: int = 1, sys_flag: int = 0, now_ms: int
+    ) -> TopicConfig | None:
+        """The `%RETRY%` topic of a group, created if need be whatever the switch for topics says."""
+        return self._create_internal(names.retry_topic(group), queue_nums, sys_flag, now_ms)
+
+    def create_dlq(self, group: str, *, now_ms: int) -> TopicConfig | None:
+        """The `%DLQ%` topic of a group, one queue, created if need be."""
+        return self._create_internal(names.dlq_topic(group), 1, 0, now_ms)
+
+    def _create_internal(self, name: str, queue_nums: int, sys_flag: int, now_ms: int) -> TopicConfig | None:
+        if (existing := self._topics.get(name)) is not None:
+            return existing
+        if names.check_topic(name) is not None or self._full() is not None:
+            return None
+        queues = max(1, min(queue_nums, QUEUES_MAX))
+        return self._put(TopicConfig(name, queues, queues, READ_WRITE, sys_flag=sys_flag), now_ms)
+
+    def _full(self) -> str | None:
+        if len(self._topics) >= self.rules.topics_max:
+            return (
+                f"this broker already has {len(self._topics)} topics, the most that are created by themselves"
+            )
+        return None
+
+    # -- an administrator's changes --------------------------------------------------------------------
+
+    def update(self, config: TopicConfig, now_ms: int) -> bool:
+        """Create or replace a topic as told. False, and no new version, if it is already just so.
+
+        Raises ValueError, in words for the administrator, if the configuration makes no sense or asks for
+        what is not built.
+        """
+        if (reason := self.refusal(config)) is not None:
+            raise ValueError(reason)
+        if self._topics.get(config.name) == config:
+            return False
+        self._put(config, now_ms)
+        return True
+
+    def refusal(self, config: TopicConfig) -> str | None:
+        """Why `update` would not take this configuration, or None."""
+        return _refusal(config)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
+        if self._topics.pop(name, None) is None:
+            return False
+        self._texts.pop(name, None)
+        self._changed(now_ms)
+        return True
+
+    def adopt(self, value: Mapping[str, Any]) -> list[str]:
+        """Be a copy of a master's table (as code 21 carries it), its version included; return the names that went.
+
+        In one go, so that no moment sees half of it. Topics that every broker has, and no list shows, stay.
+        """
+        fresh = TopicTable(self.rules)
+        fresh.load(value)
+        own = {
+            name: topic
+            for name, topic in self._topics.items()
+            if name not in fresh._topics and (name in names.HIDDEN_TOPICS or self.is_system(name))
+        }
+        gone = [name for name in self._topics if name not in fresh._topics and name not in own]
+        self._topics = {**fresh._topics, **own}
+        self._foreign_topics = fresh._foreign_topics
+        self.data_version = fresh.data_version
+        self.generation += 1
+        return gone
+
+    def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
+        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        fresh = TopicTable(self.rules)
+        fresh.load(value)
+        changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
+        self._topics.update(fresh._topics)
+        ours, theirs = self.data_version, fresh.data_version
+        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
+        self.data_version = newest.next(now_ms)
+        self.generation += 1
+        return changed
+
+    def touch(self, now_ms: int) -> None:
+        """Have everyone look at the table again, because something outside it changes what they will see."""
+        self._changed(now_ms)
+
+    def set_state_version(self, state_version: int, now_ms: int) -> None:
+        """Carry a new role epoch in the table's version, so that name servers prefer this broker."""
+        if state_version != self.data_version.state_version:
+            self.data_version = self.data_version.next(now_ms, state_version)
+            self.generation += 1
+
+    def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
+        self._topics[config.name] = config
+        self._foreign_topics.pop(config.name, None)
+        self._changed(now_ms)
+        return config
+
+    def _changed(self, now_ms: int) -> None:
+        self.data_version = self.data_version.next(now_ms)
+        self.generation += 1
+
+    # -- what others see -------------------------------------------------------------------------------
+
+    def register_body(self, broker_permission: int = READ_WRITE) -> bytes:
+        """The body of a registration with a name server (103), uncompressed.
+
+        A broker that is not fully readable and writable takes the missing permission from every topic here;
+        that is how producers learn to go elsewhere. The bytes are kept until the table changes.
+        """
+        if self._body is None or self._body[:2] != (self.generation, broker_permission):
+            # Ordinary JSON with its keys in order already: 20 times the speed of the general writer, on the loop.
+            body = msgspec.json.encode(
+                {"filterServerList": [], "topicConfigSerializeWrapper": self.to_wrapper(broker_permission)}
+            )
+            self._body = (self.generation, broker_permission, body)
+        return self._body[2]
+
+    def to_wrapper(self, broker_permission: int = READ_WRITE) -> dict[str, Any]:
+        """The table as code 21 and registrations carry it."""
+        mask = -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "mappingDataVersion": DataVersion().to_json(),
+            "topicConfigTable": {
+                name: topic.to_json(mask)
+                for name, topic in self._topics.items()
+                if name not in names.HIDDEN_TOPICS
+            },
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+    def dump(self) -> bytes:
+        """The text of `topics.json`."""
+        for name, topic in self._topics.items():
+            if self._texts.get(name, (None, ""))[0] is not topic:
+                self._texts[name] = (topic, entry_text(topic.to_json()))
+        entries = [(name, self._texts[name][1]) for name in self._topics]
+        entries += [(name, entry_text(entry)) for name, entry in self._foreign_topics.items()]
+        fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
+        return table_text(fields, {"topicConfigTable": entries})
+
+    def load(self, value: Mapping[str, Any]) -> list[str]:
+        """Take over a loaded `topics.json`, and say in sentences what of it is not served.
+
+        Topics already in the table that the file does not name stay; those it names are as the file says.
+        Raises `StoreConfigRefused` for a topic whose queues would be misread here.
+        """
+        findings: list[str] = []
+        table = value.get("topicConfigTable")
+        for name, entry in table.items() if isinstance(table, dict) else ():
+            # A cluster or broker may be called what no user's topic may be (a dot, say).
+            problem = None if name in self.system_topics else names.check_topic(name)
+            if not isinstance(entry, dict):
+                problem = "its entry is not an object"
+            if problem is None:
+                topic = TopicConfig.from_json(name, entry)
+                for attribute, kind in _NOT_BUILT.items():
+                    if topic.attributes.get(attribute, "").casefold() == kind.casefold():
+                        raise StoreConfigRefused(
+                            f"topic {name} of this store has {attribute}={kind}, which Ropewalk cannot read; "
+                            "serve the store with RocketMQ, or delete the topic there first"
+                        )
+                problem = _out_of_bounds(topic)
+            if problem is None:
+                self._topics[name] = topic
+            else:
+                self._foreign_topics[name] = entry
+                findings.append(f"topic {name!r} of topics.json is kept but not served: {problem}")
+        self.data_version = DataVersion.from_json(value.get("dataVersion"))
+        self._foreign_fields = {
+            key: item for key, item in value.items() if key not in ("dataVersion", "topicConfigTable")
+        }
+        self.generation += 1
+        return findings
+
+
+def _refusal(config: TopicConfig) -> str | None:
+    problem = names.check_topic(config.name) or _out_of_bounds(config)
+    for attribute, kind in _NOT_BUILT.items():
+        if config.attributes.get(attribute, "").casefold() == kind.casefold():
+            problem = problem or f"{attribute}={kind} is not built"
+    return f"topic {config.name!r}: {problem}" if problem is not None else None
+
+
+def _out_of_bounds(config: TopicConfig) -> str | None:
+    if not (0 <= config.read_queues <= QUEUES_MAX and 0 <= config.write_queues <= QUEUES_MAX):
+        return (
+            f"{config.read_queues} read and {config.write_queues} write queues are not within 0..{QUEUES_MAX}"
+        )
+    if not 0 <= config.perm <= 15:
+        return f"permission {config.perm} has unknown bits"
+    return None
+
+
+def _system_topics(rules: TopicRules) -> list[TopicConfig]:
+    """What every broker has from its first second; clients, tools and later features look for these names."""
+
+    def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, queues, queues, perm)
+
+    inherit = Permission.INHERIT
+    found = [
+        topic(names.SELF_TEST_TOPIC, 1),
+        topic(names.BENCHMARK_TOPIC, 1024),
+        topic(rules.cluster, 16, inherit | (READ_WRITE if rules.cluster_topic_enable else 0)),
+        topic(rules.broker, 1, inherit | (READ_WRITE if rules.broker_topic_enable else 0)),
+        topic(names.OFFSET_MOVED_TOPIC, 1),
+        topic(names.SCHEDULE_TOPIC, 18),
+        topic(names.reply_topic(rules.cluster), 1),
+        topic(names.REVIVE_LOG_PREFIX + rules.cluster, rules.revive_queue_num),
+        topic(names.SYNC_BROKER_MEMBER_PREFIX + rules.broker, 1, inherit),
+        topic(names.TRANS_HALF_TOPIC, 1),
+        topic(names.TRANS_OP_HALF_TOPIC, 1),
+    ]
+    if rules.auto_create_topic_enable:
+        found.append(topic(names.DEFAULT_TOPIC, rules.default_topic_queue_nums, READ_WRITE | inherit))
+    if rules.timer_wheel_enable:
+        found.append(topic(names.TIMER_TOPIC, 1))
+    if rules.trace_topic_enable:
+        found.append(topic(rules.msg_trace_topic_name, 1))
+    return found

@@ -1,0 +1,120 @@
+"""Long polling: pulls that found nothing and may wait for the next message of their queue.
+
+A held pull hangs on its queue. When the queue becomes longer, the pump reads for it again in the same turn and
+answers if something matches; when its time is over it is read for once more and answered whatever comes. Exactly one
+of arrival, expiry and the end of the connection takes a hold off its queue, and all three happen on the loop, so
+none can be lost between them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from broker.remoting.session import Request, Session
+from store.queues.consume_queue import ConsumeQueue
+
+HOLDS_MAX = 100_000
+_DEADLINES_SLACK = 1000
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """One pull that waits; `matches` is its filter over tag codes, None for everything."""
+
+    session: Session
+    request: Request
+    queue: ConsumeQueue
+    offset: int
+    max_count: int
+    max_bytes: int
+    matches: Callable[[int], bool] | None
+    deadline_ms: int
+    answer: Callable[[HeldPull, bool], None]
+    """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
+    group: str = field(default="")
+    scanned: int = field(default=0)
+    """Where to read on: `offset`, or behind entries that are known not to match."""
+    waiting: bool = field(default=False)
+    timed: bool = field(default=False)
+    """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
+
+
+class PullHold:
+    def __init__(self) -> None:
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        self._order = count()
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= HOLDS_MAX
+
+    def park(self, held: HeldPull) -> None:
+        """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
+        held.waiting = True
+        self.size += 1
+        held.request.forget()
+        if held.queue.held is None:
+            held.queue.held = {}
+        held.queue.held[held] = None
+        held.session.holds.add(held)
+        if not held.timed:
+            held.timed = True
+            heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
+            if len(self._deadlines) > 2 * self.size + _DEADLINES_SLACK:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Most pulls are answered long before their time; what they leave in the heap goes in one go."""
+        keep = []
+        for entry in self._deadlines:
+            if entry[2].waiting:
+                keep.append(entry)
+            else:
+                entry[2].timed = False
+        heapq.heapify(keep)
+        self._deadlines = keep
+
+    def arrived(self, queue: ConsumeQueue) -> None:
+        """Messages of `queue` became readable: answer whom they concern."""
+        waiting, queue.held = queue.held, None
+        for held in waiting or ():
+            if held.waiting:
+                held.waiting = False
+                self.size -= 1
+                held.answer(held, False)
+
+    def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
+        """Answer the pulls of a queue (of one group, if named) as if their time were over."""
+        for held in list(queue.held or ()):
+            if group is None or held.group == group:
+                self._take(held)
+                held.answer(held, True)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer every pull whose time is over."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            held = heapq.heappop(deadlines)[2]
+            held.timed = False
+            if held.waiting:
+                self._take(held)
+                held.answer(held, True)
+
+    def release(self, session: Session) -> None:
+        """The session is gone: nobody reads the answers of its pulls."""
+        for held in session.holds:
+            if held.waiting:
+                self._take(held)
+        session.holds.clear()
+
+    def _take(self, held: HeldPull) -> None:
+        held.waiting = False
+        self.size -= 1
+        if held.queue.held is not None:
+            held.queue.held.pop(held, None)
+            if not held.queue.held:
+                held.queue.held = None

@@ -1,0 +1,155 @@
+"""Producers' answers that wait for the log: an ordered queue keyed by log offset, and one pump.
+
+The answers of one read are one entry: they wait for the end of the last record among them. So are those of many
+clients whose messages were appended at once. When the log has been flushed and replicated through some offset, as far
+as either is promised, the pump hands every satisfied entry to its connections' buffers. It never awaits: a producer
+that reads slowly delays nobody else's acknowledgement.
+
+An entry whose slaves do not report in time is answered "stored, but a slave was late" (12), one whose flush does not
+come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the slaves say goes first, as with RocketMQ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TypeAlias
+
+from broker.remoting.rpc_times import FAILED, SUCCESS, Kind, RpcTimes
+from broker.remoting.session import Session
+from ropewalk.codes import ResponseCode
+from ropewalk.format.remoting import JSON, decode_frame, encode_frame
+
+NEVER = 1 << 62
+_SIZES = Struct(">II")  # of the frame, and of the header with the serialize type on top, which is 0 here
+_SUCCESS = b'{"code":0,'  # how our own answers to sends begin, after the sizes
+_NO_REMARK = b'"remark":'
+
+
+Owed: TypeAlias = tuple[Session, Sequence[bytes]]
+"""Answers, and whose they are."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    end: int
+    deadline_ms: int
+    slaves_deadline_ms: int
+    owed: Sequence[Owed]
+    """Nothing, once it was answered."""
+    count: int
+    """How many answers wait."""
+    kinds: Sequence[Kind]
+    """What they answer (`rpc_times`); those of several sessions answer plain sends."""
+    read_at: float
+
+
+class AckQueue:
+    """Answers in the order of the offsets they wait for; `end` never falls from one `add` to the next."""
+
+    def __init__(self, times: RpcTimes | None = None) -> None:
+        self._times = times or RpcTimes()
+        self.through = 0
+        """What waits for no more than this has been answered."""
+        self._entries: deque[_Entry] = deque()
+        self._count = 0
+
+    def add(
+        self,
+        owed: Sequence[Owed],
+        end: int,
+        deadline_ms: int,
+        slaves_deadline_ms: int = NEVER,
+        *,
+        kinds: Sequence[Kind] = (),
+        read_at: float = 0.0,
+    ) -> None:
+        """Have answers wait for `end`: until `deadline_ms` for the disk, until `slaves_deadline_ms` for slaves.
+
+        `kinds` and `read_at` say what they answer, and when that had been read (`rpc_times`). Kinds are for the answers
+        of one session: what several wait for together are plain sends.
+        """
+        assert not self._entries or self._entries[-1].end <= end
+        assert len(owed) == 1 or not kinds
+        count = sum([len(answers) for _session, answers in owed])
+        self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, owed, count, kinds, read_at))
+        self._count += count
+
+    def __len__(self) -> int:
+        """How many answers wait: one read can bring hundreds of requests."""
+        return self._count
+
+    def complete(self, through: int) -> None:
+        """Release every answer that waited for an offset up to `through`. HOT."""
+        self.through = max(self.through, through)
+        entries, times = self._entries, self._times
+        if entries and entries[0].end <= through:
+            times.look()
+        while entries and entries[0].end <= through:
+            entry = entries.popleft()
+            left = count = entry.count
+            self._count -= count
+            for session, answers in entry.owed:
+                if session.is_open:
+                    session.link.send(answers[0] if len(answers) == 1 else b"".join(answers))
+                else:
+                    left -= len(answers)
+            took_s = times.at - entry.read_at
+            if left < count:
+                times.add_all(count - left, entry.kinds, took_s, FAILED)
+            elif not entry.kinds:  # HOT: as it nearly always is
+                times.count(times.plain, left, took_s)
+                continue
+            if left:
+                times.add_all(left, entry.kinds, took_s)
+
+    def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
+        """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
+        for entry in self._entries:
+            if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
+                break  # what came later has later deadlines
+            if entry.slaves_deadline_ms <= now_ms and entry.end > confirmed:
+                self._answer(
+                    entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but the slaves did not have it in time"
+                )
+            elif entry.deadline_ms <= now_ms and entry.end > flushed:
+                self._answer(
+                    entry, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the flush did not finish in time"
+                )
+        while self._entries and not self._entries[0].count:
+            self._entries.popleft()
+
+    def _answer(self, entry: _Entry, code: int, remark: str) -> None:
+        owed, entry.owed = entry.owed, ()
+        self._count -= entry.count
+        entry.count = 0
+        give(self._times, owed, entry.kinds, entry.read_at, code, remark)
+
+
+def give(
+    times: RpcTimes, owed: Sequence[Owed], kinds: Sequence[Kind], read_at: float, code: int, remark: str
+) -> None:
+    """Hand over answers that said "stored", with another code."""
+    for session, answers in owed:
+        if session.is_open:
+            session.link.send(b"".join([with_code(answer, code, remark) for answer in answers]))
+        result = SUCCESS if session.is_open else FAILED
+        times.add_all(len(answers), kinds, times.look() - read_at, result, code)
+
+
+def with_code(answer: bytes, code: int, remark: str) -> bytes:
+    """The frame of an answer, with another code and a remark. HOT where a master has lost its slaves."""
+    if answer[4] == JSON and answer.startswith(_SUCCESS, 8) and _NO_REMARK not in answer:
+        header = (
+            b'{"code":%d,"remark":%b,' % (code, json.dumps(remark).encode()) + answer[8 + len(_SUCCESS) :]
+        )
+        grown = len(header) + 8 - len(answer)
+        size, header_size = _SIZES.unpack_from(answer)
+        return _SIZES.pack(size + grown, header_size + grown) + header
+    command = decode_frame(answer[4:])
+    command.code = code
+    command.remark = remark
+    return encode_frame(command)

@@ -1,0 +1,195 @@
+"""An administrator's conversations about messages: find them, and see what became of them.
+
+A message has two names. The *offset id* says where it lies (broker address and place in its log); the *unique key* is
+given by its producer, is the same wherever it lies, and is what the official clients print as msgId. Both are 32 hex
+digits, so a message that is looked up by one of them needs to be told which it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from ropewalk.client.admin.cluster import document_in
+from ropewalk.client.admin.groups import RELAY_TIMEOUT_S, GroupSteps
+from ropewalk.client.admin.results import (
+    BrokerMember,
+    DirectResult,
+    GroupProgress,
+    Track,
+    TrackState,
+    read_direct_result,
+)
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received
+from ropewalk.client.core.messages import PULL_STATUSES, PullStatus, command_of, pull_request
+from ropewalk.client.core.routes import Queue, TopicRoute
+from ropewalk.client.core.steps import Steps, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import ask as ask_once
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import Rejected, error_for
+from ropewalk.format.headers import (
+    OffsetResponseHeader,
+    PullResponseHeader,
+    QueryMessageHeader,
+    RelayHeader,
+    SearchOffsetHeader,
+    ViewMessageHeader,
+)
+from ropewalk.format.properties import P
+from ropewalk.format.record import decode_record, decode_records, parse_message_id
+
+LONG_MAX = 2**63 - 1
+PULL_COUNT = 32
+_NOTHING = (ResponseCode.QUERY_NOT_FOUND,)
+
+
+class MessageSteps(GroupSteps):
+    """What can be asked about messages."""
+
+    def message_by_id(self, offset_id: str) -> Steps[ReceivedMessage]:
+        """The message at the place that an offset id names.
+
+        Raises `Rejected` for what is no such id, `Unreachable` when no broker is there, `Refused` when no message is.
+        """
+        address, offset = _place(offset_id)
+        answer = yield from self.look(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+        assert answer is not None
+        record = decode_record(answer.body)
+        names = {member.address: member.broker_name for member in (yield from self.members())}
+        source = TopicQueue(record.topic, Queue(names.get(address, address), record.queue_id))
+        return received(record, source)
+
+    def messages_by_key(
+        self, topic: str, key: str, *, max_count: int = 32, begin_ms: int = 0, end_ms: int | None = None
+    ) -> Steps[list[ReceivedMessage]]:
+        """The latest messages with a key, in the order they were stored."""
+        header = QueryMessageHeader(topic, key, max_count, begin_ms, LONG_MAX if end_ms is None else end_ms)
+        found = yield from self._query(topic, header)
+        return [message for message in found if key in (message.keys or "").split()][-max_count:]
+
+    def messages_by_unique_key(self, topic: str, unique_key: str) -> Steps[list[ReceivedMessage]]:
+        """The messages that a producer gave this id: one as a rule, more if a send was repeated."""
+        header = QueryMessageHeader(topic, unique_key, 32, 0, LONG_MAX, unique_key_query=True)
+        found = yield from self._query(topic, header)
+        return [message for message in found if message.properties.get(P.UNIQ_KEY) == unique_key]
+
+    def message_at(self, topic: str, queue: Queue, offset: int) -> Steps[ReceivedMessage | None]:
+        """The message at an offset of a queue; None where there is none."""
+        route = yield from self.topic_route(topic)
+        messages, _ = yield from self._pull(topic, route, queue, offset, 1)
+        return messages[0] if messages and messages[0].queue_offset == offset else None
+
+    def messages_by_time(
+        self, topic: str, begin_ms: int, end_ms: int, *, max_count: int = 64
+    ) -> Steps[list[ReceivedMessage]]:
+        """The first messages stored in `begin_ms` up to and with `end_ms`, in the order they were stored."""
+        route = yield from self.topic_route(topic)
+        found: list[list[ReceivedMessage]] = []
+        for queue in sorted(route.read_queues()):
+            header = SearchOffsetHeader(topic, queue.queue_id, begin_ms)
+            answer = yield from self.look(
+                _read_from(route, queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header
+            )
+            assert answer is not None
+            offset: int | None = answer_header(OffsetResponseHeader, answer).offset
+            in_queue: list[ReceivedMessage] = []
+            while offset is not None and len(in_queue) < max_count:
+                messages, offset = yield from self._pull(topic, route, queue, offset, PULL_COUNT)
+                in_time = [one for one in messages if begin_ms <= one.store_timestamp_ms <= end_ms]
+                in_queue += in_time
+                if any(one.store_timestamp_ms > end_ms for one in messages):
+                    break
+            found.append(in_queue)
+        merged: Iterator[ReceivedMessage] = heapq.merge(
+            *found, key=lambda message: (message.store_timestamp_ms, message.log_offset)
+        )
+        return [message for message, _ in zip(merged, range(max_count), strict=False)]
+
+    def message_track(self, message: ReceivedMessage) -> Steps[tuple[Track, ...]]:
+        """What became of a message in each group that reads its topic."""
+        tracks: list[Track] = []
+        for group in (yield from self.topic_groups(message.source.topic)):
+            consumers = yield from self.consumers(group)
+            progress = yield from self.progress(group, message.source.topic)
+            state = _state(message, progress)
+            if consumers is not None and consumers.message_model == "BROADCASTING":
+                state = "broadcast"
+            elif consumers is not None and state == "consumed":
+                wish = consumers.subscriptions.get(message.source.topic, "*")
+                if wish.strip() not in ("", "*"):
+                    tags = {tag.strip() for tag in wish.split("||")}
+                    state = "consumed" if message.tags in tags else "filtered"
+            tracks.append(Track(group, state, consumers is not None))
+        return tuple(tracks)
+
+    def consume_directly(
+        self, group: str, client_id: str, message: ReceivedMessage, *, address: str | None = None
+    ) -> Steps[DirectResult]:
+        """Have one client of a group consume one message now, whatever its offset; what the client said.
+
+        Raises `Refused` when the client is not connected to the broker that has the message, and `OutcomeUnknown`
+        when it does not answer: it may have consumed it.
+        """
+        where = address or _place(message.offset_message_id)[0]
+        header = RelayHeader(group, client_id, message.offset_message_id)
+        command = command_of(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        command.ext["topic"] = message.source.topic
+        answer = yield from ask_once(where, command, RELAY_TIMEOUT_S)
+        return read_direct_result(document_in(answer))
+
+    # Helpers
+
+    def _query(self, topic: str, header: QueryMessageHeader) -> Steps[list[ReceivedMessage]]:
+        masters: tuple[BrokerMember, ...] = yield from self.topic_masters(topic)
+        answers = yield from self.look_at_all(masters, RequestCode.QUERY_MESSAGE, header, none_for=_NOTHING)
+        found = [
+            received(record, TopicQueue(topic, Queue(member.broker_name, record.queue_id)))
+            for member, answer in answers
+            for record in decode_records(answer.body)
+            if record.topic == topic
+        ]
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.log_offset))
+
+    def _pull(
+        self, topic: str, route: TopicRoute, queue: Queue, offset: int, count: int
+    ) -> Steps[tuple[list[ReceivedMessage], int | None]]:
+        """Messages from an offset on, and where to go on; None at the end."""
+        command = pull_request(topic, queue, offset, count, "*", 0)
+        answer = yield from ask_twice(_read_from(route, queue), command, self._timeout_s)
+        status = PULL_STATUSES.get(answer.code)
+        if status is None:
+            raise error_for(answer.code, answer.remark)
+        if status is PullStatus.NO_NEW_MESSAGE:
+            return [], None
+        header = answer_header(PullResponseHeader, answer)
+        next_offset = header.next_begin_offset
+        go_on = next_offset if offset < next_offset < header.max_offset else None
+        if status is not PullStatus.FOUND:
+            return [], go_on
+        source = TopicQueue(topic, queue)
+        return [received(record, source) for record in decode_records(require_success(answer).body)], go_on
+
+
+def _state(message: ReceivedMessage, progress: GroupProgress) -> TrackState:
+    for queue in progress.queues:
+        if queue.source == message.source:
+            return "consumed" if queue.consumer_offset > message.queue_offset else "not consumed yet"
+    return "unknown"
+
+
+def _place(offset_id: str) -> tuple[str, int]:
+    """The broker's address and the log offset in an offset id. Raises `Rejected`."""
+    try:
+        host, port, offset = parse_message_id(offset_id)
+    except ValueError as exc:
+        raise Rejected(f"{offset_id!r} is no offset message id: {exc}") from exc
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), offset
+
+
+def _read_from(route: TopicRoute, queue: Queue) -> str:
+    broker = route.brokers.get(queue.broker_name)
+    address = broker.address() if broker is not None else None
+    if address is None:
+        names = ", ".join(sorted(route.brokers)) or "none"
+        raise Rejected(f"the topic has no broker {queue.broker_name}; it has {names}")
+    return address

@@ -1,0 +1,178 @@
+"""Conversations over anyio: a connection to each address that is talked to, opened when needed, shared by all tasks.
+
+    async with AsyncLinks.open() as links:
+        route = await links.drive(directory.route("orders"))
+
+Connections outlive the cancellation of the block that opened them by as much as its clean-up needs: a consumer that
+is cancelled still wants to commit. They are gone when the block is left. A conversation that is cancelled is closed
+where it stands; what it asked is forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from ropewalk.client.aio.connection import (
+    TIMEOUT_S,
+    AsyncConnection,
+    AsyncPeerRequestHandler,
+    open_connection,
+)
+from ropewalk.client.core.connection import refuse_peer_request
+from ropewalk.client.core.steps import (
+    Ask,
+    AskAny,
+    Effect,
+    Outcome,
+    Reply,
+    SendAhead,
+    Steps,
+    T,
+    TakeAhead,
+    Tell,
+)
+from ropewalk.errors import RopewalkError
+
+OnRequest = AsyncPeerRequestHandler
+
+
+class _Ahead:
+    """An answer on its way, and what it came to."""
+
+    __slots__ = ("arrived", "outcome")
+
+    def __init__(self) -> None:
+        self.arrived = anyio.Event()
+        self.outcome: Outcome | None = None
+
+
+class AsyncLinks:
+    """Carries out what conversations ask for. Made by `open`."""
+
+    def __init__(self, tasks: TaskGroup, timeout: float, on_request: OnRequest) -> None:
+        self._tasks = tasks
+        self._timeout = timeout
+        self._on_request = on_request
+        self._connections: dict[str, AsyncConnection] = {}
+        self._dialling: dict[str, anyio.Lock] = {}
+        self._ahead: dict[int, _Ahead] = {}
+        self._tickets = itertools.count()
+        self._closed = False
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(
+        *, timeout: float = TIMEOUT_S, on_request: OnRequest = refuse_peer_request
+    ) -> AsyncIterator[AsyncLinks]:
+        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us, and must not block."""
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            links = AsyncLinks(tasks, timeout, on_request)
+            try:
+                yield links
+            except Exception as exc:
+                # Kept out of the task group, which would wrap it.
+                failure = exc
+            finally:
+                links._hang_up()
+        if failure is not None:
+            raise failure
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Hold a conversation to its end and return its result, or raise what it raises."""
+        reply: Reply = None
+        failure: RopewalkError | None = None
+        try:
+            while True:
+                effect = steps.send(reply) if failure is None else steps.throw(failure)
+                reply, failure = None, None
+                try:
+                    reply = await self._carry_out(effect)
+                except RopewalkError as exc:
+                    failure = exc
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+
+    async def _carry_out(self, effect: Effect) -> Reply:
+        if type(effect) is Ask:  # HOT: all but a few, and nearly always over a connection that is there
+            there = self._connections.get(effect.address)
+            if there is None or there.closed:
+                there = await self._connection(effect.address)
+            return await there.call(effect.command, effect.timeout_s)
+        match effect:
+            case Tell(address, command):
+                await (await self._connection(address)).oneway(command)
+                return None
+            case AskAny(asks):
+                return await self._first_of(asks)
+            case SendAhead(ask):
+                ticket, ahead = next(self._tickets), _Ahead()
+                self._ahead[ticket] = ahead
+                self._tasks.start_soon(self._fetch_ahead, ask, ahead)
+                return ticket
+            case TakeAhead(ticket):
+                ahead = self._ahead.pop(ticket)
+                await ahead.arrived.wait()
+                assert ahead.outcome is not None
+                if isinstance(ahead.outcome, RopewalkError):
+                    raise ahead.outcome
+                return ahead.outcome
+        raise AssertionError(f"no shell knows {effect!r}")
+
+    async def _fetch_ahead(self, ask: Ask, ahead: _Ahead) -> None:
+        try:
+            ahead.outcome = await (await self._connection(ask.address)).call(ask.command, ask.timeout_s)
+        except RopewalkError as exc:
+            ahead.outcome = exc
+        ahead.arrived.set()
+
+    async def _first_of(self, asks: tuple[Ask, ...]) -> dict[int, Outcome]:
+        outcomes: dict[int, Outcome] = {}
+
+        async def one(place: int, ask: Ask) -> None:
+            try:
+                connection = await self._connection(ask.address)
+                outcomes[place] = await connection.call(ask.command, ask.timeout_s)
+            except RopewalkError as exc:
+                outcomes[place] = exc
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for place, ask in enumerate(asks):
+                tasks.start_soon(one, place, ask)
+        return outcomes
+
+    async def _connection(self, address: str) -> AsyncConnection:
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        async with self._dialling.setdefault(address, anyio.Lock()):
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
+                dialled: AsyncConnection = await self._tasks.start(self._hold, address)
+                self._connections[address] = connection = dialled
+        return connection
+
+    async def _hold(self, address: str, *, task_status: TaskStatus[AsyncConnection]) -> None:
+        with anyio.CancelScope() as scope:
+            async with open_connection(
+                address, timeout=self._timeout, on_request=self._on_request
+            ) as connection:
+                scope.shield = True  # only `_hang_up` or the peer ends it from here on
+                task_status.started(connection)
+                if not self._closed:
+                    await connection.wait_closed()
+
+    def _hang_up(self) -> None:
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+        self._tasks.cancel_scope.cancel()

@@ -1,0 +1,371 @@
+"""`AsyncProducer`: sends that somebody waits for, and sends that gather, in a trio or asyncio program.
+
+    async with AsyncProducer("127.0.0.1:9876", group="shop") as producer:
+        result = await producer.send("orders", Message(b"one"))
+        pending = await producer.send_async("orders", Message(b"two"))
+        await producer.flush()
+
+Runs under trio and asyncio. Any number of tasks may use one producer. `send_async` lets messages wait a few
+milliseconds for company and sends those together that may lie in one queue; each gets an outcome of its own, and
+`counts` accounts for all of them. Leaving the block waits for what is pending; leaving it by an exception or a
+cancellation does not, and what had not been answered then is counted as unknown.
+
+The rules of a single send are in `sending.py`, those of gathering in `batcher.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Unpack
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.connection import Unreachable, refuse_peer_request
+from ropewalk.client.core.consume.membership import HEARTBEAT_S
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.ids import default_unique_keys
+from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.produce.batcher import Batcher
+from ropewalk.client.core.produce.sending import (
+    MESSAGE_OVERHEAD,
+    ProducerCore,
+    ProducerOptions,
+    ProducerSettings,
+    QueueSelector,
+    SendCounts,
+    as_message,
+    at_broker,
+    batch_key,
+    check_sendable,
+    shares_of,
+)
+from ropewalk.client.core.request_reply import (
+    NoReply,
+    ReplyMessage,
+    pushed_reply,
+    reply_message,
+    request_message,
+)
+from ropewalk.client.core.routes import Queue
+from ropewalk.client.machine import clock, new_client_id, now_ms
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.remoting import Command
+
+GOODBYE_S = 1.0
+"""How long leaving may take once nothing is pending."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingResult:
+    """A message that `send_async` took. Its outcome comes with `wait`."""
+
+    message: Message
+    _settled: anyio.Event = field(default_factory=anyio.Event)
+    _outcome: SendResult | RopewalkError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._outcome is not None
+
+    async def wait(self) -> SendResult:
+        """Where the message lies. Raises what its send raised."""
+        await self._settled.wait()
+        assert self._outcome is not None
+        if isinstance(self._outcome, RopewalkError):
+            raise self._outcome
+        return self._outcome
+
+    def _settle(self, outcome: SendResult | RopewalkError) -> None:
+        self._outcome = outcome
+        self._settled.set()
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request whose answer is awaited."""
+
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    reply: ReplyMessage | None = None
+
+
+class AsyncProducer:
+    """Sends messages from a trio or asyncio program. Use it as `async with`."""
+
+    def __init__(
+        self,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
+    ) -> None:
+        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+
+        Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
+        """
+        self._core = ProducerCore(
+            name_servers,
+            ProducerOptions(**options),
+            client_id=client_id or new_client_id(),
+            unique_keys=default_unique_keys(),
+            clock=clock,
+            now_ms=now_ms,
+        )
+        self._batcher: Batcher[PendingResult] = self._core.new_batcher()
+        self._under_way: set[PendingResult] = set()
+        self._asked: dict[str, _Waiting] = {}
+        self._running: AbstractAsyncContextManager[None] | None = None
+        self._links: AsyncLinks | None = None
+
+    @property
+    def counts(self) -> SendCounts:
+        """What became of every message so far."""
+        return self._core.counts
+
+    @property
+    def client_id(self) -> str:
+        return self._core.client_id
+
+    async def __aenter__(self) -> AsyncProducer:
+        assert self._running is None, "a producer is opened once"
+        self._running = self._run()
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._running is not None
+        return await self._running.__aexit__(kind, exc, trace)
+
+    # Sending
+
+    async def send(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
+
+        Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
+        `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
+        """
+        messages = [as_message(message)]
+        return await self._open_links.drive(
+            self._core.send(topic, messages, queue=queue, selector=selector, timeout=timeout)
+        )
+
+    async def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[Message | bytes],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
+        batch = [as_message(message) for message in messages]
+        return await self._open_links.drive(
+            self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
+        )
+
+    async def send_oneway(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Send one message without asking whether it arrived."""
+        steps = self._core.send_oneway(topic, as_message(message), queue=queue, selector=selector)
+        await self._open_links.drive(steps)
+
+    async def send_async(self, topic: str, message: Message | bytes) -> PendingResult:
+        """Hand a message over, to be sent with others within `linger` seconds.
+
+        Waits while `pending_max` messages are pending. Raises `LocalProtocolError` for a message that no broker
+        would take; everything later is the outcome of what is returned.
+        """
+        message = as_message(message)
+        check_sendable(topic, [message])
+        assert self._links is not None, "a producer sends inside its `async with` block"
+        while self._pending_count >= self._core.options.pending_max:
+            await self._moved.wait()
+        pending = PendingResult(message)
+        key, ordered, alone = batch_key(topic, message)
+        size = len(message.body) + MESSAGE_OVERHEAD
+        self._batcher.add(key, pending, size, clock(), ordered=ordered, alone=alone)
+        self._wake.set()
+        await anyio.lowlevel.checkpoint()
+        return pending
+
+    async def flush(self) -> None:
+        """Send what waits for company, and return once every message handed over has its outcome."""
+        while self._pending_count:
+            self._batcher.hurry()
+            self._wake.set()
+            await self._moved.wait()
+
+    async def request(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        timeout: float | None = None,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> ReplyMessage:
+        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+
+        Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
+        """
+        seconds = self._core.options.timeout if timeout is None else timeout
+        correlation_id = uuid.uuid4().hex
+        asked = request_message(as_message(message), self.client_id, correlation_id, seconds)
+        waiting = self._asked[correlation_id] = _Waiting()
+        try:
+            with anyio.move_on_after(seconds):
+                await self._open_links.drive(self._core.announce_for_replies(topic))
+                await self.send(topic, asked, queue=queue, selector=selector, timeout=seconds)
+                await waiting.answered.wait()
+        finally:
+            del self._asked[correlation_id]
+        if waiting.reply is None:
+            raise NoReply(f"nobody answered the request to {topic} within {seconds:g} s")
+        return waiting.reply
+
+    async def reply(
+        self, request: ReceivedMessage, message: Message | bytes, *, timeout: float | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`, by any client. Raises as `send`.
+
+        A requester that is gone, or waits no more, is an answer of the broker with code 1: `Refused`.
+        """
+        topic, answer = reply_message(request, as_message(message))
+        # The requester is known for certain where its request was stored; and a reply is tried once.
+        selector = at_broker(request.source.queue.broker_name)
+        return await self.send(topic, answer, selector=selector, timeout=timeout)
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        """The queues a message to this topic can go to."""
+        return await self._open_links.drive(self._core.queues(topic))
+
+    # Inside
+
+    @property
+    def _open_links(self) -> AsyncLinks:
+        assert self._links is not None, "a producer sends inside its `async with` block"
+        return self._links
+
+    @property
+    def _pending_count(self) -> int:
+        return len(self._batcher) + len(self._under_way)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        self._wake = anyio.Event()
+        self._moved = anyio.Event()
+        failure: Exception | None = None
+        async with AsyncLinks.open(
+            timeout=self._core.options.timeout, on_request=self._on_request
+        ) as self._links:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._send_what_gathers, tasks)
+                    tasks.start_soon(self._stay_known)
+                    try:
+                        yield
+                        await self.flush()
+                    except Exception as exc:
+                        failure = exc
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._abandon()
+                with anyio.move_on_after(GOODBYE_S, shield=True):
+                    await self._links.drive(self._core.goodbye())
+                self._links = None
+        if failure is not None:
+            raise failure
+
+    async def _send_what_gathers(self, tasks: TaskGroup) -> None:
+        while True:
+            now = clock()
+            for key, batch in self._batcher.take(now):
+                self._under_way.update(batch)
+                tasks.start_soon(self._send_together, key, batch)
+            due = self._batcher.next_due()
+            if self._wake.is_set():
+                self._wake = anyio.Event()
+            with anyio.move_on_after(math.inf if due is None else max(0.0, due - now)):
+                await self._wake.wait()
+
+    async def _send_together(self, key: Hashable, batch: list[PendingResult]) -> None:
+        assert isinstance(key, tuple)
+        outcome: SendResult | RopewalkError
+        try:
+            steps = self._core.send_gathered(key[0], [pending.message for pending in batch])
+            outcome = await self._open_links.drive(steps)
+        except RopewalkError as exc:
+            outcome = exc
+        if isinstance(outcome, SendResult):
+            for pending, share in zip(batch, shares_of(outcome), strict=True):
+                pending._settle(share)
+        else:
+            for pending in batch:
+                pending._settle(outcome)
+        self._under_way.difference_update(batch)
+        self._batcher.landed(key)
+        self._wake.set()
+        self._notify_moved()
+
+    def _abandon(self) -> None:
+        """The block was left in a hurry: whoever waits for an outcome hears that there will be none."""
+        never_left = Unreachable("the producer was closed before this message was sent")
+        cut_off = OutcomeUnknown("the producer was closed before the broker answered")
+        for pending in self._under_way:
+            pending._settle(cut_off)  # already counted, by the send that was cut off
+        self._under_way.clear()
+        for _key, batch in self._batcher.take_all():
+            self.counts.submitted += len(batch)
+            self.counts.refused += len(batch)
+            for pending in batch:
+                pending._settle(never_left)
+        self._notify_moved()
+
+    def _notify_moved(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    def _on_request(self, request: Command) -> Command | None:
+        if request.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return refuse_peer_request(request)
+        try:
+            correlation_id, reply = pushed_reply(request)
+        except RopewalkError as exc:
+            return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        waiting = self._asked.get(correlation_id)
+        if waiting is not None and waiting.reply is None:
+            waiting.reply = reply
+            waiting.answered.set()
+        # Also to an answer that came too late, as the official clients do.
+        return request.reply(ResponseCode.SUCCESS)
+
+    async def _stay_known(self) -> None:
+        while True:
+            await anyio.sleep(HEARTBEAT_S)
+            await self._open_links.drive(self._core.heartbeats())

@@ -1,0 +1,94 @@
+"""`AsyncPullConsumer`: reads queues at its program's pace, under trio and asyncio.
+
+    async with AsyncPullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="first") as consumer:
+        await consumer.assign_topics()
+        while messages := await consumer.poll(timeout=1):
+            ...
+            await consumer.commit()
+
+One task at a time uses a consumer. What a poll does, and what a position is, is in `pulling.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.machine import new_pull_core
+
+
+class AsyncPullConsumer:
+    """Reads queues its program chooses. Use it as `async with`."""
+
+    def __init__(
+        self,
+        group: str,
+        topics: Mapping[str, str],
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        consume_from: ConsumeFrom = "last",
+    ) -> None:
+        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
+        self._core = new_pull_core(group, topics, name_servers, consume_from)
+        self._stack = AsyncExitStack()
+        self._links: AsyncLinks | None = None
+
+    async def __aenter__(self) -> AsyncPullConsumer:
+        self._links = await self._stack.enter_async_context(AsyncLinks.open())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._links = None
+        return await self._stack.__aexit__(kind, exc, trace)
+
+    @property
+    def assignment(self) -> tuple[TopicQueue, ...]:
+        return self._core.assignment
+
+    def assign(self, queues: Iterable[TopicQueue]) -> None:
+        """Read these queues from now on, and no others. Queues that stay keep their position."""
+        self._core.assign(queues)
+
+    async def assign_topics(self) -> tuple[TopicQueue, ...]:
+        """Read every queue that the topics have now. Raises `Rejected` (17) for a topic that does not exist."""
+        return await self._open.drive(self._core.assign_topics())
+
+    def seek(self, queue: TopicQueue, offset: int) -> None:
+        """Go on at this offset. Raises `KeyError` for a queue that is not assigned."""
+        self._core.seek(queue, offset)
+
+    async def seek_to_begin(self) -> None:
+        """Go on at the first message that is still there, in every queue."""
+        await self._open.drive(self._core.seek_to_begin())
+
+    async def seek_to_end(self) -> None:
+        """Go on behind the last message, in every queue."""
+        await self._open.drive(self._core.seek_to_end())
+
+    async def seek_to_time(self, timestamp_ms: int) -> None:
+        """Go on at the first message stored at or after a time, in every queue."""
+        await self._open.drive(self._core.seek_to_time(timestamp_ms))
+
+    async def position(self, queue: TopicQueue) -> int:
+        """Where the next poll goes on in a queue."""
+        return await self._open.drive(self._core.position(queue))
+
+    async def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
+        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        return await self._open.drive(self._core.poll(max_count, timeout))
+
+    async def commit(self) -> None:
+        """Record every position as the group's progress."""
+        await self._open.drive(self._core.commit())
+
+    @property
+    def _open(self) -> AsyncLinks:
+        assert self._links is not None, "a consumer reads inside its `async with` block"
+        return self._links

@@ -1,0 +1,129 @@
+"""`Admin`: look after a cluster from a script, over plain sockets.
+
+    with Admin("127.0.0.1:9876") as admin:
+        admin.create_topic("orders", queues=4)
+        print(admin.progress("billing").lag)
+
+It works on Apache RocketMQ as on Ropewalk. Every method is a conversation of `AdminCore`, held to its end; one thread
+at a time uses an `Admin`. Errors are those of `ropewalk.errors`; what nobody answered is in `skipped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, ParamSpec, TypeVar
+
+from ropewalk.client.admin.brokers import AdminCore
+from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
+from ropewalk.client.blocking.links import BlockingLinks
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.steps import Steps
+from ropewalk.client.machine import clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callable[Concatenate[Admin, P], T]:
+    """A method that holds this conversation, with its parameters and its docstring."""
+
+    @wraps(conversation)
+    def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._core.forget_skipped()
+        return self._links.drive(conversation(self._core, *args, **kwargs))
+
+    return method
+
+
+class Admin:
+    """An administrator of one cluster. Use it as `with`, or `close` it."""
+
+    def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
+        """Nothing is connected yet. `timeout` seconds bound each connect and each answer.
+
+        Raises `BadAddress` when the list of name servers cannot be read.
+        """
+        self._core = AdminCore(name_servers, clock=clock, timeout_s=timeout)
+        self._links = BlockingLinks(timeout=timeout)
+
+    def close(self) -> None:
+        """Hang up. Closing twice is harmless."""
+        self._links.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Brokers that were asked by the last call and did not answer: address and reason."""
+        return self._core.skipped
+
+    # The cluster
+
+    members = _held(AdminCore.members)
+    masters = _held(AdminCore.masters)
+
+    # Topics
+
+    topics = _held(AdminCore.topics)
+    system_names = _held(AdminCore.system_names)
+    topic_route = _held(AdminCore.topic_route)
+    topic_clusters = _held(AdminCore.topic_clusters)
+    topic_config = _held(AdminCore.topic_config)
+    topic_status = _held(AdminCore.topic_status)
+    topic_groups = _held(AdminCore.topic_groups)
+    create_topic = _held(AdminCore.create_topic)
+    update_topic = _held(AdminCore.update_topic)
+    delete_topic = _held(AdminCore.delete_topic)
+
+    # Groups
+
+    groups = _held(AdminCore.groups)
+    group_config = _held(AdminCore.group_config)
+    create_group = _held(AdminCore.create_group)
+    update_group = _held(AdminCore.update_group)
+    delete_group = _held(AdminCore.delete_group)
+    consumers = _held(AdminCore.consumers)
+    producers = _held(AdminCore.producers)
+    all_producers = _held(AdminCore.all_producers)
+    running_info = _held(AdminCore.running_info)
+    members_status = _held(AdminCore.members_status)
+
+    # Progress
+
+    progress = _held(AdminCore.progress)
+    all_progress = _held(AdminCore.all_progress)
+    reset_offsets = _held(AdminCore.reset_offsets)
+    reset_offset = _held(AdminCore.reset_offset)
+    clone_offsets = _held(AdminCore.clone_offsets)
+    commit_offset = _held(AdminCore.commit_offset)
+    committed_offset = _held(AdminCore.committed_offset)
+    search_offsets = _held(AdminCore.search_offsets)
+
+    # Messages
+
+    message_by_id = _held(AdminCore.message_by_id)
+    messages_by_key = _held(AdminCore.messages_by_key)
+    messages_by_unique_key = _held(AdminCore.messages_by_unique_key)
+    message_at = _held(AdminCore.message_at)
+    messages_by_time = _held(AdminCore.messages_by_time)
+    message_track = _held(AdminCore.message_track)
+    consume_directly = _held(AdminCore.consume_directly)
+
+    # Brokers and name servers
+
+    broker_status = _held(AdminCore.broker_status)
+    broker_config = _held(AdminCore.broker_config)
+    set_broker_config = _held(AdminCore.set_broker_config)
+    broker_statistics = _held(AdminCore.broker_statistics)
+    wipe_write_permission = _held(AdminCore.wipe_write_permission)
+    restore_write_permission = _held(AdminCore.restore_write_permission)
+    clean_unused_topics = _held(AdminCore.clean_unused_topics)
+    name_server_config = _held(AdminCore.name_server_config)

@@ -1,0 +1,226 @@
+"""Conversations over plain sockets: a connection to each address that is talked to, opened when needed.
+
+`BlockingLinks` holds one conversation at a time, `Together` many: while one waits for its answer, the others ask.
+Both belong to one thread, like the connections they talk over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ropewalk.client.blocking.connection import TIMEOUT_S, Connection, receive_any
+from ropewalk.client.core.connection import PeerRequestHandler, refuse_peer_request
+from ropewalk.client.core.steps import (
+    Ask,
+    AskAny,
+    Effect,
+    Outcome,
+    Reply,
+    SendAhead,
+    Steps,
+    T,
+    TakeAhead,
+    Tell,
+)
+from ropewalk.errors import OutcomeUnknown, RopewalkError
+
+K = TypeVar("K")
+
+
+class BlockingLinks:
+    """Carries out what conversations ask for."""
+
+    def __init__(
+        self, *, timeout: float = TIMEOUT_S, on_request: PeerRequestHandler = refuse_peer_request
+    ) -> None:
+        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us."""
+        self._timeout = timeout
+        self._on_request = on_request
+        self._connections: dict[str, Connection] = {}
+        self._ahead: dict[int, tuple[Connection, int, float]] = {}
+        """By ticket: where an answer comes, under which opaque, and how many seconds its asker would wait."""
+        self._tickets = itertools.count()
+
+    def drive(self, steps: Steps[T], lock: AbstractContextManager[object] | None = None) -> T:
+        """Hold a conversation to its end and return its result, or raise what it raises.
+
+        With a `lock`, the conversation itself runs under it and the waiting does not: several threads, each
+        with links of its own, can then hold conversations of one core.
+        """
+        guard = lock if lock is not None else nullcontext()
+        reply: Reply = None
+        failure: RopewalkError | None = None
+        try:
+            while True:
+                with guard:
+                    effect = steps.send(reply) if failure is None else steps.throw(failure)
+                reply, failure = None, None
+                try:
+                    reply = self.carry_out(effect)
+                except RopewalkError as exc:
+                    failure = exc
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            with guard:
+                steps.close()
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def start(self, ask: Ask) -> tuple[Connection, int]:
+        """Send a request without waiting: where its answer will come, and under which opaque."""
+        connection = self._connection(ask.address)
+        return connection, connection.start(ask.command)
+
+    def carry_out(self, effect: Effect) -> Reply:
+        """Do what a conversation asks for, and wait for the outcome. Raises what it should hear."""
+        match effect:
+            case Ask(address, command, timeout_s):
+                return self._connection(address).call(command, timeout_s)
+            case Tell(address, command):
+                self._connection(address).oneway(command)
+                return None
+            case AskAny(asks):
+                return self._first_of(asks)
+            case SendAhead(ask):
+                ticket = next(self._tickets)
+                self._ahead[ticket] = (*self.start(ask), ask.timeout_s)
+                return ticket
+            case TakeAhead(ticket):
+                connection, opaque, timeout_s = self._ahead.pop(ticket)
+                return connection.wait(opaque, timeout_s)
+
+    def _first_of(self, asks: tuple[Ask, ...]) -> dict[int, Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        under_way: dict[int, tuple[Connection, int]] = {}
+        for place, ask in enumerate(asks):
+            try:
+                under_way[place] = self.start(ask)
+            except RopewalkError as exc:
+                outcomes[place] = exc
+        deadline = time.monotonic() + min((ask.timeout_s for ask in asks), default=0.0)
+        try:
+            while True:
+                for place, (connection, opaque) in list(under_way.items()):
+                    try:
+                        answer = connection.take(opaque)
+                    except OutcomeUnknown as exc:
+                        outcomes[place] = exc
+                        del under_way[place]
+                    else:
+                        if answer is not None:
+                            outcomes[place] = answer
+                            del under_way[place]
+                remaining = deadline - time.monotonic()
+                if outcomes or not under_way:
+                    return outcomes
+                if remaining <= 0:
+                    return {
+                        place: OutcomeUnknown(f"no answer from {asks[place].address}") for place in under_way
+                    }
+                receive_any({connection for connection, _ in under_way.values()}, remaining)
+        finally:
+            for connection, opaque in under_way.values():
+                connection.forget(opaque)
+
+    def _connection(self, address: str) -> Connection:
+        connection = self._connections.get(address)
+        if connection is not None:
+            # One that the broker closed while we were silent is noticed now and not by losing a request.
+            connection.look()
+        if connection is None or connection.closed:
+            connection = Connection(address, self._timeout, on_request=self._on_request)
+            self._connections[address] = connection
+        return connection
+
+
+@dataclass(slots=True, eq=False)
+class _Talk(Generic[K, T]):
+    """A conversation that waits for an answer."""
+
+    key: K
+    steps: Steps[T]
+    connection: Connection
+    opaque: int
+    deadline: float
+    timeout_s: float
+
+
+class Together(Generic[K, T]):
+    """Many conversations at once, each of which asks one thing at a time. Asks leave in the order of `begin`."""
+
+    def __init__(self, links: BlockingLinks, lock: AbstractContextManager[object]) -> None:
+        """Conversations run under the lock, the waiting does not, as in `BlockingLinks.drive`."""
+        self._links = links
+        self._lock = lock
+        self._talks: list[_Talk[K, T]] = []
+        self.ended: list[tuple[K, T | RopewalkError]] = []
+        """What conversations came to, by their keys, in the order of their ends; for the caller to take away."""
+
+    def __len__(self) -> int:
+        """Conversations that wait for an answer."""
+        return len(self._talks)
+
+    def begin(self, key: K, steps: Steps[T]) -> None:
+        """Start one; returns when it waits for its first answer, or has ended."""
+        self._go_on(key, steps, None, None)
+
+    def wait(self, timeout: float) -> None:
+        """Go on with what has been answered; wait for that for at most `timeout` seconds."""
+        if self._take_answers() or not self._talks:
+            return
+        soonest = min(talk.deadline for talk in self._talks) - time.monotonic()
+        receive_any({talk.connection for talk in self._talks}, max(min(timeout, soonest), 0.0))
+        self._take_answers()
+
+    def _take_answers(self) -> bool:
+        """Go on wherever there is an answer, or will be none. False if there is nowhere."""
+        now = time.monotonic()
+        talks, self._talks = self._talks, []
+        for talk in talks:
+            answer: Reply = None
+            failure: RopewalkError | None = None
+            try:
+                answer = talk.connection.take(talk.opaque)
+                if answer is None and now < talk.deadline:
+                    self._talks.append(talk)
+                    continue
+                if answer is None:
+                    talk.connection.forget(talk.opaque)
+                    where = f"{talk.connection.address} within {talk.timeout_s:g} s"
+                    failure = OutcomeUnknown(f"no answer from {where}")
+            except OutcomeUnknown as exc:
+                failure = exc
+            self._go_on(talk.key, talk.steps, answer, failure)
+        return len(self._talks) < len(talks) or bool(self.ended)
+
+    def _go_on(self, key: K, steps: Steps[T], reply: Reply, failure: RopewalkError | None) -> None:
+        while True:
+            try:
+                with self._lock:
+                    effect = steps.send(reply) if failure is None else steps.throw(failure)
+            except StopIteration as end:
+                self.ended.append((key, end.value))
+                return
+            except RopewalkError as exc:
+                self.ended.append((key, exc))
+                return
+            reply, failure = None, None
+            try:
+                if isinstance(effect, Ask):
+                    connection, opaque = self._links.start(effect)
+                    deadline = time.monotonic() + effect.timeout_s
+                    self._talks.append(_Talk(key, steps, connection, opaque, deadline, effect.timeout_s))
+                    return
+                reply = self._links.carry_out(effect)
+            except RopewalkError as exc:
+                failure = exc

@@ -1,0 +1,394 @@
+"""`Producer`: sends for programs without an event loop, over plain sockets.
+
+    with Producer("127.0.0.1:9876", group="shop") as producer:
+        result = producer.send("orders", Message(b"one"))
+        future = producer.send_async("orders", Message(b"two"))
+        producer.flush()
+
+Threads may share a producer. Each has connections of its own, so that `send` in one never waits for another; what the
+producer knows is guarded by one lock, which is never held while somebody waits for a broker. `send_async` hands
+messages to one thread of the producer's own, which gathers them; it is started by the first of them.
+
+Heartbeats travel with sends: a producer that sends nothing for two minutes is forgotten by brokers, and known again
+with its next message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, PENDING
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ropewalk.client.blocking.links import BlockingLinks, Together
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.ids import default_unique_keys
+from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.produce.sending import (
+    MESSAGE_OVERHEAD,
+    ProducerCore,
+    ProducerOptions,
+    ProducerSettings,
+    QueueSelector,
+    SendCounts,
+    as_message,
+    at_broker,
+    batch_key,
+    check_sendable,
+    shares_of,
+)
+from ropewalk.client.core.request_reply import ReplyMessage, reply_message
+from ropewalk.client.core.routes import Queue
+from ropewalk.client.machine import clock, new_client_id, now_ms
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from ropewalk.client.aio.producer import AsyncProducer
+
+
+class _Outcome(Future[SendResult]):
+    """What becomes of one message. It is on its way, so it cannot be cancelled.
+
+    The outcomes of a producer share one condition: to make one for each message, and to notify each, would cost more
+    than sending it.
+    """
+
+    _done_callbacks: list[Callable[[Future[SendResult]], object]]
+
+    def __init__(self, settled: threading.Condition) -> None:
+        self._condition = settled
+        self._state = PENDING
+        self._result = None
+        self._exception = None
+        self._waiters = []
+        self._done_callbacks = []
+
+    def cancel(self) -> bool:
+        return False
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout: float | None) -> None:
+        # The condition also speaks of others.
+        if self._state != FINISHED:
+            with self._condition:
+                self._condition.wait_for(lambda: self._state == FINISHED, timeout)
+
+
+def _settle_together(outcomes: Sequence[_Outcome], results: Sequence[SendResult] | Exception) -> None:
+    """Tell everybody who waits for one of these, once."""
+    if not outcomes:
+        return
+    settled = outcomes[0]._condition
+    with settled:
+        for place, outcome in enumerate(outcomes):
+            if isinstance(results, Exception):
+                outcome._exception = results
+            else:
+                outcome._result = results[place]
+            outcome._state = FINISHED
+            for waiter in outcome._waiters:  # of `concurrent.futures.wait` and `as_completed`
+                if isinstance(results, Exception):
+                    waiter.add_exception(outcome)
+                else:
+                    waiter.add_result(outcome)
+        settled.notify_all()
+    for outcome in outcomes:
+        if outcome._done_callbacks:
+            outcome._invoke_callbacks()  # type: ignore[attr-defined]
+
+
+_Pending = tuple[Message, _Outcome]
+
+TOGETHER_MAX = 16
+"""Batches that wait for their answers at the same time."""
+LOOK_S = 0.002
+"""How often the thread that sends looks for new batches while it waits for answers."""
+
+
+class Producer:
+    """Sends messages and blocks meanwhile. Use it as `with`, or `close` it."""
+
+    def __init__(
+        self,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
+    ) -> None:
+        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+
+        Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
+        """
+        self._core = ProducerCore(
+            name_servers,
+            ProducerOptions(**options),
+            client_id=client_id or new_client_id(),
+            unique_keys=default_unique_keys(),
+            clock=clock,
+            now_ms=now_ms,
+        )
+        self._batcher = self._core.new_batcher()
+        self._under_way = 0
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """There is something to send, or to stop for. Its lock guards everything."""
+        self._fewer = threading.Condition(lock)
+        """Half of what may be pending is through, or all of it: handing the interpreter from thread to thread for
+        every batch costs more than sending it."""
+        self._lock = lock
+        self._settled = threading.Condition()
+        """Some message has its outcome."""
+        self._closing = False
+        self._sender: threading.Thread | None = None
+        self._name_servers = name_servers
+        self._options = options
+        self._asking = threading.Lock()
+        self._asker: tuple[BlockingPortal, AsyncProducer] | None = None
+        self._stack = ExitStack()
+        self._own = threading.local()
+        self._all_links: list[BlockingLinks] = []
+
+    @property
+    def counts(self) -> SendCounts:
+        """What became of every message so far."""
+        return self._core.counts
+
+    @property
+    def client_id(self) -> str:
+        return self._core.client_id
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
+
+        Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
+        `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
+        """
+        return self.send_batch(topic, [message], queue=queue, selector=selector, timeout=timeout)
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[Message | bytes],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
+        batch = [as_message(message) for message in messages]
+        steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
+        return self._links.drive(steps, self._changed)
+
+    def send_oneway(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Send one message without asking whether it arrived."""
+        steps = self._core.send_oneway(topic, as_message(message), queue=queue, selector=selector)
+        self._links.drive(steps, self._changed)
+
+    def send_async(self, topic: str, message: Message | bytes) -> Future[SendResult]:
+        """Hand a message over, to be sent with others within `linger` seconds.
+
+        Blocks while `pending_max` messages are pending. Raises `LocalProtocolError` for a message that no broker
+        would take; everything later is the outcome of the future, which cannot be cancelled.
+        """
+        message = as_message(message)
+        check_sendable(topic, [message])
+        future = _Outcome(self._settled)
+        key, ordered, alone = batch_key(topic, message)
+        size = len(message.body) + MESSAGE_OVERHEAD
+        with self._lock:
+            self._require_open()
+            if self._sender is None:
+                self._sender = threading.Thread(
+                    target=self._send_what_gathers, name="ropewalk-producer", daemon=True
+                )
+                self._sender.start()
+            room = self._core.options.pending_max
+            if self._pending_count >= room:
+                self._fewer.wait_for(lambda: self._pending_count <= room // 2 or self._closing)
+                self._require_open()
+            if self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone):
+                self._changed.notify_all()
+        return future
+
+    def request(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        timeout: float | None = None,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> ReplyMessage:
+        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+
+        Raises `NoReply` when nobody did, and what `send` raises when the request was not stored. An answer can come
+        at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
+        are not among `counts`.
+        """
+        from anyio.from_thread import start_blocking_portal  # an event loop, for programs that ask
+
+        from ropewalk.client.aio.producer import AsyncProducer
+
+        with self._asking:
+            self._require_open()
+            if self._asker is None:
+                portal = self._stack.enter_context(start_blocking_portal("trio"))
+                asker = AsyncProducer(self._name_servers, **self._options)
+                self._stack.enter_context(portal.wrap_async_context_manager(asker))
+                self._asker = portal, asker
+            portal, asker = self._asker
+        ask = partial(asker.request, topic, message, timeout=timeout, queue=queue, selector=selector)
+        return portal.call(ask)
+
+    def reply(
+        self, request: ReceivedMessage, message: Message | bytes, *, timeout: float | None = None
+    ) -> SendResult:
+        """Answer a message that was sent with `request`, by any client. Raises as `send`.
+
+        A requester that is gone, or waits no more, is an answer of the broker with code 1: `Refused`.
+        """
+        topic, answer = reply_message(request, as_message(message))
+        # The requester is known for certain where its request was stored; and a reply is tried once.
+        selector = at_broker(request.source.queue.broker_name)
+        return self.send(topic, answer, selector=selector, timeout=timeout)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Send what waits for company and wait until every message has its outcome. False if time was up first."""
+        with self._changed:
+            self._batcher.hurry()
+            self._changed.notify_all()
+            return self._fewer.wait_for(lambda: not self._pending_count, timeout)
+
+    def queues(self, topic: str) -> tuple[Queue, ...]:
+        """The queues a message to this topic can go to."""
+        return self._links.drive(self._core.queues(topic), self._changed)
+
+    def close(self) -> None:
+        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        if not self._closing:
+            self.flush()
+            self._stop()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None:
+            self.close()
+        else:
+            self._stop()  # whoever leaves by an exception does not want to wait for what is pending
+
+    # Inside
+
+    @property
+    def _pending_count(self) -> int:
+        return len(self._batcher) + self._under_way
+
+    @property
+    def _links(self) -> BlockingLinks:
+        """The calling thread's own connections."""
+        self._require_open()
+        links: BlockingLinks | None = getattr(self._own, "links", None)
+        if links is None:
+            links = self._own.links = BlockingLinks(timeout=self._core.options.timeout)
+            with self._changed:
+                self._all_links.append(links)
+        return links
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise Unreachable("the producer is closed")
+
+    def _stop(self) -> None:
+        links = self._links if not self._closing else None
+        with self._changed:
+            self._closing = True
+            abandoned = self._batcher.take_all()
+            self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
+            self.counts.refused += count
+            self._changed.notify_all()
+            self._fewer.notify_all()
+        for _, batch in abandoned:
+            never_left = Unreachable("the producer was closed before this message was sent")
+            _settle_together([future for _, future in batch], never_left)
+        if self._sender is not None:
+            self._sender.join()  # bounded by the time limit of the send it is in
+        if links is not None:
+            links.drive(self._core.goodbye(), self._changed)
+        for links in self._all_links:
+            links.close()
+        self._stack.close()
+
+    def _send_what_gathers(self) -> None:
+        links = BlockingLinks(timeout=self._core.options.timeout)
+        talks: Together[tuple[Any, list[_Pending]], SendResult] = Together(links, self._changed)
+        while (batches := self._next_batches(wait=not talks)) or talks:
+            for key, batch in batches:
+                messages = [message for message, _ in batch]
+                talks.begin((key, batch), self._core.send_gathered(key[0], messages))
+                while len(talks) >= TOGETHER_MAX:
+                    talks.wait(LOOK_S)
+                    self._settle(talks)
+            talks.wait(LOOK_S)
+            self._settle(talks)
+        links.close()
+
+    def _settle(self, talks: Together[tuple[Any, list[_Pending]], SendResult]) -> None:
+        """Tell everybody who waits for a batch that has its outcome."""
+        ended, talks.ended = talks.ended, []
+        for (_, batch), outcome in ended:
+            results = shares_of(outcome) if isinstance(outcome, SendResult) else outcome
+            _settle_together([future for _, future in batch], results)
+        if ended:
+            with self._changed:
+                for (key, batch), _ in ended:
+                    self._under_way -= len(batch)
+                    self._batcher.landed(key)
+                if self._pending_count <= self._core.options.pending_max // 2:
+                    self._fewer.notify_all()
+
+    def _next_batches(self, *, wait: bool) -> list[tuple[Any, list[_Pending]]]:
+        """What is to leave now. Waits for it if told to; nothing then means that the producer closes."""
+        with self._changed:
+            while not self._closing:
+                now = clock()
+                batches = self._batcher.take(now)
+                if batches or not wait:
+                    self._under_way += sum(len(batch) for _, batch in batches)
+                    return batches
+                due = self._batcher.next_due()
+                self._changed.wait(None if due is None else max(0.0, due - now))
+            return []

@@ -1,0 +1,89 @@
+"""`PullConsumer`: reads queues at its program's pace, over plain sockets.
+
+    with PullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="first") as consumer:
+        consumer.assign_topics()
+        while messages := consumer.poll(timeout=1):
+            ...
+            consumer.commit()
+
+One thread at a time uses a consumer. What a poll does, and what a position is, is in `pulling.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from ropewalk.client.blocking.links import BlockingLinks
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.machine import new_pull_core
+
+
+class PullConsumer:
+    """Reads queues its program chooses. Use it as `with`, or `close` it."""
+
+    def __init__(
+        self,
+        group: str,
+        topics: Mapping[str, str],
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        consume_from: ConsumeFrom = "last",
+    ) -> None:
+        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
+        self._core = new_pull_core(group, topics, name_servers, consume_from)
+        self._links = BlockingLinks()
+
+    def close(self) -> None:
+        """Hang up. Nothing is committed by it; closing twice is harmless."""
+        self._links.close()
+
+    def __enter__(self) -> PullConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def assignment(self) -> tuple[TopicQueue, ...]:
+        return self._core.assignment
+
+    def assign(self, queues: Iterable[TopicQueue]) -> None:
+        """Read these queues from now on, and no others. Queues that stay keep their position."""
+        self._core.assign(queues)
+
+    def assign_topics(self) -> tuple[TopicQueue, ...]:
+        """Read every queue that the topics have now. Raises `Rejected` (17) for a topic that does not exist."""
+        return self._links.drive(self._core.assign_topics())
+
+    def seek(self, queue: TopicQueue, offset: int) -> None:
+        """Go on at this offset. Raises `KeyError` for a queue that is not assigned."""
+        self._core.seek(queue, offset)
+
+    def seek_to_begin(self) -> None:
+        """Go on at the first message that is still there, in every queue."""
+        self._links.drive(self._core.seek_to_begin())
+
+    def seek_to_end(self) -> None:
+        """Go on behind the last message, in every queue."""
+        self._links.drive(self._core.seek_to_end())
+
+    def seek_to_time(self, timestamp_ms: int) -> None:
+        """Go on at the first message stored at or after a time, in every queue."""
+        self._links.drive(self._core.seek_to_time(timestamp_ms))
+
+    def position(self, queue: TopicQueue) -> int:
+        """Where the next poll goes on in a queue."""
+        return self._links.drive(self._core.position(queue))
+
+    def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
+        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        return self._links.drive(self._core.poll(max_count, timeout))
+
+    def commit(self) -> None:
+        """Record every position as the group's progress."""
+        self._links.drive(self._core.commit())

@@ -1,0 +1,72 @@
+"""`PushConsumer`: a member of a group for programs without an event loop.
+
+    with PushConsumer("billing", {"orders": "*"}, handle, "127.0.0.1:9876"):
+        ...
+
+It is `AsyncPushConsumer`, whose docstring has the rules, run by an event loop in a thread of its own: heartbeats and
+pulls have to go on whatever the program does. The handler is a plain function and is called in worker threads, up to
+`concurrency` at a time. Leaving the block waits for those that are at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Unpack
+
+from anyio.from_thread import start_blocking_portal
+
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer, OnError, PushSettings, print_failure
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+
+
+class PushConsumer:
+    """A member of a consumer group. Use it as `with`, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        group: str,
+        topics: Mapping[str, str],
+        handler: Callable[[ReceivedMessage], None],
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        client_id: str | None = None,
+        on_error: OnError = print_failure,
+        **options: Unpack[PushSettings],
+    ) -> None:
+        """As `AsyncPushConsumer`. Nothing is connected yet."""
+        self._consumer = AsyncPushConsumer(
+            group, topics, handler, name_servers, client_id=client_id, on_error=on_error, **options
+        )
+        self._stack = ExitStack()
+
+    @property
+    def client_id(self) -> str:
+        return self._consumer.client_id
+
+    @property
+    def queues(self) -> tuple[TopicQueue, ...]:
+        """The queues that are ours at the moment, without those of the retry topic."""
+        return self._consumer.queues
+
+    def start(self) -> None:
+        """Join the group; handlers are called from now on. Raises `Unreachable` when there is no name server."""
+        with ExitStack() as starting:
+            portal = starting.enter_context(start_blocking_portal("trio"))
+            starting.enter_context(portal.wrap_async_context_manager(self._consumer))
+            self._stack = starting.pop_all()
+
+    def close(self) -> None:
+        """Let the handlers that are at work finish, record the progress and leave. Closing twice is harmless."""
+        self._stack.close()
+
+    def __enter__(self) -> PushConsumer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Decide as a consumer: membership, rebalance, pulling, progress, retries."""

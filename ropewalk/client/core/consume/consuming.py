@@ -1,0 +1,381 @@
+"""What a member of a consumer group asks of brokers: conversations, no sockets, no tasks.
+
+Membership (heartbeats, members, locks), progress (where to begin, commits), messages (pulls, and giving back what could
+not be handled). The shells decide when; the rules of each exchange are here.
+
+Where a queue begins that the group never committed: at its end (`"last"`, the default), its beginning (`"first"`), or
+the first message stored at a time (milliseconds). A broker that still has a young queue's first message at hand says
+0 by itself, whatever is asked. A retry topic always begins at 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ropewalk.client.core.addresses import AddressRing, parse_address_list
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.membership import (
+    HEARTBEAT_TIMEOUT_S,
+    Subscription,
+    consumer_document,
+    goodbye_request,
+    heartbeat_request,
+    members_request,
+)
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received_all
+from ropewalk.client.core.directory import Directory
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
+from ropewalk.client.core.produce.bodies import packed_body
+from ropewalk.client.core.routes import MASTER_ID, Queue
+from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
+from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
+from ropewalk.errors import LocalProtocolError, Rejected, RopewalkError, error_for
+from ropewalk.format import fastjson
+from ropewalk.format.headers import (
+    ConsumerSendBackHeader,
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    PullMessageHeader,
+    PullResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from ropewalk.format.names import RETRY_PREFIX, check_group
+from ropewalk.format.properties import P
+from ropewalk.format.remoting import Command
+
+ConsumeFrom = Literal["first", "last"] | int
+
+CALL_TIMEOUT_S = 3.0
+SEND_BACK_TIMEOUT_S = 5.0
+PULL_MARGIN_S = 15.0
+"""How long after the end of its hold a pull's answer may still come."""
+RETRY_DELAY_LEVEL = 3
+"""The level (10 s) at which a first retry waits; each further one waits a level more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerIdentity:
+    """Who a consumer is and what it wants."""
+
+    group: str
+    client_id: str
+    subscriptions: tuple[Subscription, ...]
+    consume_from: ConsumeFrom = "last"
+    broadcasting: bool = False
+    active: bool = False
+    """Pulls when it likes, and takes no part in sharing queues out."""
+
+    def __post_init__(self) -> None:
+        reason = check_group(self.group)
+        if reason is not None:
+            raise LocalProtocolError(reason)
+
+    @property
+    def retry_topic(self) -> str:
+        return RETRY_PREFIX + self.group
+
+
+class Pulled(NamedTuple):
+    """What one pull brought of what is wanted, and where to go on."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    next_offset: int
+
+
+class ConsumerCore:
+    """What a consumer knows of the cluster, and its conversations."""
+
+    def __init__(
+        self,
+        name_servers: str,
+        identity: ConsumerIdentity,
+        *,
+        unique_keys: UniqueKeys,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.identity = identity
+        self.directory = Directory(AddressRing(parse_address_list(name_servers)), clock, CALL_TIMEOUT_S)
+        self._unique_keys = unique_keys
+        self._now_ms = now_ms
+        self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
+        self._pull_from: dict[TopicQueue, int] = {}
+
+    def subscription(self, topic: str) -> Subscription:
+        """What is wanted of a topic; everything, where nothing else was said."""
+        return self._subscriptions.get(topic) or Subscription(topic)
+
+    # Membership
+
+    def heartbeats(self) -> Steps[None]:
+        """Tell every broker of our topics that we are here, and what we want. Who is away is left out."""
+        me = self.identity
+        where = "FIRST_OFFSET" if me.consume_from == "first" else "LAST_OFFSET"
+        document = consumer_document(
+            me.group,
+            me.subscriptions,
+            active=me.active,
+            broadcasting=me.broadcasting,
+            consume_from=f"CONSUME_FROM_{where if isinstance(me.consume_from, str) else 'TIMESTAMP'}",
+        )
+        command = heartbeat_request(me.client_id, consumers=[document])
+        for address in self.directory.addresses():
+            try:
+                yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)
+            except RopewalkError:
+                continue
+
+    def goodbye(self) -> Steps[None]:
+        """Leave the group at every broker, and be heard: the others take our queues as soon as they know."""
+        command = goodbye_request(self.identity.client_id, consumer=self.identity.group)
+        for address in self.directory.addresses():
+            try:
+                yield from ask_twice(address, command, CALL_TIMEOUT_S)
+            except RopewalkError:
+                continue
+
+    def queues(self, topic: str) -> Steps[list[TopicQueue]]:
+        """The queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
+        route = yield from self.directory.route(topic, fresh=True)
+        return [TopicQueue(topic, queue) for queue in route.read_queues()]
+
+    def members(self, topic: str) -> Steps[tuple[str, ...]]:
+        """The client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
+        route = yield from self.directory.route(topic)
+        addresses = [
+            address for broker in route.brokers.values() if (address := broker.address()) is not None
+        ]
+        if not addresses:
+            return ()
+        answer = yield from ask_twice(addresses[0], members_request(self.identity.group), CALL_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return ()
+        return tuple(fastjson.loads(answer.body)["consumerIdList"])
+
+    def lock(self, queues: Iterable[TopicQueue]) -> Steps[set[TopicQueue]]:
+        """Ask for the right to read these queues in order; return those that were granted or are ours already."""
+        granted: set[TopicQueue] = set()
+        for address, some in self._by_master(queues):
+            try:
+                answer = yield from ask_twice(
+                    address, self._lock_command(RequestCode.LOCK_BATCH_MQ, some), 1.0
+                )
+                held = fastjson.loads(require_success(answer).body).get("lockOKMQSet") or []
+            except RopewalkError:
+                continue
+            granted.update(
+                TopicQueue(entry["topic"], Queue(entry["brokerName"], int(entry["queueId"])))
+                for entry in held
+            )
+        return granted
+
+    def unlock(self, queues: Iterable[TopicQueue]) -> Steps[None]:
+        """Give the right up. A broker that does not hear it lets the lock expire after a minute."""
+        for address, some in self._by_master(queues):
+            try:
+                yield from ask_twice(address, self._lock_command(RequestCode.UNLOCK_BATCH_MQ, some), 1.0)
+            except RopewalkError:
+                continue
+
+    # Progress
+
+    def begin_offset(self, queue: TopicQueue) -> Steps[int]:
+        """Where the group goes on in a queue, or where it begins."""
+        if not self.identity.broadcasting:  # its members keep their progress themselves
+            committed = yield from self.committed(queue)
+            if committed is not None:
+                return committed
+            if queue.topic == self.identity.retry_topic:
+                return 0
+        match self.identity.consume_from:
+            case "first":
+                return 0
+            case "last":
+                return (yield from self.end_offset(queue))
+            case moment:
+                return (yield from self.offset_at(queue, moment))
+
+    def committed(self, queue: TopicQueue) -> Steps[int | None]:
+        """How far the group has come; None if the broker knows nothing about it."""
+        header = QueryConsumerOffsetHeader(self.identity.group, queue.topic, queue.queue.queue_id)
+        answer = yield from self._ask(queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return answer_header(OffsetResponseHeader, require_success(answer)).offset
+
+    def commit(self, queue: TopicQueue, offset: int) -> Steps[None]:
+        """Record how far the group has come. Raises `Rejected` (26) for a group the broker does not know."""
+        header = UpdateConsumerOffsetHeader(self.identity.group, queue.topic, queue.queue.queue_id, offset)
+        require_success((yield from self._ask(queue, command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header))))
+
+    def begin_of(self, queue: TopicQueue) -> Steps[int]:
+        """The first message that is still there."""
+        header = QueueHeader(queue.topic, queue.queue.queue_id)
+        return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MIN_OFFSET, header)))
+
+    def end_offset(self, queue: TopicQueue) -> Steps[int]:
+        """The offset the next message will get."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queue.queue_id)
+        return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MAX_OFFSET, header)))
+
+    def offset_at(self, queue: TopicQueue, timestamp_ms: int) -> Steps[int]:
+        """The first message stored at or after a time."""
+        header = SearchOffsetHeader(queue.topic, queue.queue.queue_id, timestamp_ms)
+        return (
+            yield from self._ask_offset(queue, command_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header))
+        )
+
+    # Messages
+
+    def pull_command(
+        self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
+    ) -> tuple[str, Command]:
+        """Whom to ask for the next messages of a queue, and how. `committable` above 0 is committed with it."""
+        broker_id = self._pull_from.get(queue, MASTER_ID)
+        address = self.directory.member_of(queue.topic, queue.queue, broker_id)
+        subscription = self.subscription(queue.topic)
+        flags = PullSysFlag.SUSPEND if suspend_ms else 0
+        if committable > 0 and broker_id == MASTER_ID:
+            flags |= PullSysFlag.COMMIT_OFFSET
+        if self.identity.active:
+            flags |= PullSysFlag.SUBSCRIPTION  # no heartbeat has announced it
+        header = PullMessageHeader(
+            consumer_group=self.identity.group,
+            topic=queue.topic,
+            queue_id=queue.queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_count,
+            sys_flag=flags,
+            commit_offset=committable,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=0 if self.identity.active else subscription.version,
+            subscription=subscription.expression if self.identity.active else None,
+            expression_type="TAG",
+        )
+        return address, command_of(RequestCode.PULL_MESSAGE, header)
+
+    def read_pull(self, queue: TopicQueue, answer: Command) -> Pulled:
+        """Make sense of a pull's answer; remembers where the broker wants the next pull. Raises what it refused."""
+        status = PULL_STATUSES.get(answer.code)
+        if status is None:
+            raise error_for(answer.code, answer.remark)
+        header = answer_header(PullResponseHeader, answer)
+        self._pull_from[queue] = header.suggest_which_broker_id
+        messages = received_all(answer.body, queue) if status is PullStatus.FOUND else []
+        subscription = self.subscription(queue.topic)
+        if subscription.tags:
+            messages = [message for message in messages if subscription.wants(message.tags)]
+        return Pulled(status, messages, header.next_begin_offset)
+
+    def pull(
+        self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
+    ) -> Steps[Pulled]:
+        """Read on, and let the broker hold the answer for `suspend_ms` while there is nothing."""
+        yield from self.directory.route(queue.topic)
+        address, command = self.pull_command(queue, offset, max_count, suspend_ms, committable)
+        try:
+            answer = yield from ask(address, command, suspend_ms / 1000 + PULL_MARGIN_S)
+        except Unreachable:
+            self._pull_from.pop(queue, None)  # the master may be there even if the suggested slave is not
+            self.directory.doubt(queue.topic)
+            raise
+        return self.read_pull(queue, answer)
+
+    def send_back(self, message: ReceivedMessage, delay_level: int, max_retries: int) -> Steps[None]:
+        """Give a message back, to be delivered again later or become a dead letter.
+
+        If its broker does not take it back, it is sent to the retry topic as a new message, wherever that lives.
+        """
+        header = ConsumerSendBackHeader(
+            offset=message.log_offset,
+            group=self.identity.group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.source.topic,
+            max_reconsume_times=max_retries,
+        )
+        command = command_of(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        try:
+            address = self.directory.master_of(message.source.topic, message.source.queue.broker_name)
+            require_success((yield from ask(address, command, SEND_BACK_TIMEOUT_S)))
+        except RopewalkError:
+            yield from self.resend(message, max_retries)
+
+    def resend(self, message: ReceivedMessage, max_retries: int) -> Steps[None]:
+        """Send a message to the group's retry topic as a new one; past `max_retries` it becomes a dead letter."""
+        topic = self.identity.retry_topic
+        tries = message.reconsume_times + 1
+        properties = {
+            **message.properties,
+            P.RETRY_TOPIC: message.topic,
+            P.ORIGIN_MESSAGE_ID: message.properties.get(P.ORIGIN_MESSAGE_ID, message.message_id),
+            P.RECONSUME_TIME: str(tries),
+            P.MAX_RECONSUME_TIMES: str(max_retries),
+            P.DELAY: str(RETRY_DELAY_LEVEL + message.reconsume_times),
+        }
+        route = yield from self.directory.write_route(topic)
+        queues = route.write_queues()
+        if not queues:
+            raise error_for(ResponseCode.NO_PERMISSION, f"{topic} has no queue that can be written to")
+        sys_flag, body = packed_body(message.body)
+        command = send_request(
+            topic,
+            queues[0],
+            Message(message.body, properties=properties),
+            message.message_id,
+            self._now_ms(),
+            producer_group="CLIENT_INNER_PRODUCER",
+            sys_flag=sys_flag,
+            body=body,
+        )
+        command.ext["j"] = str(tries)
+        command.ext["l"] = str(max_retries)
+        address = self.directory.master_of(topic, queues[0].broker_name)
+        require_success((yield from ask(address, command, SEND_BACK_TIMEOUT_S)))
+
+    # Asking
+
+    def _ask(self, queue: TopicQueue, command: Command) -> Steps[Command]:
+        yield from self.directory.route(queue.topic)
+        return (
+            yield from ask_twice(self.directory.member_of(queue.topic, queue.queue), command, CALL_TIMEOUT_S)
+        )
+
+    def _ask_offset(self, queue: TopicQueue, command: Command) -> Steps[int]:
+        answer = yield from self._ask(queue, command)
+        return answer_header(OffsetResponseHeader, require_success(answer)).offset
+
+    def _by_master(self, queues: Iterable[TopicQueue]) -> Iterable[tuple[str, list[TopicQueue]]]:
+        by_address: dict[str, list[TopicQueue]] = {}
+        for queue in sorted(queues):
+            try:
+                address = self.directory.master_of(queue.topic, queue.queue.broker_name)
+            except Unreachable:
+                continue  # nobody to ask: not granted
+            by_address.setdefault(address, []).append(queue)
+        return by_address.items()
+
+    def _lock_command(self, code: int, queues: Sequence[TopicQueue]) -> Command:
+        body = {
+            "clientId": self.identity.client_id,
+            "consumerGroup": self.identity.group,
+            "mqSet": [
+                {"brokerName": q.queue.broker_name, "queueId": q.queue.queue_id, "topic": q.topic}
+                for q in queues
+            ],
+            "onlyThisBroker": False,
+        }
+        return Command(code, {}, json.dumps(body, separators=(",", ":")).encode())
+
+
+def is_missing_topic(exc: RopewalkError) -> bool:
+    """Whether an error only says that a topic does not exist (yet)."""
+    return isinstance(exc, Rejected) and exc.code == ResponseCode.TOPIC_NOT_EXIST

@@ -1,0 +1,233 @@
+"""The pull consumer's decisions: positions in assigned queues, and what a poll does. Conversations, no sockets.
+
+Its program chooses the queues; it shares them with nobody and is not a member of its group, which only names whose
+progress is read and committed. A position is where the next `poll` goes on in a queue: at first the group's committed
+offset, else where `consume_from` says. `poll` moves it, `commit` records it, `seek` sets it.
+
+A poll looks into every queue in turn and returns what the first one has that has something. If none has, it asks all
+of them at once, with the broker holding the answers, until one comes or the time is up. Before it returns messages it
+asks what the same queue has next, so that the broker finds the answer while the program handles these and those of the
+queues between: one batch ahead for each of `AHEAD_MAX` queues, and no more. What was read ahead counts only if the poll
+whose turn it is asks for the same; a seek makes it nothing.
+
+A queue whose broker cannot be asked is left out of a poll that can ask another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, Pulled
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, send_ahead, take_ahead
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
+from ropewalk.format.remoting import Command
+
+HOLD_MS_MAX = 15_000
+HOLD_MS_MIN = 20
+"""Below this a hold costs more than it waits."""
+AHEAD_MAX = 8
+"""Queues whose next messages are on their way while the program handles others."""
+
+
+class _Question(NamedTuple):
+    """What a pull without a hold asks for."""
+
+    queue: TopicQueue
+    offset: int
+    max_count: int
+
+
+class PullCore:
+    """Positions, and conversations that move them."""
+
+    def __init__(self, consumer: ConsumerCore, clock: Callable[[], float]) -> None:
+        self._consumer = consumer
+        self._clock = clock
+        self._positions: dict[TopicQueue, int | None] = {}
+        self._turn = 0
+        self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
+        """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
+
+    @property
+    def assignment(self) -> tuple[TopicQueue, ...]:
+        return tuple(self._positions)
+
+    def assign(self, queues: Iterable[TopicQueue]) -> None:
+        """Read these queues from now on, and no others. Queues that stay keep their position."""
+        self._positions = {queue: self._positions.get(queue) for queue in sorted(queues)}
+
+    def assign_topics(self) -> Steps[tuple[TopicQueue, ...]]:
+        """Read every queue of the topics that were subscribed to."""
+        queues: list[TopicQueue] = []
+        for subscription in self._consumer.identity.subscriptions:
+            queues += yield from self._consumer.queues(subscription.topic)
+        self.assign(queues)
+        return self.assignment
+
+    def seek(self, queue: TopicQueue, offset: int) -> None:
+        """Go on at this offset. Raises `KeyError` for a queue that is not assigned."""
+        if queue not in self._positions:
+            raise KeyError(f"{queue} is not assigned")
+        self._positions[queue] = offset
+
+    def seek_to_begin(self) -> Steps[None]:
+        """Go on at the first message that is still there, in every queue."""
+        for queue in self.assignment:
+            self._positions[queue] = yield from self._consumer.begin_of(queue)
+
+    def seek_to_end(self) -> Steps[None]:
+        """Go on behind the last message, in every queue."""
+        for queue in self.assignment:
+            self._positions[queue] = yield from self._consumer.end_offset(queue)
+
+    def seek_to_time(self, timestamp_ms: int) -> Steps[None]:
+        """Go on at the first message stored at or after a time, in every queue."""
+        for queue in self.assignment:
+            self._positions[queue] = yield from self._consumer.offset_at(queue, timestamp_ms)
+
+    def position(self, queue: TopicQueue) -> Steps[int]:
+        """Where the next poll goes on. Raises `KeyError` for a queue that is not assigned."""
+        position = self._positions[queue]
+        if position is None:
+            position = self._positions[queue] = yield from self._consumer.begin_offset(queue)
+        return position
+
+    def poll(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
+        """The next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
+
+        Raises what a broker refused, and `Unreachable` if none of the brokers was there.
+        """
+        deadline = self._clock() + timeout_s
+        for gone in [queue for queue in self._ahead if queue not in self._positions]:
+            yield from self._drop_ahead(gone)
+        queues = self._in_turn()
+        self._turn += 1
+        failure: RopewalkError | None = None
+        for queue in tuple(queues):
+            try:
+                found = yield from self._look(queue, max_count)
+            except (Unreachable, OutcomeUnknown) as exc:
+                self._consumer.directory.doubt(queue.topic)
+                queues.remove(queue)
+                failure = exc
+                continue
+            if found:
+                yield from self._look_ahead(queue, max_count)
+                return found
+        while queues:
+            remaining_ms = int((deadline - self._clock()) * 1000)
+            if remaining_ms < HOLD_MS_MIN:
+                return []
+            found, lost = yield from self._wait(queues, max_count, min(remaining_ms, HOLD_MS_MAX))
+            if found:
+                return found
+            for queue in lost:
+                self._consumer.directory.doubt(queue.topic)
+                queues.remove(queue)
+                failure = lost[queue]
+        if failure is not None and not isinstance(failure, OutcomeUnknown):
+            raise failure
+        return []
+
+    def commit(self) -> Steps[None]:
+        """Record every position that is known as the group's progress. Raises what a broker refused."""
+        for queue, position in list(self._positions.items()):
+            if position is None:
+                continue
+            try:
+                yield from self._consumer.commit(queue, position)
+            except Rejected as exc:
+                if exc.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                # Brokers make a group when somebody shows up in it; then it can be left again.
+                yield from self._consumer.heartbeats()
+                yield from self._consumer.goodbye()
+                yield from self._consumer.commit(queue, position)
+
+    def _in_turn(self) -> list[TopicQueue]:
+        """The queues, from the one whose turn it is."""
+        queues = list(self._positions)
+        first = self._turn % len(queues) if queues else 0
+        return queues[first:] + queues[:first]
+
+    def _look(self, queue: TopicQueue, max_count: int) -> Steps[list[ReceivedMessage]]:
+        """What a queue has at the moment."""
+        position = yield from self.position(queue)
+        question = _Question(queue, position, max_count)
+        answer = yield from self._answer_ahead(question)
+        # An answer without messages is as old as its question: what has come since would be missed.
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            answer = yield from ask(*(yield from self._ask(question, 0)))
+        return self._accept(queue, self._consumer.read_pull(queue, answer))
+
+    def _look_ahead(self, queue: TopicQueue, max_count: int) -> Steps[None]:
+        """Ask what a later poll will ask. Whether that works is for that poll to find out."""
+        position = self._positions[queue]
+        if position is None or len(self._ahead) >= AHEAD_MAX:
+            return
+        question = _Question(queue, position, max_count)
+        try:
+            ticket = yield from send_ahead((yield from self._ask(question, 0)))
+        except RopewalkError:
+            return
+        self._ahead[queue] = question, ticket
+
+    def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
+        """The answer that was fetched ahead, if there is one and this is its question."""
+        asked, ticket = self._ahead.pop(question.queue, (None, 0))
+        if asked is None:
+            return None
+        try:
+            answer = yield from take_ahead(ticket)
+        except (Unreachable, OutcomeUnknown):
+            return None
+        return answer if asked == question else None
+
+    def _drop_ahead(self, queue: TopicQueue) -> Steps[None]:
+        """What was asked ahead of a queue is not wanted any more."""
+        _, ticket = self._ahead.pop(queue)
+        with suppress(Unreachable, OutcomeUnknown):
+            yield from take_ahead(ticket)
+
+    def _wait(
+        self, queues: list[TopicQueue], max_count: int, hold_ms: int
+    ) -> Steps[tuple[list[ReceivedMessage], dict[TopicQueue, RopewalkError]]]:
+        """Ask several queues at once: the messages of the first that has some, and which could not be asked."""
+        asks: list[Ask] = []
+        for queue in queues:
+            position = yield from self.position(queue)
+            asks.append((yield from self._ask(_Question(queue, position, max_count), hold_ms)))
+        outcomes = yield from ask_any(tuple(asks))
+        lost: dict[TopicQueue, RopewalkError] = {}
+        refused: RopewalkError | None = None
+        for place, outcome in sorted(outcomes.items()):
+            queue = queues[place]
+            if isinstance(outcome, RopewalkError):
+                lost[queue] = outcome
+                continue
+            try:
+                found = self._accept(queue, self._consumer.read_pull(queue, outcome))
+            except RopewalkError as exc:
+                refused = exc
+                continue
+            if found:
+                return found, lost  # one queue at a time: the others stay where they are, for the next poll
+        if refused is not None:
+            raise refused
+        return [], lost
+
+    def _ask(self, question: _Question, hold_ms: int) -> Steps[Ask]:
+        queue, offset, max_count = question
+        yield from self._consumer.directory.route(queue.topic)
+        address, command = self._consumer.pull_command(queue, offset, max_count, hold_ms)
+        return Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S)
+
+    def _accept(self, queue: TopicQueue, pulled: Pulled) -> list[ReceivedMessage]:
+        """Move on past what was read, and return what of it is wanted."""
+        self._positions[queue] = pulled.next_offset
+        return pulled.messages

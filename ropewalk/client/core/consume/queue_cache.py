@@ -1,0 +1,71 @@
+"""What a consumer has read of one queue and not finished: the progress that may be committed, and when to stop reading.
+
+Messages finish in any order; committed is only what every earlier message is finished of:
+
+    offsets    10   11   12   13   14 |          next to read: 15
+    finished    x         x    x      |          committable: 11
+
+Invariants: `committable` never goes back and never passes a message that is not finished; `count` and `size` are those
+of the unfinished messages. A cache that was dropped (its queue belongs to somebody else now) takes nothing in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ropewalk.client.core.consume.received import ReceivedMessage
+
+
+class QueueCache:
+    """The unfinished messages of one queue, in order of their offsets."""
+
+    def __init__(self, next_offset: int, *, count_max: int, size_max: int, span_max: int) -> None:
+        """`next_offset` is the first to read; the maxima are when to pause: messages, bytes, offsets apart."""
+        self.next_offset = next_offset
+        self.size = 0
+        self.dropped = False
+        self._count_max = count_max
+        self._size_max = size_max
+        self._span_max = span_max
+        self._unfinished: dict[int, ReceivedMessage] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._unfinished)
+
+    @property
+    def committable(self) -> int:
+        """The offset the group may go on from, should we vanish now."""
+        return next(iter(self._unfinished), self.next_offset)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to wait before reading more."""
+        return (
+            self.count >= self._count_max
+            or self.size >= self._size_max
+            or self.next_offset - self.committable > self._span_max
+        )
+
+    @property
+    def first(self) -> ReceivedMessage | None:
+        """The earliest message that is not finished."""
+        return next(iter(self._unfinished.values()), None)
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        """Whether a message is among the unfinished ones."""
+        return self._unfinished.get(message.queue_offset) is message
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
+        """Take in what a pull brought; `next_offset` may lie beyond them, where the others were not wanted."""
+        assert not self.dropped
+        for message in messages:
+            assert message.queue_offset not in self._unfinished
+            self._unfinished[message.queue_offset] = message
+            self.size += len(message.body)
+        self.next_offset = next_offset
+
+    def finish(self, message: ReceivedMessage) -> None:
+        """A message needs no more attention, whatever became of it."""
+        self._unfinished.pop(message.queue_offset)
+        self.size -= len(message.body)

@@ -1,0 +1,319 @@
+"""A message as a consumer meets it: unpacked, under the topic it was sent to, with a note of where it lies. Pure.
+
+A message that is delivered again comes out of the group's retry topic; its handler sees the topic it was sent to, and
+in `reconsume_times` how often it was given back.
+
+A pull brings dozens of messages, and most programs look at little but their bodies. So `received_all` checks each
+record, takes its body out and leaves the text of its properties unread until somebody asks: a third of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from zlib_ng.zlib_ng import crc32
+
+from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.routes import Queue
+from ropewalk.codes import MessageSysFlag
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+from ropewalk.format.record import (
+    HEAD_V4,
+    MAGIC_V1,
+    RECORD_SIZE_MIN,
+    TOPIC_SIZE_MAX_V1,
+    Record,
+    decode_record,
+    decode_records,
+    encode_host,
+    message_id,
+)
+
+_HEAD_SIZE: Final = HEAD_V4.size
+_EXTRAORDINARY: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6 | MessageSysFlag.COMPRESSED
+_RETRY_TOPIC: Final = P.RETRY_TOPIC.encode()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicQueue:
+    """One queue of one topic. Sorts as clients sort: by topic, then broker, then id."""
+
+    topic: str
+    queue: Queue
+
+
+class RetryLater(Exception):
+    """Raised by a handler that wants its message again: after the delay of a level, or as a dead letter.
+
+    `delay_level` 0 lets the broker choose (10 s, 30 s, 1 min, … by the number of tries), -1 gives the message up.
+    """
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(f"delay level {delay_level}")
+        self.delay_level = delay_level
+
+
+class ReceivedMessage:
+    """What a handler gets. It cannot be changed. Times are milliseconds since 1970."""
+
+    __slots__ = (
+        "_body",
+        "_born_ms",
+        "_keys",
+        "_log_offset",
+        "_message_id",
+        "_note",
+        "_offset_id",
+        "_properties",
+        "_queue_offset",
+        "_raw",
+        "_source",
+        "_store_host",
+        "_stored_ms",
+        "_tags",
+        "_topic",
+        "_tries",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        keys: str | None,
+        tags: str | None,
+        properties: Mapping[str, str],
+        message_id: str,
+        reconsume_times: int,
+        born_timestamp_ms: int,
+        store_timestamp_ms: int,
+        source: TopicQueue,
+        queue_offset: int,
+        log_offset: int,
+        offset_message_id: str,
+        note: str | None = None,
+    ) -> None:
+        self._topic = topic
+        self._body = body
+        self._keys = keys
+        self._tags = tags
+        self._properties = properties
+        self._message_id = message_id
+        self._tries = reconsume_times
+        self._born_ms = born_timestamp_ms
+        self._stored_ms = store_timestamp_ms
+        self._source = source
+        self._queue_offset = queue_offset
+        self._log_offset = log_offset
+        self._offset_id = offset_message_id
+        self._note = note
+        # Of a message that was pulled these two are there first, and the properties and ids only when asked for.
+        self._raw = b""
+        self._store_host = b""
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self._topic
+
+    @property
+    def body(self) -> bytes:
+        return self._body
+
+    @property
+    def keys(self) -> str | None:
+        return self._keys
+
+    @property
+    def tags(self) -> str | None:
+        return self._tags
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._properties
+
+    @property
+    def message_id(self) -> str:
+        """Given by its producer; the same for every delivery."""
+        return self._message_id
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was given back."""
+        return self._tries
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self._born_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return self._stored_ms
+
+    @property
+    def source(self) -> TopicQueue:
+        """The queue it was read from: of the retry topic, when it comes again."""
+        return self._source
+
+    @property
+    def queue_offset(self) -> int:
+        return self._queue_offset
+
+    @property
+    def log_offset(self) -> int:
+        return self._log_offset
+
+    @property
+    def offset_message_id(self) -> str:
+        """Where it lies: what `ropewalk.client.blocking.simple.Client.view` takes."""
+        return self._offset_id
+
+    @property
+    def note(self) -> str | None:
+        """Why the body is shown as it is stored, when it could not be unpacked."""
+        return self._note
+
+    @property
+    def group(self) -> str | None:
+        """The message group it was sent with."""
+        return self.properties.get(P.SHARDING_KEY)
+
+    def tried_again(self, times: int) -> ReceivedMessage:
+        """The same message after so many more tries."""
+        return ReceivedMessage(**{**self._fields(), "reconsume_times": self._tries + times})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReceivedMessage):
+            return NotImplemented
+        return self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]  # its properties are a dictionary
+
+    def __repr__(self) -> str:
+        return f"ReceivedMessage({', '.join(f'{name}={value!r}' for name, value in self._fields().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReceivedMessage, tuple(self._fields().values())
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def _fill(self, name: str) -> Any:
+        """What a slot that is empty stands for: what was left unread is read now."""
+        match name:
+            case "_properties":
+                self._properties = parse_properties(self._raw)
+                return self._properties
+            case "_keys":
+                self._keys = self._properties.get(P.KEYS)
+                return self._keys
+            case "_tags":
+                self._tags = self._properties.get(P.TAGS)
+                return self._tags
+            case "_offset_id":
+                self._offset_id = message_id(self._store_host, self._log_offset)
+                return self._offset_id
+            case "_message_id":
+                self._message_id = self._properties.get(P.UNIQ_KEY, self._offset_id)
+                return self._message_id
+        raise AttributeError(f"a received message has no {name!r}", name=name, obj=self)
+
+    if not TYPE_CHECKING:  # which would take it as leave to ask for attributes that do not exist
+        __getattr__ = _fill
+
+
+_FIELDS: Final = (
+    "topic",
+    "body",
+    "keys",
+    "tags",
+    "properties",
+    "message_id",
+    "reconsume_times",
+    "born_timestamp_ms",
+    "store_timestamp_ms",
+    "source",
+    "queue_offset",
+    "log_offset",
+    "offset_message_id",
+    "note",
+)
+
+
+def received(record: Record, source: TopicQueue) -> ReceivedMessage:
+    """A record read from `source`, as its consumer should see it."""
+    body, note = readable_body(record.sys_flag, record.body)
+    message = _new(ReceivedMessage)
+    message._raw = record.raw_properties
+    message._properties = record.properties
+    message._store_host = encode_host(*record.store_host)
+    message._topic = record.properties.get(P.RETRY_TOPIC, source.topic)
+    message._body = body
+    message._note = note
+    message._tries = record.reconsume_times
+    message._born_ms = record.born_timestamp
+    message._stored_ms = record.store_timestamp
+    message._source = source
+    message._queue_offset = record.queue_offset
+    message._log_offset = record.offset
+    return message
+
+
+def received_all(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
+    """The records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
+    topic = source.topic
+    name = topic.encode()
+    if len(name) > TOPIC_SIZE_MAX_V1:
+        return [received(record, source) for record in decode_records(data)]
+    messages: list[ReceivedMessage] = []
+    topic_field = len(name).to_bytes(1, "big") + name
+    # Behind the body: the topic's length, the topic, the properties' length.
+    between = len(topic_field) + 2
+    unpack, checksum, new = HEAD_V4.unpack_from, crc32, _new
+    position, end = 0, len(data)
+    while position < end:
+        if end - position >= RECORD_SIZE_MIN:
+            (
+                size, magic, crc, _queue_id, _flag, queue_offset, log_offset, sys_flag, born_ms, _born_host,
+                stored_ms, store_host, tries, _prepared, body_size,
+            ) = unpack(data, position)  # fmt: skip
+            body_start = position + _HEAD_SIZE
+            body_end = body_start + body_size
+            raw_start = body_end + between
+            record_end = position + size
+            # A record with IPv4 hosts, of the topic that was asked for, whose parts fill it and whose body is whole.
+            if (
+                magic == MAGIC_V1
+                and not sys_flag & _EXTRAORDINARY
+                and body_size > 0
+                and raw_start <= record_end <= end
+                and data.startswith(topic_field, body_end)
+                and data[raw_start - 2] << 8 | data[raw_start - 1] == record_end - raw_start
+                and record_end - raw_start <= PROPERTIES_SIZE_MAX
+                and checksum(body := data[body_start:body_end]) & 0x7FFFFFFF == crc
+            ):
+                raw = data[raw_start:record_end]
+                if _RETRY_TOPIC not in raw:
+                    message = new(ReceivedMessage)
+                    message._raw = raw
+                    message._store_host = store_host
+                    message._topic = topic
+                    message._body = body
+                    message._note = None
+                    message._tries = tries
+                    message._born_ms = born_ms
+                    message._stored_ms = stored_ms
+                    message._source = source
+                    message._queue_offset = queue_offset
+                    message._log_offset = log_offset
+                    messages.append(message)
+                    position = record_end
+                    continue
+        record = decode_record(data, position)
+        messages.append(received(record, source))
+        position += record.size
+    return messages
+
+
+_new: Final = object.__new__

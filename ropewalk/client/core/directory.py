@@ -1,0 +1,182 @@
+"""Where topics live, as far as a client remembers: routes asked of the name servers, and asked again in time.
+
+A route is good for `REFRESH_S` seconds, as in the official clients; then the next need asks again. A name server
+that does not answer is no reason to stop: the old route stays in use and is asked for again a little later. Any one
+name server will do; the next takes over when it does not answer.
+
+A topic that does not exist yet has a *write route* all the same: the one its first message will create it with, made
+from the template topic. Once the topic exists its own route takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ropewalk.client.core.addresses import AddressRing
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import route_request
+from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
+from ropewalk.client.core.steps import Steps, require_success
+from ropewalk.client.core.steps import ask as ask_one
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown, Rejected, error_for
+from ropewalk.format.remoting import Command
+
+REFRESH_S = 30.0
+_EVERY_NAME_SERVER_ANSWERS = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+RETRY_S = 3.0
+"""How soon to ask again when no name server answered, or the topic was not there yet."""
+
+
+class NoNameServer(Unreachable):
+    """None of the name servers answers."""
+
+
+@dataclass(slots=True)
+class _Known:
+    route: TopicRoute
+    ask_again_at: float
+    is_template: bool = False
+
+
+class Directory:
+    """What one client knows about topics and brokers. `clock` counts seconds and never goes back."""
+
+    def __init__(self, name_servers: AddressRing, clock: Callable[[], float], timeout_s: float) -> None:
+        self._name_servers = name_servers
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._known: dict[str, _Known] = {}
+        self._heard: set[str] = set()
+        """Name servers that have answered before, to which there may be a connection that has gone silent."""
+
+    def route(self, topic: str, *, fresh: bool = False) -> Steps[TopicRoute]:
+        """The route of a topic; `fresh` asks even if it was asked a moment ago.
+
+        Raises `Rejected` (17) when there is no such topic and `NoNameServer` when nobody can tell and nothing is
+        remembered.
+        """
+        known = self._known.get(topic)
+        if known is not None and not known.is_template and not fresh and self._clock() < known.ask_again_at:
+            return known.route
+        try:
+            answer = yield from self.ask(route_request(topic))
+        except NoNameServer:
+            if known is None or known.is_template:
+                raise
+            known.ask_again_at = self._clock() + RETRY_S
+            return known.route
+        route = parse_route(require_success(answer).body)
+        self._known[topic] = _Known(route, self._clock() + REFRESH_S)
+        return route
+
+    def write_route(self, topic: str) -> Steps[TopicRoute]:
+        """The route to send by: the topic's own, or the one it will have once its first message creates it."""
+        known = self._known.get(topic)
+        if known is not None and self._clock() < known.ask_again_at:
+            return known.route
+        try:
+            return (yield from self.route(topic))
+        except NoNameServer:
+            if known is None:
+                raise
+            known.ask_again_at = self._clock() + RETRY_S
+            return known.route
+        except Rejected as exc:
+            if exc.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+        template = yield from self.ask(route_request(DEFAULT_TOPIC))
+        if template.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._known.pop(topic, None)
+            raise error_for(template.code, f"topic {topic} does not exist, and no broker creates topics")
+        route = parse_route(require_success(template).body).as_template()
+        self._known[topic] = _Known(route, self._clock() + RETRY_S, is_template=True)
+        return route
+
+    def fresh_write_route(self, topic: str) -> TopicRoute | None:
+        """What `write_route` would return without asking anybody, if it would. HOT: every send comes by here."""
+        known = self._known.get(topic)
+        return known.route if known is not None and self._clock() < known.ask_again_at else None
+
+    def doubt(self, topic: str) -> None:
+        """Something is not where it was: ask again at the next need."""
+        known = self._known.get(topic)
+        if known is not None:
+            known.ask_again_at = self._clock()
+
+    def remembered(self, topic: str) -> TopicRoute | None:
+        """The route as it was last seen, without asking."""
+        known = self._known.get(topic)
+        return known.route if known is not None else None
+
+    def addresses(
+        self, topics: Iterable[str] | None = None, *, masters_only: bool = False
+    ) -> tuple[str, ...]:
+        """The brokers of these topics, or of all that are known; sorted."""
+        routes = (
+            (known.route for known in self._known.values())
+            if topics is None
+            else (self._known[topic].route for topic in topics if topic in self._known)
+        )
+        return tuple(
+            sorted(
+                {
+                    address
+                    for route in routes
+                    for broker in route.brokers.values()
+                    for broker_id, address in broker.addresses.items()
+                    if broker_id == MASTER_ID or not masters_only
+                }
+            )
+        )
+
+    def master_of(self, topic: str, broker_name: str) -> str:
+        """The address of a broker set's master. Raises `Unreachable` when none is known."""
+        route = self.remembered(topic)
+        broker = route.brokers.get(broker_name) if route is not None else None
+        if broker is None or broker.master is None:
+            raise Unreachable(f"the name server knows no master of broker {broker_name}")
+        return broker.master
+
+    def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:
+        """The address to read a queue from: the preferred member, else another. Raises `Unreachable`."""
+        route = self.remembered(topic)
+        broker = route.brokers.get(queue.broker_name) if route is not None else None
+        address = broker.address(preferred_id) if broker is not None else None
+        if address is None:
+            raise Unreachable(f"the name server knows no address of broker {queue.broker_name}")
+        return address
+
+    def ask(self, command: Command) -> Steps[Command]:
+        """Ask a name server, whichever answers. Raises `NoNameServer` when none does."""
+        failures: list[str] = []
+        for address in self._name_servers.one_round():
+            answer: Command | None = None
+            # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
+            # asked again. One that was never heard of had a new connection, and its silence is its own.
+            for _ in range(2 if str(address) in self._heard else 1):
+                try:
+                    answer = yield from ask_one(str(address), command, self._timeout_s)
+                    self._heard.add(str(address))
+                    break
+                except Unreachable as exc:
+                    failures.append(str(exc))
+                    break
+                except OutcomeUnknown as exc:
+                    failures.append(str(exc))
+            if answer is not None:
+                refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                if refused and command.code in _EVERY_NAME_SERVER_ANSWERS:
+                    # A broker's address where a name server's belongs is what people get wrong first.
+                    hint = "name servers listen at port 9876 by default, brokers at 10911"
+                    raise error_for(answer.code, f"{address} is no name server, but a broker perhaps: {hint}")
+                return answer
+        self._name_servers.advance()
+        raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(dict.fromkeys(failures))}")

@@ -1,0 +1,1 @@
+"""Decide as a producer: which queue, which batch, whether to try again."""

@@ -1,0 +1,441 @@
+"""The producer's decisions: which queue, which broker, whether to try again. Conversations, no sockets.
+
+A send is tried on another queue, at another broker if there is one, when the broker was not reached, did not answer,
+or answered with one of `RETRY_CODES`; up to `retries` times more, all within one `timeout`. The rules are the official
+clients'. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
+message, the error is `OutcomeUnknown`, whatever the last one was.
+
+A send to a given queue (also: chosen by a selector, or by a message group) is tried once. Trying elsewhere would break
+its order, and trying again after silence could store it twice.
+
+`FLUSH_DISK_TIMEOUT`, `SLAVE_NOT_AVAILABLE` and `FLUSH_SLAVE_TIMEOUT` are statuses of a stored message and no errors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypedDict
+
+from ropewalk.client.core.addresses import AddressRing, parse_address_list
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.membership import (
+    HEARTBEAT_S,
+    HEARTBEAT_TIMEOUT_S,
+    goodbye_request,
+    heartbeat_request,
+)
+from ropewalk.client.core.directory import Directory
+from ropewalk.client.core.ids import UniqueKeys
+from ropewalk.client.core.messages import (
+    PRODUCER_GROUP,
+    SEND_STATUSES,
+    Message,
+    SendResult,
+    SendStatus,
+    batch_request,
+    send_request,
+)
+from ropewalk.client.core.produce.batcher import Batcher
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER, packed_body
+from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
+from ropewalk.client.core.request_reply import reply_topic
+from ropewalk.client.core.routes import Queue, TopicRoute
+from ropewalk.client.core.steps import Ask, Steps, Tell, answer_header, ask_twice, require_success
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
+from ropewalk.format.headers import SendResponseHeader
+from ropewalk.format.names import check_topic
+from ropewalk.format.remoting import Command
+
+BODY_SIZE_MAX = 4 * 1024 * 1024
+"""Bytes a broker takes by default, for a batch as for a message."""
+
+RETRY_CODES = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+QueueSelector = Callable[[Sequence[Queue]], Queue]
+"""Picks one of a topic's queues, which come in the same order every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer behaves. Times are in seconds, sizes in bytes."""
+
+    group: str = PRODUCER_GROUP
+    timeout: float = 3.0
+    """For a send with all its attempts."""
+    retries: int = 2
+    """Attempts after the first."""
+    compress_over: int = COMPRESS_OVER
+    """Bodies longer than this are compressed (ZLIB) if that makes them shorter. Messages in a batch are not."""
+    avoid_slow_brokers: bool = False
+    """Leave brokers alone for a while that answered slowly or not at all."""
+    retry_unless_ok: bool = False
+    """Try another broker for a message that was stored with a reservation, at the price of a duplicate."""
+    linger: float = 0.005
+    """How long `send_async` lets a message wait for company; 0 sends every message by itself."""
+    batch_bytes: int = 64 * 1024
+    batch_count: int = 512
+    pending_max: int = 10_000
+    """Messages given to `send_async` and not yet accounted for; more of them wait before they are taken."""
+
+
+class ProducerSettings(TypedDict, total=False):
+    """The fields of `ProducerOptions` as keywords, for who checks types."""
+
+    group: str
+    timeout: float
+    retries: int
+    compress_over: int
+    avoid_slow_brokers: bool
+    retry_unless_ok: bool
+    linger: float
+    batch_bytes: int
+    batch_count: int
+    pending_max: int
+
+
+@dataclass(slots=True)
+class SendCounts:
+    """What became of every message that was given to a producer."""
+
+    submitted: int = 0
+    acknowledged: int = 0
+    """SEND_OK: what the broker's mode promises holds."""
+    reserved: int = 0
+    """Stored, with one of the other statuses."""
+    refused: int = 0
+    """Certainly not stored."""
+    unknown: int = 0
+    """Perhaps stored, perhaps twice."""
+    oneway: int = 0
+    """Sent without asking for an answer."""
+
+    @property
+    def pending(self) -> int:
+        settled = self.acknowledged + self.reserved + self.refused + self.unknown + self.oneway
+        return self.submitted - settled
+
+    def settle(self, count: int, outcome: SendResult | BaseException) -> None:
+        """Account for `count` messages that shared a request."""
+        if isinstance(outcome, SendResult):
+            if outcome.status is SendStatus.SEND_OK:
+                self.acknowledged += count
+            else:
+                self.reserved += count
+        elif isinstance(outcome, RopewalkError) and not isinstance(outcome, OutcomeUnknown):
+            self.refused += count
+        else:
+            # Cancelled, or interrupted: the request may have left.
+            self.unknown += count
+
+
+class ProducerCore:
+    """What a producer knows, and its conversations."""
+
+    def __init__(
+        self,
+        name_servers: str,
+        options: ProducerOptions,
+        *,
+        client_id: str,
+        unique_keys: UniqueKeys,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.options = options
+        self.client_id = client_id
+        self.counts = SendCounts()
+        self.directory = Directory(AddressRing(parse_address_list(name_servers)), clock, options.timeout)
+        self._unique_keys = unique_keys
+        self._clock = clock
+        self._now_ms = now_ms
+        self._turns = RoundRobin()
+        self._faults = LatencyFaults(options.avoid_slow_brokers)
+        self._announced: dict[str, float] = {}
+
+    def new_batcher(self) -> Batcher[Any]:
+        """A place for messages to wait for company, as the options want it."""
+        return Batcher(self.options.linger, self.options.batch_bytes, self.options.batch_count)
+
+    def queues(self, topic: str) -> Steps[tuple[Queue, ...]]:
+        """The queues a message to this topic can go to."""
+        return (yield from self.directory.write_route(topic)).write_queues()
+
+    def send(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+    ) -> Steps[SendResult]:
+        """Send one message, or several as a batch, and account for them."""
+        return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
+
+    def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
+        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        check = self.options.batch_bytes > BODY_SIZE_MAX
+        return self._accounted(messages, self._send(topic, messages, check=check))
+
+    def _accounted(self, messages: Sequence[Message], steps: Steps[SendResult]) -> Steps[SendResult]:
+        self.counts.submitted += len(messages)
+        try:
+            result = yield from steps
+        except BaseException as exc:
+            self.counts.settle(len(messages), exc)
+            raise
+        self.counts.settle(len(messages), result)
+        return result
+
+    def send_oneway(
+        self,
+        topic: str,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> Steps[None]:
+        """Send and never know: for what may be lost."""
+        check_sendable(topic, [message])
+        route = yield from self.directory.write_route(topic)
+        chosen = queue or self._fixed_queue(topic, route, [message], selector)
+        chosen = chosen or self._turns.next(
+            topic, _writable(topic, route), self._faults, self._clock(), avoid=()
+        )
+        command = self._command(topic, chosen, [message], self._keys([message]))
+        self.counts.submitted += 1
+        try:
+            yield Tell(self.directory.master_of(topic, chosen.broker_name), command)
+        except RopewalkError as exc:
+            self.counts.settle(1, exc)
+            raise
+        self.counts.oneway += 1
+
+    def announce_for_replies(self, topic: str) -> Steps[None]:
+        """Be known at every broker at which somebody may answer what we ask over this topic."""
+        route = yield from self.directory.write_route(topic)
+        topics = {reply_topic(broker.cluster) for broker in route.brokers.values()}
+        for name in sorted(topics):
+            yield from self.directory.route(name)
+        for address in self.directory.addresses(topics, masters_only=True):
+            now = self._clock()
+            if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
+                yield from self._announce(address, wait=True)
+
+    def heartbeats(self) -> Steps[None]:
+        """Tell every broker this producer uses that it is still there. Who does not listen is left alone."""
+        for address in sorted(self._announced):
+            try:
+                yield from self._announce(address)
+            except RopewalkError:
+                del self._announced[address]
+
+    def goodbye(self) -> Steps[None]:
+        """Leave the group at every broker that knows of us."""
+        for address in sorted(self._announced):
+            try:
+                yield Tell(address, goodbye_request(self.client_id, producer=self.options.group))
+            except RopewalkError:
+                continue
+        self._announced.clear()
+
+    # One message's attempts
+
+    def _send(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+        *,
+        check: bool = True,
+    ) -> Steps[SendResult]:
+        if check:
+            check_sendable(topic, messages)
+        deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
+        keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
+        tried: set[str] = set()
+        doubtful: OutcomeUnknown | None = None
+        failure: RopewalkError | None = None
+        reserved: SendResult | None = None
+        attempts = 1 + self.options.retries
+        for attempt in range(attempts):
+            remaining = deadline - self._clock()
+            if attempt and remaining <= 0:
+                break
+            route = self.directory.fresh_write_route(topic) or (yield from self.directory.write_route(topic))
+            fixed = queue or self._fixed_queue(topic, route, messages, selector)
+            now = self._clock()
+            chosen = fixed or self._turns.next(topic, _writable(topic, route), self._faults, now, tried)
+            try:
+                address = self.directory.master_of(topic, chosen.broker_name)
+                if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
+                    yield from self._announce(address)
+                command = self._command(topic, chosen, messages, keys)
+                answer = yield Ask(address, command, max(remaining, 0.001))
+                assert isinstance(answer, Command), "an Ask is resumed with its answer"
+            except (Unreachable, OutcomeUnknown) as exc:
+                failure = exc
+                doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
+                self._faults.failed(chosen.broker_name, self._clock())
+                self.directory.doubt(topic)
+            else:
+                self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
+                result = self._result(answer, chosen, keys)
+                if isinstance(result, SendResult):
+                    if result.status is SendStatus.SEND_OK or not self.options.retry_unless_ok:
+                        return result
+                    reserved = result
+                else:
+                    failure = result
+                    if result.code not in RETRY_CODES:
+                        break
+            if fixed is not None:
+                break
+            tried.add(chosen.broker_name)
+        if reserved is not None:
+            return reserved
+        assert failure is not None
+        if doubtful is not None and failure is not doubtful:
+            raise doubtful from failure
+        raise failure
+
+    def _result(self, answer: Command, queue: Queue, keys: tuple[str, ...]) -> SendResult | RopewalkError:
+        status = SEND_STATUSES.get(answer.code)
+        if status is None:
+            return error_for(answer.code, answer.remark)
+        header = answer_header(SendResponseHeader, answer)
+        return SendResult(
+            status,
+            Queue(queue.broker_name, header.queue_id),
+            header.queue_offset,
+            tuple(header.msg_id.split(",")),
+            keys,
+        )
+
+    def _command(
+        self, topic: str, queue: Queue, messages: Sequence[Message], keys: tuple[str, ...]
+    ) -> Command:
+        group = self.options.group
+        if len(messages) > 1:
+            batch_key = self._unique_keys.next()
+            return batch_request(
+                topic, queue, messages, keys, batch_key, self._now_ms(), producer_group=group
+            )
+        sys_flag, body = packed_body(messages[0].body, self.options.compress_over)
+        return send_request(
+            topic,
+            queue,
+            messages[0],
+            keys[0],
+            self._now_ms(),
+            producer_group=group,
+            sys_flag=sys_flag,
+            body=body,
+        )
+
+    def _keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        return self._unique_keys.take(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
+
+    def _fixed_queue(
+        self,
+        topic: str,
+        route: TopicRoute,
+        messages: Sequence[Message],
+        selector: QueueSelector | None,
+    ) -> Queue | None:
+        """The queue this message must go to, if its choice is not ours."""
+        if selector is not None:
+            return selector(_writable(topic, route))
+        group = messages[0].group
+        return queue_of_group(group, _writable(topic, route)) if group else None
+
+    def _announce(self, address: str, *, wait: bool = False) -> Steps[None]:
+        command = heartbeat_request(self.client_id, producers=[self.options.group])
+        if wait:
+            require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+        else:
+            # Nobody waits for its answer: the send that follows on the same connection is handled after it.
+            yield Tell(address, command)
+        self._announced[address] = self._clock()
+
+
+MESSAGE_OVERHEAD = 128
+"""Bytes a message costs in a batch beside its body, roughly: lengths and properties."""
+
+
+def at_broker(broker_name: str) -> QueueSelector:
+    """A selector that prefers the queues of one broker."""
+
+    def select(queues: Sequence[Queue]) -> Queue:
+        return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
+
+    return select
+
+
+def as_message(message: Message | bytes) -> Message:
+    """Plain bytes are a message without anything else."""
+    return message if isinstance(message, Message) else Message(message)
+
+
+def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
+    """What a message may share a batch with: its key, whether order matters, whether it stays alone."""
+    return (topic, message.group), message.group is not None, not message.can_be_batched
+
+
+def shares_of(result: SendResult) -> list[SendResult]:
+    """Each message's part of a batch's result."""
+    status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
+    if len(keys) == 1:
+        return [result]
+    return [
+        SendResult(status, queue, offset, ids[place : place + 1] if len(ids) > 1 else ids, (key,))
+        for place, (offset, key) in enumerate(zip(itertools.count(result.queue_offset), keys))
+    ]
+
+
+def check_sendable(topic: str, messages: Sequence[Message]) -> None:
+    """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    reason = _check_topic(topic)
+    if reason is not None:
+        raise LocalProtocolError(reason)
+    if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
+        return
+    if not messages:
+        raise LocalProtocolError("nothing to send")
+    sizes = [len(message.body) for message in messages]  # no generators: every message comes by here
+    if not all(sizes):
+        raise LocalProtocolError("the body is empty, and RocketMQ has no empty messages")
+    if (size := sum(sizes)) > BODY_SIZE_MAX:
+        raise LocalProtocolError(f"{size} bytes to send; brokers take {BODY_SIZE_MAX}")
+    if len(messages) > 1:
+        if not all(message.can_be_batched for message in messages):
+            raise LocalProtocolError("a delayed message cannot be part of a batch")
+        if len({message.group for message in messages}) > 1:
+            raise LocalProtocolError("the messages of a batch lie in one queue, so they have one group")
+
+
+_check_topic = lru_cache(maxsize=1_000)(check_topic)
+
+
+def _writable(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
+    queues = route.write_queues()
+    if not queues:
+        raise error_for(ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written to")
+    return queues

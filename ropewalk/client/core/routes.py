@@ -1,0 +1,160 @@
+"""Where a topic lives: what a name server answers to code 105, read and asked.
+
+    {"brokerDatas": [{"brokerName", "cluster", "brokerAddrs": {"0": "host:port", "1": ...}}],
+     "queueDatas":  [{"brokerName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag"}],
+     "orderTopicConf": "broker-a:4;broker-b:4" or absent}
+
+Broker id 0 is the master. Producers may use only queues with the write bit whose broker has a
+master; consumers may use any queue with the read bit, at any member. Lists may be missing or null,
+and queues may name brokers that are not listed: both are harmless and mean "nothing there".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ropewalk.client.core.addresses import BadAddress, parse_address
+from ropewalk.codes import Permission
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format import fastjson
+
+MASTER_ID = 0
+DEFAULT_TOPIC = "TBW102"
+DEFAULT_TOPIC_QUEUE_COUNT = 4
+"""A topic that is created by its first message gets at most this many queues, as Java asks for."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Queue:
+    """One queue of a topic at one broker set. Sorts as clients sort: by broker, then id."""
+
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues a broker set has for a topic, and what may be done with them."""
+
+    broker_name: str
+    read_queue_count: int
+    write_queue_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """One broker set: a name, and an address for each of its members."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str]
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+    def address(self, preferred_id: int = MASTER_ID) -> str | None:
+        """The member to read from: the preferred one, else the next, else the first there is."""
+        for broker_id in (preferred_id, preferred_id + 1, *sorted(self.addresses)):
+            if broker_id in self.addresses:
+                return self.addresses[broker_id]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Everything a name server said about one topic."""
+
+    brokers: Mapping[str, BrokerData]
+    queues: tuple[QueueData, ...]
+    ordered_queues: tuple[Queue, ...] = ()
+    """What `orderTopicConf` fixed, whatever is up at the moment; empty for an ordinary topic."""
+    _write_queues: tuple[Queue, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = self.ordered_queues or tuple(
+            Queue(data.broker_name, queue_id)
+            for data in self.queues
+            if data.permission & Permission.WRITE and self._has_master(data.broker_name)
+            for queue_id in range(data.write_queue_count)
+        )
+        object.__setattr__(self, "_write_queues", found)  # asked for by every send
+
+    def write_queues(self) -> tuple[Queue, ...]:
+        """The queues a producer may choose from."""
+        return self._write_queues
+
+    def read_queues(self) -> tuple[Queue, ...]:
+        """The queues a consumer may read."""
+        return tuple(
+            Queue(data.broker_name, queue_id)
+            for data in self.queues
+            if data.permission & Permission.READ and data.broker_name in self.brokers
+            for queue_id in range(data.read_queue_count)
+        )
+
+    def as_template(self) -> TopicRoute:
+        """This route, lowered to what a topic made from it will have at first.
+
+        A producer uses it when its topic does not exist yet: it writes to the queues the topic
+        will have, and the first message makes the broker create it.
+        """
+        return TopicRoute(
+            self.brokers,
+            tuple(
+                QueueData(data.broker_name, count, count, data.permission)
+                for data in self.queues
+                for count in (min(DEFAULT_TOPIC_QUEUE_COUNT, data.read_queue_count),)
+            ),
+        )
+
+    def _has_master(self, broker_name: str) -> bool:
+        broker = self.brokers.get(broker_name)
+        return broker is not None and broker.master is not None
+
+
+def parse_route(body: bytes) -> TopicRoute:
+    """Read a route as any name server writes it. Raises `RemoteProtocolError` when it is not one."""
+    try:
+        document = fastjson.loads(body)
+        if not isinstance(document, dict):
+            raise TypeError("it is not an object")
+        brokers = (_broker(entry) for entry in document.get("brokerDatas") or ())
+        return TopicRoute(
+            {broker.name: broker for broker in brokers},
+            tuple(_queue_data(entry) for entry in document.get("queueDatas") or ()),
+            _ordered_queues(document.get("orderTopicConf") or ""),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise RemoteProtocolError(f"the name server's route data cannot be read: {exc}") from exc
+
+
+def _broker(entry: Mapping[str, Any]) -> BrokerData:
+    addresses: dict[int, str] = {}
+    for broker_id, address in (entry.get("brokerAddrs") or {}).items():
+        try:
+            addresses[int(broker_id)] = str(parse_address(str(address)))
+        except BadAddress as exc:
+            raise ValueError(f"broker {entry['brokerName']}: {exc}") from exc
+    return BrokerData(str(entry["brokerName"]), str(entry.get("cluster") or ""), addresses)
+
+
+def _queue_data(entry: Mapping[str, Any]) -> QueueData:
+    return QueueData(
+        str(entry["brokerName"]),
+        int(entry.get("readQueueNums") or 0),
+        int(entry.get("writeQueueNums") or 0),
+        int(entry.get("perm") or 0),
+    )
+
+
+def _ordered_queues(config: str) -> tuple[Queue, ...]:
+    """`broker-a:4;broker-b:4` as queues."""
+    queues: list[Queue] = []
+    for part in filter(None, config.split(";")):
+        name, _, count = part.partition(":")
+        queues.extend(Queue(name, queue_id) for queue_id in range(int(count)))
+    return tuple(queues)

@@ -1,0 +1,122 @@
+"""Conversations as generators: what to ask whom is decided here, how it is carried is a shell's affair.
+
+A conversation is a generator. It yields an effect and is resumed with its outcome:
+
+    Ask(address, command, timeout_s)   ->  the answer, whatever its code
+    Tell(address, command)             ->  None; nobody answers
+    AskAny(asks)                       ->  outcomes of those that were answered first, by their place in `asks`
+    SendAhead(ask)                     ->  a ticket, at once; the answer is for a later conversation
+    TakeAhead(ticket)                  ->  that answer, once
+
+An effect that failed is raised inside the generator (`Unreachable`, `OutcomeUnknown`), so that a retry is an ordinary
+`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking_links.py` over
+plain sockets, `anyio_links.py` over anyio; a test drives them with a list of answers.
+
+A conversation must not yield while it is being closed: a shell that is cancelled closes it and will not listen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, error_for
+from ropewalk.format.headers import HeaderError, decode_header
+from ropewalk.format.remoting import Command
+
+T = TypeVar("T")
+H = TypeVar("H", bound=msgspec.Struct)
+
+
+class Ask(NamedTuple):
+    """A request whose answer is awaited for at most `timeout_s` seconds."""
+
+    address: str
+    command: Command
+    timeout_s: float
+
+
+class Tell(NamedTuple):
+    """A request that nobody answers."""
+
+    address: str
+    command: Command
+
+
+class AskAny(NamedTuple):
+    """Several requests at once; resumed when at least one has an outcome. The others are forgotten."""
+
+    asks: tuple[Ask, ...]
+
+
+class SendAhead(NamedTuple):
+    """A request whose answer nobody waits for yet. Whoever holds the ticket has to take it, wanted or not."""
+
+    ask: Ask
+
+
+class TakeAhead(NamedTuple):
+    """The answer to what was sent ahead."""
+
+    ticket: int
+
+
+Effect = Ask | Tell | AskAny | SendAhead | TakeAhead
+Outcome = Command | RopewalkError
+Reply = Command | dict[int, Outcome] | int | None
+Steps = Generator[Effect, Reply, T]
+
+
+def ask(address: str, command: Command, timeout_s: float) -> Steps[Command]:
+    """Ask, and return the answer whatever its code."""
+    answer = yield Ask(address, command, timeout_s)
+    assert isinstance(answer, Command), "an Ask is resumed with its answer"
+    return answer
+
+
+def ask_twice(address: str, command: Command, timeout_s: float) -> Steps[Command]:
+    """Ask what may be asked again: once more if the connection broke or stayed silent."""
+    try:
+        return (yield from ask(address, command, timeout_s))
+    except (Unreachable, OutcomeUnknown):
+        return (yield from ask(address, command, timeout_s))
+
+
+def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
+    """Ask several at once; return what came first, by place in `asks`."""
+    outcomes = yield AskAny(asks)
+    assert isinstance(outcomes, dict), "an AskAny is resumed with its outcomes"
+    return outcomes
+
+
+def send_ahead(one: Ask) -> Steps[int]:
+    """Send a request, and return the ticket for its answer."""
+    ticket = yield SendAhead(one)
+    assert isinstance(ticket, int), "a SendAhead is resumed with a ticket"
+    return ticket
+
+
+def take_ahead(ticket: int) -> Steps[Command]:
+    """Wait for the answer to what was sent ahead, and return it whatever its code."""
+    answer = yield TakeAhead(ticket)
+    assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
+    return answer
+
+
+def require_success(answer: Command) -> Command:
+    """The answer, if it is a yes; else raises what `error_for` makes of it."""
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for(answer.code, answer.remark)
+    return answer
+
+
+def answer_header(cls: type[H], answer: Command) -> H:
+    """The header of an answer. Raises `RemoteProtocolError` when it is not one."""
+    try:
+        return decode_header(cls, answer.ext)
+    except HeaderError as exc:
+        raise RemoteProtocolError(f"an answer with code {answer.code} cannot be read: {exc}") from exc

@@ -1,0 +1,1 @@
+"""Run `ropewalk pipeline rebuild`: consume queues and key index anew from the log."""

@@ -1,0 +1,1 @@
+"""Run `ropewalk pipeline stats`: counts, sizes and times of messages."""

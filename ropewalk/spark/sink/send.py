@@ -1,0 +1,395 @@
+"""Sending a task's rows: gathered by queue, one request of each on the way, nothing reported before all are stored.
+
+At least once. A request that fails, or is not answered, is sent again to the same queue until `sendTimeoutMs` is over,
+and may be stored twice. Then the task fails, and Spark does it again from its first row. With `routing=any` a second
+attempt goes to another broker, if there is one.
+
+A queue has at most one request on the way, so rows of one task stand in a queue in the order of the task, also where a
+request had to be repeated. `sendInFlight` bounds how many queues are written to at once.
+
+"Stored, but" (10 flush timeout, 11 no slave, 12 slave timeout) is a failed attempt where replication is required: the
+rows are in the log of one machine and may be lost with it, so they are sent again. Otherwise it is counted.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ropewalk.client.blocking.connection import Connection, receive_any
+from ropewalk.client.core.addresses import AddressRing
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
+from ropewalk.client.core.messages import (
+    SEND_STATUSES,
+    SendStatus,
+    batch_request,
+    route_request,
+    send_request,
+)
+from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue, TopicRoute, parse_route
+from ropewalk.client.core.steps import answer_header, require_success
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewhere, TryLater, error_for
+from ropewalk.format.headers import SendResponseHeader
+from ropewalk.format.properties import P
+from ropewalk.format.remoting import Command
+from ropewalk.spark.live.cluster import Links, addresses_of, check_live_options
+from ropewalk.spark.options import BadOption, Options
+from ropewalk.spark.sink.rows import Outgoing, RowRefused
+
+__all__ = ["Sender", "Sent", "WriteFailed", "check_sink_options"]
+
+PRODUCER_GROUP = "ropewalk-spark"
+_AGAIN_S = 0.1
+_RESERVED_S = 0.5
+_OVERHEAD = 64
+_AGAIN_CODES = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
+)
+
+
+class WriteFailed(RopewalkError):
+    """Rows were not stored as they had to be. What was sent before stays where it is."""
+
+
+def check_sink_options(options: Options) -> None:
+    """Refuse what cannot be done. Raises BadOption."""
+    check_live_options(options)
+    if options.brokers:
+        raise BadOption("option brokers is for reads; a sink asks a nameServer where to write")
+    if options.delivery == "exactly-once":
+        raise BadOption(
+            "delivery=exactly-once is not built yet: write at least once, with keys by which readers can tell repeats"
+        )
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a task stored, as its commit message tells it."""
+
+    rows: int = 0
+    size: int = 0
+    reserved: int = 0
+    """Rows that were stored with a reservation (10, 11, 12)."""
+    offsets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    """For each (topic, broker, queue) the first and last queue offset."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """One queue of one topic: what waits for it, and what is on the way to it."""
+
+    topic: str
+    queue: Queue
+    waiting: list[Outgoing] = field(default_factory=list)
+    size: int = 0
+    sending: list[Outgoing] = field(default_factory=list)
+    connection: Connection | None = None
+    """Where the request is on its way; None while it waits to be sent again. Numbers of answers are a connection's."""
+    opaque: int = -1
+    deadline: float = 0.0
+    failure: RopewalkError | None = None
+    """What became of the last attempt."""
+
+
+class Sender:
+    """Sends the rows of one task."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        unique_keys: UniqueKeys | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        check_sink_options(options)
+        ring, _ = addresses_of(options)
+        assert isinstance(ring, AddressRing)
+        self._name_servers = ring
+        self._options = options
+        self._timeout_s = options.send_timeout_ms / 1000
+        self._links = Links(min(3.0, self._timeout_s))
+        self._keys = unique_keys or default_unique_keys()
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._now_ms = now_ms
+        self._routes: dict[str, TopicRoute] = {}
+        self._queues: dict[str, list[Queue]] = {}
+        self._targets: dict[tuple[str, Queue], _Target] = {}
+        self._flying: dict[tuple[str, Queue], _Target] = {}
+        self._required: dict[str, bool] = {}
+        self._turn = 0
+        self.sent = Sent()
+
+    def add(self, row: Outgoing) -> None:
+        """Take one row; sends when enough are together, and waits when too much is on the way."""
+        target = self._target(row)
+        alone = not row.message.can_be_batched or P.TIMER_DELIVER_MS in row.message.properties
+        full = target.size + row.size + _OVERHEAD > self._options.batch_bytes
+        # A request says once when its messages were made.
+        older = bool(target.waiting) and target.waiting[-1].born_ms != row.born_ms
+        if target.waiting and (alone or full or older or len(target.waiting) >= self._options.batch_messages):
+            self._launch(target)
+        target.waiting.append(row)
+        target.size += row.size + _OVERHEAD
+        if alone:
+            self._launch(target)
+        elif self._flying:
+            self._take_in(0)
+
+    def finish(self) -> Sent:
+        """Send what is left, and wait until everything is stored. Raises WriteFailed."""
+        for target in list(self._targets.values()):
+            if target.waiting:
+                self._launch(target)
+        while self._flying:
+            self._take_in(1.0)
+        return self.sent
+
+    def close(self) -> None:
+        self._links.close()
+
+    # -- which queue ---------------------------------------------------------------------------------
+
+    def _target(self, row: Outgoing) -> _Target:
+        queue = self._queue(row)
+        key = (row.topic, queue)
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = _Target(row.topic, queue)
+        return target
+
+    def _queue(self, row: Outgoing) -> Queue:
+        """The same for the same row, as long as the topic's queues are the same; or any."""
+        queues = self.queues(row.topic)
+        message = row.message
+        if row.queue_id is not None or row.broker is not None:
+            fitting = [
+                queue
+                for queue in queues
+                if row.queue_id in (None, queue.queue_id) and row.broker in (None, queue.broker_name)
+            ]
+            if not fitting:
+                raise RowRefused(
+                    f"topic {row.topic} has no writable queue"
+                    + (f" {row.queue_id}" if row.queue_id is not None else "")
+                    + (f" at broker {row.broker}" if row.broker is not None else "")
+                    + f"; there are {', '.join(f'{queue.broker_name}/{queue.queue_id}' for queue in queues)}"
+                )
+            queues = fitting
+        if len(queues) == 1:
+            return queues[0]
+        if message.group is not None:
+            return queue_of_group(message.group, queues)
+        if self._options.routing == "any":
+            self._turn += 1
+            return queues[self._turn % len(queues)]
+        return queues[zlib.crc32(message.keys.encode() if message.keys else message.body) % len(queues)]
+
+    def queues(self, topic: str) -> list[Queue]:
+        """The queues of a topic that can be written to, as they were when they were first asked for."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = sorted(self._route(topic).write_queues())
+        if not queues:
+            raise WriteFailed(f"topic {topic} has no queue that can be written to")
+        return queues
+
+    # -- sending -------------------------------------------------------------------------------------
+
+    def _launch(self, target: _Target) -> None:
+        """Send what waits for a queue, as soon as its last request is stored and there is room."""
+        key = (target.topic, target.queue)
+        while key in self._flying or len(self._flying) >= self._options.send_in_flight:
+            self._take_in(1.0)
+        target.sending, target.waiting, target.size = target.waiting, [], 0
+        target.deadline = self._monotonic() + self._timeout_s
+        target.failure = None
+        self._flying[key] = target
+        self._attempt(target)
+
+    def _attempt(self, target: _Target) -> None:
+        """Write a request; if that cannot be done now, it is done again later."""
+        try:
+            connection = self._links.to(self._address(target))
+            target.opaque = connection.start(self._command(target))
+            target.connection = connection
+        except (Unreachable, OutcomeUnknown) as exc:
+            self._again(target, exc)
+
+    def _command(self, target: _Target) -> Command:
+        messages = [row.message for row in target.sending]
+        keys = [self._keys.next() for _ in messages]
+        born = target.sending[0].born_ms
+        now = self._now_ms() if born is None else born
+        if len(messages) == 1:
+            return send_request(
+                target.topic, target.queue, messages[0], keys[0], now, producer_group=PRODUCER_GROUP
+            )
+        command = batch_request(
+            target.topic, target.queue, messages, keys, self._keys.next(), now, producer_group=PRODUCER_GROUP
+        )
+        if not self._options.wait_store_ok:
+            # What the broker goes by is the property of the batch, not of its messages.
+            command.ext["i"] = command.ext["i"].replace(f"{P.WAIT}\x01true", f"{P.WAIT}\x01false")
+        return command
+
+    def _take_in(self, wait_s: float) -> None:
+        """Look at every request that is on the way, for at most `wait_s` seconds."""
+        connections = {target.connection for target in self._flying.values() if target.connection is not None}
+        if wait_s and connections:
+            receive_any(connections, wait_s)
+        elif wait_s:
+            self._sleep(_AGAIN_S)
+        else:
+            for connection in connections:
+                connection.receive(0)
+        for key, target in list(self._flying.items()):
+            if self._settle(target):
+                del self._flying[key]
+
+    def _settle(self, target: _Target) -> bool:
+        """Whether a request is done with; sends it again if it failed."""
+        if target.connection is None:
+            self._check_time(target)
+            self._attempt(target)
+            return False
+        try:
+            answer = target.connection.take(target.opaque)
+        except OutcomeUnknown as exc:
+            self._again(target, exc)
+            return False
+        if answer is None:
+            self._check_time(target)
+            return False
+        return self._judge(target, answer)
+
+    def _judge(self, target: _Target, answer: Command) -> bool:
+        status = SEND_STATUSES.get(answer.code)
+        if status is None:
+            exc = error_for(answer.code, answer.remark)
+            if isinstance(exc, TryLater | TryElsewhere) or answer.code in _AGAIN_CODES:
+                self._again(target, exc)
+                return False
+            raise WriteFailed(f"{self._where(target)}: {exc}")
+        count = len(target.sending)
+        if status is not SendStatus.SEND_OK:
+            if self._requires_replication(target):
+                # A slave may be there again in a moment (after a switch of roles, say), and then the rows that are
+                # sent anew are safe. That is dearer than one attempt and far cheaper than the whole task again.
+                reason = WriteFailed(
+                    f"{count} rows are stored on one machine only ({status.name}), and replication is required; "
+                    f"requireReplication=false counts such rows as written"
+                )
+                self._again(target, reason, _RESERVED_S)
+                return False
+            self.sent.reserved += count
+        header = answer_header(SendResponseHeader, answer)
+        key = (target.topic, target.queue.broker_name, header.queue_id)
+        first, last = header.queue_offset, header.queue_offset + count - 1
+        before = self.sent.offsets.get(key)
+        self.sent.offsets[key] = (
+            (first, last) if before is None else (min(before[0], first), max(before[1], last))
+        )
+        self.sent.rows += count
+        self.sent.size += sum(len(row.message.body) for row in target.sending)
+        target.sending = []
+        return True
+
+    def _again(self, target: _Target, exc: RopewalkError, wait_s: float = _AGAIN_S) -> None:
+        """This attempt failed: wait a moment and have the request sent anew, perhaps to somebody else."""
+        target.failure = exc
+        self._check_time(target)
+        target.connection = None
+        self._routes.pop(target.topic, None)
+        if self._options.routing == "any" and all(row.queue_id is None for row in target.sending):
+            others = [
+                queue for queue in self._queues[target.topic] if queue.broker_name != target.queue.broker_name
+            ]
+            if others and all(row.message.group is None and row.broker is None for row in target.sending):
+                self._move(target, others)
+                return
+        self._sleep(wait_s)
+
+    def _move(self, target: _Target, others: Sequence[Queue]) -> None:
+        """Give the rows of a failed request to a queue of another broker."""
+        rows, target.sending = target.sending, []
+        self._turn += 1
+        other = others[self._turn % len(others)]
+        substitute = _Target(target.topic, other, sending=rows, deadline=target.deadline)
+        for key, flying in list(self._flying.items()):
+            if flying is target:
+                del self._flying[key]
+        # Beside what may be on the way to that queue: rows that may go anywhere have no order to keep.
+        self._flying[target.topic, Queue(f"{other.broker_name}#{self._turn}", other.queue_id)] = substitute
+
+    def _check_time(self, target: _Target) -> None:
+        if self._monotonic() >= target.deadline:
+            raise WriteFailed(
+                f"{self._where(target)}: {len(target.sending)} rows were not stored within "
+                f"{self._options.send_timeout_ms} ms (sendTimeoutMs); the last attempt: {target.failure or 'no answer'}"
+            ) from target.failure
+
+    def _where(self, target: _Target) -> str:
+        return f"queue {target.queue.queue_id} of {target.topic} at {target.queue.broker_name}"
+
+    # -- whom to ask ---------------------------------------------------------------------------------
+
+    def _requires_replication(self, target: _Target) -> bool:
+        """As the option says; else where the broker is a SYNC_MASTER, or does not tell what it is."""
+        wish = self._options.require_replication
+        if wish is not None:
+            return wish
+        assert target.connection is not None
+        address = str(target.connection.address)
+        if address not in self._required:
+            try:
+                answer = self._links.ask(address, [Command(RequestCode.GET_BROKER_CONFIG)])[0]
+                text = require_success(answer).body.decode("utf-8", "replace")
+            except RopewalkError:
+                return True
+            roles = [
+                line.partition("=")[2].strip() for line in text.splitlines() if line.startswith("brokerRole")
+            ]
+            self._required[address] = roles in ([], ["SYNC_MASTER"])
+        return self._required[address]
+
+    def _address(self, target: _Target) -> str:
+        broker = self._route(target.topic).brokers.get(target.queue.broker_name)
+        if broker is None or broker.master is None:
+            raise Unreachable(f"the name server knows no master of broker {target.queue.broker_name}")
+        return broker.master
+
+    def _route(self, topic: str) -> TopicRoute:
+        route = self._routes.get(topic)
+        if route is None:
+            answer = self._ask_name_server(route_request(topic))
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic in self._queues:
+                raise Unreachable(f"no broker serves topic {topic} at the moment")
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                template = self._ask_name_server(route_request(DEFAULT_TOPIC))
+                if template.code == ResponseCode.TOPIC_NOT_EXIST:
+                    raise WriteFailed(f"topic {topic} does not exist, and no broker creates topics")
+                route = parse_route(require_success(template).body).as_template()
+            else:
+                try:
+                    route = parse_route(require_success(answer).body)
+                except Rejected as exc:
+                    raise WriteFailed(f"topic {topic}: {exc}") from exc
+            self._routes[topic] = route
+        return route
+
+    def _ask_name_server(self, command: Command) -> Command:
+        failures: list[str] = []
+        for address in self._name_servers.one_round():
+            try:
+                return self._links.ask(str(address), [command])[0]
+            except (Unreachable, OutcomeUnknown) as exc:
+                failures.append(str(exc))
+        raise Unreachable(f"no name server at {self._name_servers}: {'; '.join(failures)}")

@@ -1,0 +1,410 @@
+"""Appending: messages become records at the end of the log, and entries at the ends of their queues.
+
+There are three ways in. `put` takes any message and encodes it from its parts. `put_alike` takes messages that
+differ from others of their kind only where a pattern says so, and `put_columns` a run of those whose bodies are of
+one size, by columns: each half of the time of the one before. What they leave behind is the same to the byte.
+
+Records are gathered and placed with one write for each segment they go into. A queue entry is made with its record;
+it can be read at once, or waits in `unreadable` for what the store decides about flush and copies. Nothing here
+waits for the disk, unless there is no segment to begin: that is `reserve`'s, and the store's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
+from operator import and_, attrgetter
+from typing import TypeAlias
+
+from zlib_ng.zlib_ng import crc32
+
+from ropewalk.errors import LocalProtocolError
+from ropewalk.format.queue_entry import ENTRY
+from ropewalk.format.record import encode_record
+from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
+from store.io.disk import DiskFull
+from store.log.commitlog import CommitLog
+from store.log.segment import Segment
+from store.queues.consume_queue import ConsumeQueue
+from store.queues.entry_pool import EntryPool
+
+_pack_entry = ENTRY.pack
+_queue_id = attrgetter("queue_id")
+_FIXED_SIZE = 91  # a V1 record with two IPv4 hosts and nothing else
+
+Message: TypeAlias = tuple[ConsumeQueue, bytes, bytes, int, int, int, int, int, int]
+"""One message to put: queue, body, properties, flag, sys flag, born time in ms, reconsume times, offset of the half
+message it commits (or 0), tag code. A plain tuple, because a run of messages makes one for each."""
+
+Alike: TypeAlias = tuple[ConsumeQueue, bytes | memoryview, int, bytes, RecordPattern, int]
+"""One message of a kind: queue, body (`bytes`, or a view if it has `SPLIT_MIN` bytes or more), born time in ms, the
+property value that is its own, its kind, its tag code."""
+
+Columns: TypeAlias = tuple[Sequence[bytes], Iterable[int], Iterable[bytes], RecordPattern, int]
+"""A run of messages of one kind, by columns: bodies, all of one size; born times in ms; the property values that are
+their own; and of all of them the kind and the tag code."""
+
+
+class Appender:
+    """The one writer of a log that grows by messages; the store hands its methods out as its own."""
+
+    __slots__ = (
+        "_dirty",
+        "_log",
+        "_pool",
+        "_reserve",
+        "_store_host",
+        "closed",
+        "deferred",
+        "now",
+        "sizes",
+        "unreadable",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        log: CommitLog,
+        store_host: bytes,
+        reserve: Callable[[int], Segment],
+        dirty: list[ConsumeQueue],
+        pool: EntryPool,
+    ) -> None:
+        """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
+        self.now = 0
+        """Store time of what is appended, ms."""
+        self.closed = False
+        """Whether the log grows by a master's bytes at present, and by nothing else."""
+        self.deferred = False
+        """Whether consumers see a message only when the store says so."""
+        self.unreadable: deque[tuple[int, int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
+        """Queues that became longer and wait for that, and how long: with where in the log their records begin and end.
+
+        One entry for what a segment got of a run. Every record behind `readable_offset` that has a queue entry is in
+        one: who asks what may be seen can do so in the middle of a run, when a segment is to be begun.
+        """
+        self.woken: list[ConsumeQueue] = []
+        """Queues with somebody in `held` that became longer; always this one list."""
+        self.sizes: list[int] = []
+        """Of the records that `put` or `put_alike` appended last; always this one list."""
+        self._log = log
+        self._store_host = store_host
+        self._reserve = reserve
+        self._dirty = dirty
+        self._pool = pool
+
+    def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
+        """Append messages in order; return (log offset, queue offset) of each. HOT.
+
+        The result is shorter than the batch if the disk is full: the rest was not stored, and the store's `full` says
+        why. What can never be stored raises LocalProtocolError; what comes before it in the batch is stored.
+        """
+        segments, store_host, now = self._log.segments, self._store_host, self.now
+        assert not self.closed, "a slave's log grows by its master's bytes alone"
+        fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
+        sizes = self.sizes
+        sizes.clear()
+        results: list[tuple[int, int]] = []
+        if self._pool.queues:
+            self._settle([message[0] for message in batch])
+        try:
+            segment = segments[-1] if segments else self._reserve(fixed)
+        except DiskFull:
+            return results
+        position, base, room = segment.write_position, segment.base_offset, segment.room
+        records: list[bytes] = []
+        begin, noted = base + position, 0
+        try:
+            for (
+                queue,
+                body,
+                properties,
+                flag,
+                sys_flag,
+                born_timestamp,
+                reconsume_times,
+                prepared,
+                tags_code,
+            ) in batch:
+                topic = queue.topic_bytes
+                if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
+                    segment.write(records)
+                    records = []
+                    self._grew(batch[noted : len(results)], begin, base + position)
+                    noted = len(results)
+                    size = fixed + len(topic) + len(body) + len(properties) + 1
+                    if not self._log.fits(size):
+                        raise LocalProtocolError(
+                            f"a record of {size} bytes is larger than a commit-log segment"
+                        )
+                    try:
+                        segment = self._reserve(size)
+                    except DiskFull:
+                        return results
+                    position, base, room = segment.write_position, segment.base_offset, segment.room
+                    begin = base + position
+                offset, queue_offset = base + position, queue.own_next
+                record = encode_record(
+                    topic,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    now,
+                    store_host,
+                    reconsume_times,
+                    prepared,
+                    body,
+                    properties,
+                )
+                size = len(record)
+                records.append(record)
+                sizes.append(size)
+                position += size
+                queue.own_tail += _pack_entry(offset, size, tags_code)
+                queue.own_next = queue_offset + 1
+                results.append((offset, queue_offset))
+        finally:
+            segment.write(records)
+            self._grew(batch[noted : len(results)], begin, base + position)
+        return results
+
+    def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
+        """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
+        segments, now, sizes = self._log.segments, self.now, self.sizes
+        sizes.clear()
+        results: list[tuple[int, int]] = []
+        if self._pool.queues:
+            self._settle([message[0] for message in batch])
+        records: list[bytes | memoryview] = []
+        kind: RecordPattern | None = None
+        body_size, room, in_pieces = -1, -1, False
+        position = base = size = begin = noted = 0
+        segment: Segment | None = None
+        try:
+            for queue, body, born_timestamp, key, pattern, tag_code in batch:
+                if pattern is not kind:
+                    kind, body_size = pattern, -1
+                    flag, sys_flag, born_host = pattern.flag, pattern.sys_flag, pattern.born_host
+                    middle, after = pattern.middle, pattern.after
+                if len(body) != body_size:
+                    body_size = len(body)
+                    size, pack, head, rest, opening = pattern.form(body_size)
+                    in_pieces = in_pieces or body_size >= SPLIT_MIN
+                if position + size > room:
+                    if segment is not None:
+                        segment.write(records, in_pieces=in_pieces)
+                        records = []
+                        self._grew(batch[noted : len(results)], begin, base + position)
+                        noted = len(results)
+                    elif segments and segments[-1].has_room_for(size):
+                        segment = segments[-1]
+                    if segment is None or not segment.has_room_for(size):
+                        try:
+                            segment = self._reserve(size)
+                        except DiskFull:
+                            return results
+                    position, base, room = segment.write_position, segment.base_offset, segment.room
+                    begin = base + position
+                offset, queue_offset = base + position, queue.own_next
+                crc = crc32(body) & 0x7FFFFFFF
+                if body_size >= SPLIT_MIN:
+                    records += (
+                        opening(
+                            head,
+                            crc,
+                            queue.queue_id,
+                            flag,
+                            queue_offset,
+                            offset,
+                            sys_flag,
+                            born_timestamp,
+                            born_host,
+                            now,
+                            rest,
+                        ),
+                        body,
+                        b"".join((middle, key, after)),
+                    )
+                else:
+                    records.append(
+                        pack(
+                            head,
+                            crc,
+                            queue.queue_id,
+                            flag,
+                            queue_offset,
+                            offset,
+                            sys_flag,
+                            born_timestamp,
+                            born_host,
+                            now,
+                            rest,
+                            body,
+                            middle,
+                            key,
+                            after,
+                        )
+                    )
+                position += size
+                sizes.append(size)
+                queue.own_tail += _pack_entry(offset, size, tag_code)
+                queue.own_next = queue_offset + 1
+                results.append((offset, queue_offset))
+        finally:
+            if segment is not None:
+                segment.write(records, in_pieces=in_pieces)
+            self._grew(batch[noted : len(results)], begin, base + position)
+        return results
+
+    def _settle(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Have these queues' own numbers be the next ones. HOT."""
+        if self._pool.queues:
+            for queue in dict.fromkeys(queues):
+                queue.settle()
+
+    def _grew(self, batch: Sequence[Message] | Sequence[Alike], begin: int, end: int) -> None:
+        """These have their records from log offset `begin` to `end`, and their entries. HOT."""
+        if batch:
+            self._note(dict.fromkeys([message[0] for message in batch]), begin, end)
+
+    def _note(self, queues: Collection[ConsumeQueue], begin: int, end: int) -> None:
+        """These queues have got entries of records from log offset `begin` to `end`: say who may see them. HOT."""
+        if self.deferred:
+            self.unreadable.append((begin, end, [(queue, queue.own_next) for queue in queues]))
+        else:
+            for queue in queues:
+                queue.own_readable = queue.own_next
+                if queue.held is not None:
+                    self.woken.append(queue)
+        for queue in queues:
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
+            if queue.slot >= 0:
+                self._pool.note_grown(queue)
+
+    def put_columns(
+        self, queues: Sequence[ConsumeQueue], columns: Columns
+    ) -> tuple[Sequence[int], Sequence[int]] | None:
+        """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
+
+        Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
+        """
+        laid_out = self._lay_out(columns)
+        if laid_out is None:
+            return None
+        offsets, entries = laid_out
+        self._settle(queues)
+        numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+        middle = columns[3].middle
+        self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle))
+        return offsets, numbers
+
+    def put_wide(
+        self, slots: Sequence[int], queue_ids: Iterable[int], columns: Columns, *middles: Iterable[bytes]
+    ) -> tuple[Sequence[int], Sequence[int]] | None:
+        """`put_columns` for messages nearly each of which goes to another queue, by its slot in the pool. HOT.
+
+        `middles` are the pieces of the middles that they have in place of the pattern's: topics can differ so. None
+        also if one of the queues is out of the pool.
+        """
+        laid_out = self._lay_out(columns)
+        if laid_out is None:
+            return None
+        offsets, entries = laid_out
+        pool = self._pool
+        if self.deferred:  # then each of them has to be told what its consumers may see
+            queues = pool.queues_in(slots)
+            if queues is None:
+                return None
+            self._settle(queues)
+            numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+        else:
+            added = pool.add(slots, offsets, offsets.step, columns[4])
+            if added is None:
+                return None
+            numbers, first = added
+            for queue in filter(None, map(pool.queues.__getitem__, first)):
+                if not queue.dirty:
+                    queue.dirty = True
+                    self._dirty.append(queue)
+            if pool.held and not pool.held.isdisjoint(slots):
+                self.woken += filter(None, map(pool.queues.__getitem__, pool.held.intersection(slots)))
+        self._write(columns, queue_ids, numbers, offsets, *middles)
+        return offsets, numbers
+
+    def _lay_out(self, columns: Columns) -> tuple[range, Iterable[bytes]] | None:
+        """Where the records of a run begin, and their entries; None if they do not fit into the last segment. HOT."""
+        bodies, _born, _keys, pattern, tag_code = columns
+        size, segments = pattern.form(len(bodies[0])).size, self._log.segments
+        if not segments or not segments[-1].has_room_for(size * len(bodies)):
+            return None
+        begin = segments[-1].base_offset + segments[-1].write_position
+        offsets = range(begin, begin + size * len(bodies), size)
+        return offsets, map(_pack_entry, offsets, repeat(size), repeat(tag_code))
+
+    def _write(
+        self,
+        columns: Columns,
+        queue_ids: Iterable[int],
+        numbers: Iterable[int],
+        offsets: Iterable[int],
+        *middles: Iterable[bytes],
+    ) -> None:
+        """Write the records of a run where they were laid out. HOT."""
+        bodies, born_timestamps, keys, pattern, _tag_code = columns
+        _size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
+        self._log.segments[-1].write(
+            list(
+                map(
+                    pack,
+                    repeat(head),
+                    map(and_, map(crc32, bodies), repeat(0x7FFFFFFF)),
+                    queue_ids,
+                    repeat(pattern.flag),
+                    numbers,
+                    offsets,
+                    repeat(pattern.sys_flag),
+                    born_timestamps,
+                    repeat(pattern.born_host),
+                    repeat(self.now),
+                    repeat(rest),
+                    bodies,
+                    *middles,
+                    keys,
+                    repeat(pattern.after),
+                )
+            )
+        )
+
+    def _index_run(
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
+    ) -> list[int]:
+        """Index a run of records from log offset `begin` to `end`; the queue offsets of all. HOT."""
+        queue, count = queues[0], len(queues)
+        if queue is queues[-1] and queues.count(queue) == count:
+            number = queue.own_next
+            queue.own_next = number + count
+            queue.own_tail += b"".join(entries)
+            self._note((queue,), begin, end)
+            return list(range(number, number + count))
+        numbers: list[int] = []
+        for queue, entry in zip(queues, entries, strict=True):
+            number = queue.own_next
+            numbers.append(number)
+            queue.own_next = number + 1
+            queue.own_tail += entry
+        self._note(dict.fromkeys(queues), begin, end)
+        return numbers
+
+    def forget(self, gone: Collection[ConsumeQueue]) -> None:
+        """These queues were deleted: nobody will see the entries of theirs that wait."""
+        self.unreadable = deque(
+            (begin, end, [entry for entry in grown if entry[0] not in gone])
+            for begin, end, grown in self.unreadable
+        )

@@ -1,0 +1,219 @@
+"""A slave's log: it grows by what its master's log says next, byte for byte, and by nothing else.
+
+    |  record | record | record | the first bytes of a rec            |
+                                ^ boundary        ^ end of the log
+
+Bytes come in pieces that are cut anywhere. They are placed at the log's own end, and nowhere else. Every record is
+looked at as soon as all of it is here; only then does `boundary` move behind it, and its queue entry is made. What
+counts to the outside (flush, consumers, checkpoints, what is reported to the master) is the boundary: the bytes
+behind it are of a record that may never become whole. When the stream ends they are dropped and asked for again.
+
+A segment is begun only when the helper thread has one ready and the one before the last is flushed, as in a master's
+log. Until then `take` takes fewer bytes than it is given: the caller stops reading, and tries again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from store.log.segment import Segment
+from store.recovery.record_runs import Plain, note_plain, take_plain
+from store.recovery.scan import Sighted, look
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+    from store.queues.consume_queue import ConsumeQueue
+
+_FRAME = struct.Struct(">iI")
+
+
+_REST_MAX = 64 << 10
+"""More than this of a record that is not whole yet is looked at in the log, and not joined to every piece anew."""
+
+
+class _Arrived(NamedTuple):
+    """Bytes of the log as they came, and where the first of them stands."""
+
+    base_offset: int
+    map: bytes
+
+
+class StreamRejected(RemoteProtocolError):
+    """The master's bytes do not continue this log. Nothing of them was kept; asking again will not help."""
+
+
+class Follower:
+    """The one writer of a store that follows another one."""
+
+    def __init__(self, store: MessageStore) -> None:
+        """Follow from where the log ends, which is behind a whole record."""
+        self.boundary = store.log.end_offset
+        """The end of the last record that is here as a whole and was looked at."""
+        self.findings: list[str] = []
+        self.found_whole: Callable[[int], None] | None = None
+        """Hears, now and then, through which log offset all records are whole, before `boundary` is there."""
+        self._store = store
+        self._log = store.log
+        self._plain: Plain = {}
+        self._rest: bytes | None = b""
+        """What the log holds behind the boundary; None where that is much, and is read from the log itself."""
+        self._come: bytes | None = None
+        """The same with what was placed since the last look."""
+
+    @property
+    def end(self) -> int:
+        """Where the next byte goes; 0 for a log that is empty and begins wherever its master's bytes do."""
+        return self._log.end_offset
+
+    @property
+    def segment_size(self) -> int:
+        """What no piece of a master's log crosses a multiple of."""
+        return self._log.segment_size
+
+    def take(self, offset: int, data: bytes | memoryview) -> int:
+        """Append bytes that stand at `offset` in the master's log, and look at them; how many there was room for.
+
+        Raises `StreamRejected` if they do not continue this log, or are no records.
+        """
+        try:
+            return self.place(offset, (data,))
+        finally:
+            self.look_through()
+
+    def place(self, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
+        """Append pieces that follow each other, as `take` does; what they are is seen by `look_through`. HOT.
+
+        One write for eight frames costs half of eight, and one look a fraction. It goes through the bytes that were
+        just joined, which the processor has at hand, and not through pages of the map: those a look would bring into
+        the process, and each flush would have to find them there again. All of the pieces are taken, or none.
+        """
+        log = self._log
+        if log.segments and offset != log.end_offset:
+            raise StreamRejected(
+                f"the master sends log offset {offset}, but this log ends at {log.end_offset}: nothing was appended"
+            )
+        size = sum(map(len, pieces))
+        segment = self._room(offset) if size else None
+        if segment is None:
+            return 0
+        if size > segment.size - segment.write_position:
+            raise StreamRejected(
+                f"a frame at log offset {offset} crosses the end of the segment at {segment.base_offset}: "
+                f"is mappedFileSizeCommitLog ({segment.size} here) the master's?"
+            )
+        if self._come is not None:
+            self.look_through()
+        if self._rest is None:
+            segment.append(b"".join(pieces))
+        else:
+            come = b"".join((self._rest, *pieces))
+            segment.append(memoryview(come)[len(self._rest) :])
+            self._come = come
+        return size
+
+    def _room(self, offset: int) -> Segment | None:
+        """The segment that the byte at `offset` goes into, or None: not yet."""
+        log, store = self._log, self._store
+        if log.segments:
+            last = log.segments[-1]
+            if last.write_position < last.size:
+                return last
+            self.look_through()  # what is looked at stands in one segment
+        elif offset % log.segment_size:
+            raise StreamRejected(
+                f"the master's bytes begin at log offset {offset}, which is no multiple of mappedFileSizeCommitLog "
+                f"({log.segment_size} here): give this slave the master's value"
+            )
+        segment = store.next_segment(offset)
+        if segment is not None and offset and len(log.segments) == 1:
+            self.findings.append(
+                f"the master's log begins at offset {offset} for this slave: it has no messages from before that"
+            )
+            self.boundary = offset
+        return segment
+
+    def look_through(self) -> None:
+        """Look at what has become whole, and move the boundary behind it. Raises `StreamRejected`."""
+        come, self._come = self._come, None
+        if not self._log.segments or (come is None and self._rest is not None):
+            return
+        segment, begin = self._log.segments[-1], self.boundary
+        self._rest = None
+        grown: dict[ConsumeQueue, None] = {}
+        try:
+            self.boundary = segment.base_offset + self._take_in(segment, grown, come)
+        finally:
+            if grown:
+                self._store.dispatched(grown, begin, self.boundary)
+        end = segment.write_position
+        left = segment.base_offset + end - self.boundary
+        if left <= _REST_MAX:
+            self._rest = come[len(come) - left :] if come is not None else segment.map[end - left : end]
+
+    def _take_in(self, segment: Segment, grown: dict[ConsumeQueue, None], come: bytes | None) -> int:
+        """Take in the whole records behind the boundary, which `come` begins at; the position behind them."""
+        base, end, size_max = segment.base_offset, segment.write_position, segment.size
+        position = self.boundary - base
+        # `take_plain` asks a segment for nothing but these two.
+        view = segment if come is None else cast("Segment", _Arrived(self.boundary, come))
+        begin = view.base_offset - base
+        store = self._store
+        delay_of = store.config.delay_levels.delay_of
+        while end - position >= 8:
+            at, records, stored_ms = take_plain(
+                view, position - begin, end - begin, self._plain, grown, self.found_whole
+            )
+            position = begin + at
+            if records:
+                store.stored_until(stored_ms)
+                continue
+            size, magic = _FRAME.unpack_from(view.map, at)
+            if magic == MAGIC_BLANK:
+                if size != size_max - position:
+                    raise self._rejected(
+                        base + position, f"a filler of {size} bytes, {size_max - position} are left"
+                    )
+                if end < size_max:
+                    break
+                position = size_max
+                break
+            if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_SIZE_MIN <= size <= size_max - position:
+                raise self._rejected(base + position, f"size {size}, magic {magic:08x}")
+            if position + size > end:
+                break
+            seen = look(segment, position, delay_of)
+            if not isinstance(seen, Sighted):
+                raise self._rejected(base + position, "its fields or its checksum do not hold")
+            queue = store.dispatch(seen)
+            if queue is not None:
+                grown[queue] = None
+                note_plain(seen, queue, self._plain)
+            position += size
+        if position < end == size_max:
+            raise self._rejected(base + position, f"no room is left for a filler, but {end - position} bytes")
+        return position
+
+    def _rejected(self, offset: int, why: str) -> StreamRejected:
+        self.boundary = max(self.boundary, offset)  # what comes before it was whole, and has its entries
+        return StreamRejected(f"what the master sends for log offset {offset} is no record: {why}")
+
+    def forget_queues(self) -> None:
+        """A queue was deleted: look up each again."""
+        self._plain.clear()
+
+    def drop_partial(self) -> None:
+        """Forget the bytes behind the boundary: they are of a record that did not become whole."""
+        if not self._log.segments:
+            return
+        segment = self._log.segments[-1]
+        position = self.boundary - segment.base_offset
+        end = segment.write_position
+        assert 0 <= position <= end, (self.boundary, segment.base_offset, end)
+        if position < end:
+            segment.map[position:end] = bytes(end - position)
+            segment.write_position = position
+        self._rest, self._come = b"", None

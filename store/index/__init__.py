@@ -1,0 +1,1 @@
+"""Find messages by key: the index files (`files`) and the helper that builds them (`builder`)."""

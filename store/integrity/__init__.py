@@ -1,0 +1,1 @@
+"""Notice damaged bytes: checksums of blocks, the scrubber that compares them, blocks withdrawn and mended."""

@@ -1,0 +1,97 @@
+"""Processes that help a broker with its store: how they are started, and that they never outlive it.
+
+The kernel kills such a process when the thread that started it ends, or with the broker as a whole. Each that
+writes holds a lock while it lives, so that who comes next can wait for the moment between the death of one and that of
+the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import ropewalk
+from store.io.disk import Disk, StoreLocked
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start_helper(module: str, order: str, bufsize: int = 0) -> subprocess.Popen[bytes]:
+    """Run a module, its input and output connected, and buffered as `Popen` has it; `be_a_helper` tells it the order.
+
+    Raises OSError.
+    """
+    rooms = Path(__file__).resolve().parent.parent
+    here = Path(ropewalk.__file__).resolve().parent.parent
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, order, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=bufsize,
+        process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `be_modest`
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
+    )
+
+
+def be_a_helper() -> str:
+    """In the process: end with the broker, and not before; what it was ordered."""
+    # The broker alone decides when this ends; a terminal and a service manager signal the whole group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Whoever opens the store next, RocketMQ perhaps, must not meet a writer that outlived its broker.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    order, broker = sys.argv[1:]
+    if os.getppid() != int(broker):
+        sys.exit(0)  # it died before this could be asked for
+    return order
+
+
+def unread(pipe: int) -> int:
+    """How many bytes of what a helper was told it has not read yet. Raises OSError."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def answers(pipe: int, timeout_s: float) -> bool:
+    """Whether a helper writes something in time, and does not just end; the first byte of it is taken."""
+    poll = select.poll()  # `select.select` knows no descriptor beyond 1023
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000) and os.read(pipe, 1))
+
+
+def is_told(or_readable: int, *, wait: bool) -> bool:
+    """In the process: whether there is an order to read, or its end; may wait for that or for the other descriptor."""
+    ready, _, _ = select.select([0, or_readable], [], [], None if wait else 0)
+    return 0 in ready
+
+
+def lock_of_helper(disk: Disk, path: Path) -> int:
+    """Wait for a helper of a broker that is gone, which ends by itself; hold its lock. Raises `StoreLocked`."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return disk.lock(path)
+        except StoreLocked:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
+def be_modest() -> None:
+    """Have this thread give way to everybody, for good: Linux lets only the privileged leave the idle class again.
+
+    Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
+    session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even
+    an idle-class thread run on to its next tick (4 ms at 250 Hz) unless it makes a system call: beside two that made
+    none, a lone producer under SYNC_MASTER had a quarter of its rate. So the index builder yields before each record.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,0 +1,487 @@
+"""What a crash left: read the log from a safe place on, and decide about every sighting that is not a record.
+
+The decision is the table `RULES`; nothing else in the store cuts bytes. Recovery first finds where to begin (the
+bound file, else the checkpoint as RocketMQ uses it, else the beginning), walks the records, lets queues catch up,
+and stops at the first sighting that is no record and no filler. Dead bytes behind the end are copied aside under
+`ropewalk/tails/` before they are zeroed: left in place they would come back to life when the log grows over them.
+
+What is damage (bytes that were promised to be durable) stops the start with a message that names file, offset and
+command. It is never repaired here: a person decides.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from zlib_ng.zlib_ng import crc32
+
+from ropewalk.format.find import find_bytes
+from ropewalk.format.names import SCHEDULE_TOPIC
+from ropewalk.format.properties import find_property
+from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from store.io.disk import Disk
+from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.durable_bound import Bound
+from store.log.segment import FILLER_HEADER_SIZE, Segment
+from store.queues.consume_queue import ConsumeQueue
+from store.recovery.record_runs import tags_code_of
+
+_HEAD = struct.Struct(
+    ">iIIiiqqiq"
+)  # size, magic, crc, queue id, flag, queue offset, offset, sys flag, born time
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_I16 = struct.Struct(">h")
+_I8 = struct.Struct(">b")
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+_TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
+_SIZE_MIN = 91
+_CHUNK = 1 << 20
+_MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
+
+
+class Sighted(NamedTuple):
+    """A whole, valid record as recovery and dispatch see it; times in ms."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    indexed: bool
+    ends_in_zero: bool
+    """The last byte of its properties is zero. No checksum covers them, and the tail of a torn page is zeros."""
+
+
+class Sight(enum.Enum):
+    FILLER = "the filler at the end of a segment"
+    BLANK = "zeros"
+    BAD = "bytes that are no valid record"
+
+
+def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None) -> Sighted | Sight:
+    """What stands at `position`. Trusts no length before it is checked; touches the map, so may block.
+
+    `delay_ms` says how long a level's messages wait: with it, what waits in the delay topic has its time as tag code.
+    """
+    data, size_left = segment.map, segment.size - position
+    if size_left < 8:
+        return Sight.BAD
+    size, magic = _I32.unpack_from(data, position)[0], struct.unpack_from(">I", data, position + 4)[0]
+    if magic == MAGIC_BLANK:
+        return Sight.FILLER
+    if size == 0 and magic == 0:
+        return Sight.BLANK
+    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
+        return Sight.BAD
+    _size, _magic, crc, queue_id, _flag, queue_offset, offset, sys_flag, _born = _HEAD.unpack_from(
+        data, position
+    )
+    if offset != segment.base_offset + position or queue_id < 0 or queue_offset < 0:
+        return Sight.BAD
+    at = position + 48 + (20 if sys_flag & _BORN_V6 else 8)
+    end = position + size
+    body_at = at + 8 + (20 if sys_flag & _STORE_V6 else 8) + 12
+    if body_at + 4 > end:
+        return Sight.BAD
+    (store_timestamp,) = _I64.unpack_from(data, at)
+    (body_size,) = _I32.unpack_from(data, body_at)
+    topic_at = body_at + 4 + body_size
+    if body_size < 0 or topic_at + 2 > end:
+        return Sight.BAD
+    if magic == MAGIC_V1:
+        (topic_size,), topic_at = _I8.unpack_from(data, topic_at), topic_at + 1
+    else:
+        (topic_size,), topic_at = _I16.unpack_from(data, topic_at), topic_at + 2
+    properties_at = topic_at + topic_size + 2
+    if topic_size <= 0 or properties_at > end:
+        return Sight.BAD
+    (properties_size,) = _I16.unpack_from(data, properties_at - 2)
+    if properties_size < 0 or properties_at + properties_size != end:
+        return Sight.BAD
+    body = data[body_at + 4 : body_at + 4 + body_size]
+    if body_size and crc32(body) & 0x7FFFFFFF != crc:
+        return Sight.BAD
+    try:
+        topic = data[topic_at : topic_at + topic_size].decode()
+    except UnicodeDecodeError:
+        return Sight.BAD
+    if "/" in topic or "\0" in topic or topic in (".", ".."):
+        return Sight.BAD  # no broker took such a name, and the topic is about to become a directory
+    text = data[properties_at:end]
+    code = 0
+    if b"TAGS\x01" in text:
+        code = tags_code_of(text)
+    if delay_ms is not None and topic == SCHEDULE_TOPIC:
+        delay = delay_ms((find_property(text, b"DELAY") or b"").decode(errors="replace"))
+        code = store_timestamp + delay if delay else code
+    return Sighted(
+        offset, size, topic, queue_id, queue_offset, code, store_timestamp,
+        sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
+        properties_size > 0 and data[end - 1] == 0,
+    )  # fmt: skip
+
+
+# -- the decision ------------------------------------------------------------------------------------
+
+
+class Verdict(enum.Enum):
+    KEEP = "a record"
+    NEXT_FILE = "carry on in the next segment"
+    LOG_ENDS = "the log ends here"
+    CUT = "cut here, after a copy"
+    REFUSE = "damage: a person decides"
+
+
+F, T, ANY = False, True, None
+RULES: tuple[
+    tuple[bool | None, bool | None, bool | None, bool | None, bool | None, bool | None, Verdict], ...
+] = (
+    # blank filler valid past_durable valid_follows sync_flush
+    (F, F, T, ANY, ANY, ANY, Verdict.KEEP),
+    (F, T, ANY, ANY, ANY, ANY, Verdict.NEXT_FILE),
+    (T, ANY, ANY, T, F, ANY, Verdict.LOG_ENDS),
+    (F, F, F, T, F, ANY, Verdict.CUT),  # torn at the tail: no one was told it was safe
+    (T, ANY, ANY, T, T, F, Verdict.CUT),  # pages reached the disk out of order
+    (F, F, F, T, T, F, Verdict.CUT),  # a cut is copied aside first, then zeroed
+    (T, ANY, ANY, T, T, T, Verdict.REFUSE),
+    (F, F, F, T, T, T, Verdict.REFUSE),
+    (T, ANY, ANY, F, ANY, ANY, Verdict.REFUSE),  # a hole before durable data
+    (F, F, F, F, ANY, ANY, Verdict.REFUSE),
+)
+
+
+def judge(
+    *, blank: bool, filler: bool, valid: bool, past_durable: bool, valid_follows: bool, sync_flush: bool
+) -> Verdict:
+    """The one verdict of RULES for a sighting."""
+    case = (blank, filler, valid, past_durable, valid_follows, sync_flush)
+    for *row, verdict in RULES:
+        if all(want is ANY or want == have for want, have in zip(row, case, strict=True)):
+            return verdict
+    raise AssertionError(f"no rule for {case}")
+
+
+# -- the walk ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found: where the log ends now, and what it did about it, in words for the log."""
+
+    end: int
+    scanned_from: int
+    durable: int = 0
+    """Up to here the log has survived a flush; what lies behind may be in the page cache only."""
+    records: int = 0
+    findings: tuple[str, ...] = ()
+    last_store_timestamp: int = 0
+
+
+class QueueGap(Exception):
+    """A queue's files lack entries from before the place where the walk began: begin at the beginning."""
+
+
+def walk(
+    log: CommitLog,
+    start: int,
+    durable: int,
+    sync_flush: bool,
+    flushed_ms: int = 0,
+    delay_ms: Callable[[str], int] | None = None,
+    skip: Callable[[int], int] | None = None,
+) -> Iterator[Sighted | tuple[Verdict, int]]:
+    """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
+
+    `skip` may take records itself, from an offset on, and says where the next one is. Durable is what lies below
+    `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
+    """
+    offset = start
+    while (segment := log.find(offset)) is not None:
+        if skip is not None and (further := skip(offset)) > offset:
+            offset = further
+            continue
+        seen = look(segment, offset - segment.base_offset, delay_ms)
+        if isinstance(seen, Sighted):
+            if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
+                yield seen
+                offset += seen.size
+                continue
+            seen = Sight.BAD  # whole as far as checksums tell, and yet torn
+        if seen is Sight.FILLER:
+            offset = segment.end_offset
+            continue
+        follows = follower(log, offset)
+        verdict = judge(
+            blank=seen is Sight.BLANK,
+            filler=False,
+            valid=False,
+            past_durable=offset >= durable and (follows is None or follows.store_timestamp >= flushed_ms),
+            valid_follows=follows is not None,
+            sync_flush=sync_flush,
+        )
+        yield verdict, offset
+        return
+    yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
+
+
+def next_valid(log: CommitLog, offset: int) -> Sighted | None:
+    """What may be the next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
+
+    What a record claims for itself is passed over, as in `follower`. In a stretch that no header vouches for, bytes
+    that a producer made to look like a record are taken for one.
+    """
+    offset, seen = _past_claims(log, offset)
+    return seen or next(candidates(log, offset), None)
+
+
+def follower(log: CommitLog, offset: int) -> Sighted | None:
+    """A record that proves that the bad place before it was written, and was followed by more; None if there is none.
+
+    Producers choose bodies, and can guess at which log offset one will stand: a body can hold bytes that are a valid
+    record for their very place. So nothing inside the extent that the record at `offset`, or one adjoining it, claims
+    for itself counts. Where the claim is lost (the page with the header never reached the disk), only such a record
+    counts as leads from record to record to the end of everything that was ever written: forged ones end inside
+    their body, with the rest of the record that carries them behind them.
+
+    What remains: forged records that take the topic and properties behind the body for their own end where their
+    carrier does, and count if it was the last of the log and a power loss took the page with its header; the start
+    is refused then, and nothing is cut. And genuine records between a lost header and a second torn place are not
+    told from forged ones: they are copied aside with the rest, where the log was not known to be durable.
+    """
+    offset, seen = _past_claims(log, offset)
+    if seen is not None:
+        return seen
+    last: int | None = None
+    dead_ends: set[int] = set()
+    for candidate in candidates(log, offset):
+        if last is None:
+            last = _last_written(log)
+        if _leads_to_end(log, candidate, last, dead_ends):
+            return candidate
+    return None
+
+
+def _past_claims(log: CommitLog, offset: int) -> tuple[int, Sighted | None]:
+    """Go from `offset` over what records there claim for themselves, up to a whole one or to what claims nothing.
+
+    Returns where that is and the whole record, if it is one behind `offset`.
+    """
+    begin = offset
+    while (segment := log.find(offset)) is not None:
+        position = offset - segment.base_offset
+        seen = look(segment, position)
+        if isinstance(seen, Sighted):
+            if offset > begin:
+                return offset, seen
+            offset += seen.size
+        elif seen is Sight.FILLER:
+            offset = segment.end_offset
+        elif (size := _claimed_size(segment, position)) is not None:
+            offset += size
+        else:
+            break
+    return offset, None
+
+
+def _claimed_size(segment: Segment, position: int) -> int | None:
+    """The size that a torn record claims, if what is there of its lengths does not contradict it."""
+    data, size_left = segment.map, segment.size - position
+    if size_left < _SIZE_MIN:
+        return None
+    size: int
+    size, magic, _crc, _queue_id, _flag, _number, offset, sys_flag, _born = _HEAD.unpack_from(data, position)
+    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
+        return None
+    if offset != segment.base_offset + position:
+        return None
+    body_at: int = 84 + (12 if sys_flag & _BORN_V6 else 0) + (12 if sys_flag & _STORE_V6 else 0)
+    if body_at + 4 > size:
+        return None
+    (body_size,) = _I32.unpack_from(data, position + body_at)
+    topic_at = body_at + 4 + body_size
+    topic_bytes = 1 if magic == MAGIC_V1 else 2
+    if body_size < 0 or not 2 + topic_bytes <= size - topic_at <= 0x10000 + 0x8000:
+        return None
+    topic_size = int.from_bytes(data[position + topic_at : position + topic_at + topic_bytes], "big")
+    properties_at = topic_at + topic_bytes + topic_size + 2
+    if topic_size and properties_at > size:
+        return None
+    if topic_size and (stated := data[position + properties_at - 2 : position + properties_at]) != bytes(2):
+        return size if properties_at + int.from_bytes(stated, "big") == size else None
+    return size  # the tail is torn off, and the zeros in its place claim nothing
+
+
+def candidates(log: CommitLog, offset: int) -> Iterator[Sighted]:
+    """Everything behind `offset`, or at it, that is a valid record for its place; what overlaps comes too."""
+    for segment in log.segments:
+        for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
+            for magic in _MAGIC_BYTES:
+                found = find_bytes(segment.map, magic, start, end)
+                while found >= 0:
+                    if segment.base_offset + found - 4 >= offset and found >= 4:
+                        seen = look(segment, found - 4)
+                        if isinstance(seen, Sighted):
+                            yield seen
+                    found = find_bytes(segment.map, magic, found + 1, end)
+
+
+def _leads_to_end(log: CommitLog, seen: Sighted, last: int, dead_ends: set[int]) -> bool:
+    """Whether records follow each other from this one to behind `last`. Remembers in `dead_ends` what does not."""
+    passed: list[int] = []
+    offset = seen.offset
+    while offset <= last:
+        passed.append(offset)
+        segment = log.find(offset)
+        if segment is None or offset in dead_ends:
+            break
+        position = offset - segment.base_offset
+        at = look(segment, position)
+        if isinstance(at, Sighted):
+            offset += at.size
+        elif at is Sight.FILLER and _last_in(segment, position) < position + FILLER_HEADER_SIZE:
+            offset = segment.end_offset
+        else:
+            break
+    else:
+        return True
+    dead_ends.update(passed)
+    return False
+
+
+def _last_written(log: CommitLog) -> int:
+    """The log offset of the last byte that is not zero, or -1."""
+    for segment in reversed(log.segments):
+        if (position := _last_in(segment, 0)) >= 0:
+            return segment.base_offset + position
+    return -1
+
+
+def _last_in(segment: Segment, position: int) -> int:
+    """The last place at or behind `position` with a byte that is not zero, or -1."""
+    for start, end in reversed(segment.file.data_ranges(position)):
+        for at in range(end, start, -_CHUNK):
+            begin = max(start, at - _CHUNK)
+            data = segment.map[begin:at].rstrip(b"\0")
+            if data:
+                return begin + len(data) - 1
+    return -1
+
+
+def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
+    segment = log.find(offset)
+    root = log.directory.parent
+    if segment is not None:
+        what = f"damaged record in {segment.file.path} at byte {offset - segment.base_offset} (log offset {offset})"
+    else:
+        what = f"files are missing from {log.directory}, which ends at log offset {offset}"
+    return StoreDamaged(
+        f"{what}; bytes up to {durable} were promised to be durable. "
+        f"Nothing was changed. `ropewalk store recover {root}` says what can be done, and `ropewalk "
+        f"store repair {root} --to COPY --from OTHER` takes the bytes from a replica or a backup"
+    )
+
+
+def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
+    """Make the log end at `end`: dead bytes go to `tails`, then to zero; empty later segments are removed."""
+    findings: list[str] = []
+    # The first segment stays, even if nothing in it does: its name tells where the log goes on.
+    while len(log.segments) > 1 and log.segments[-1].base_offset >= end:
+        segment = log.segments[-1]
+        findings += _copy_aside(segment, 0, tails, disk)
+        log.drop_last()
+    if log.segments and log.segments[-1].base_offset <= end:
+        segment = log.segments[-1]
+        position = end - segment.base_offset
+        findings += _copy_aside(segment, position, tails, disk)
+        segment.write_position = segment.filled_position = position
+        for earlier in log.segments[:-1]:
+            earlier.write_position = earlier.filled_position = earlier.size
+    return findings
+
+
+def _copy_aside(segment: Segment, position: int, tails: Path, disk: Disk) -> list[str]:
+    """Save what is not zero behind `position`, and zero it. Returns a finding if there was anything."""
+    saved = 0
+    target = tails / f"{segment.base_offset + position:020d}"
+    for start, end in segment.file.data_ranges(position):
+        for at in range(start, end, _CHUNK):
+            data = segment.map[at : min(at + _CHUNK, end)]
+            if data.count(0) == len(data):
+                continue
+            disk.append_file(target, data)
+            saved += len(data)
+            segment.map[at : at + len(data)] = bytes(len(data))
+    if not saved:
+        return []
+    segment.file.sync()
+    return [
+        f"dead bytes behind log offset {segment.base_offset + position} were moved to {target} ({saved} bytes)"
+    ]
+
+
+def start_of_walk(log: CommitLog, bound: Bound | None, boot: bytes, checkpoint_ms: int) -> int:
+    """The nearest log offset from which walking misses no record that a queue file might lack.
+
+    `checkpoint_ms` is RocketMQ's rule: records stored before it are in the log and in the queue files.
+    """
+    if not log.segments:
+        return 0
+    if bound is not None and log.min_offset <= bound.queues <= log.segments[-1].end_offset:
+        if bound.clean or bound.boot == boot:
+            return bound.queues
+    for segment in reversed(log.segments):
+        first = look(segment, 0)
+        if isinstance(first, Sighted) and first.store_timestamp <= checkpoint_ms:
+            return segment.base_offset
+    return log.min_offset
+
+
+def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
+    """When the last message of a queue was stored, ms; 0 if its record is gone."""
+    if queue.next_offset == queue.min_offset:
+        return 0
+    offset, _size, _tags = queue.read(queue.next_offset - 1)
+    segment = log.find(offset)
+    seen = look(segment, offset - segment.base_offset) if segment is not None else None
+    return seen.store_timestamp if isinstance(seen, Sighted) else 0
+
+
+def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
+    """How many entries of a queue's files the walk builds on: those of records before `start`.
+
+    What the files say about later records is not believed, since the walk knows better. The last entry that stays
+    must name its own record, or the files are not what they were: `QueueGap`. Those before it are not looked at.
+    """
+    count = queue.next_offset
+    if queue.max_physical <= start and _names_its_record(queue, log, count - 1):
+        return count
+    count = queue.find(start)
+    # Where the segment is gone there is nothing to compare with, and the numbers still count.
+    if count > queue.min_offset and _names_its_record(queue, log, count - 1) is False:
+        raise QueueGap
+    return count
+
+
+def _names_its_record(queue: ConsumeQueue, log: CommitLog, number: int) -> bool | None:
+    """Whether an entry names the record that it is for; None where that is gone, or there is no such entry."""
+    if number < queue.min_offset:
+        return None
+    offset, size, _tags = queue.read(number)
+    segment = log.find(offset)
+    if segment is None:
+        return None
+    seen = look(segment, offset - segment.base_offset)
+    return isinstance(seen, Sighted) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
+        size,
+        queue.topic,
+        queue.queue_id,
+        number,
+    )

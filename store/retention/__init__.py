@@ -1,0 +1,1 @@
+"""Remove old segments: the rules (`rules`), and carrying them out (`cleaner`)."""

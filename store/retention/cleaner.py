@@ -1,0 +1,203 @@
+"""Carrying out retention: the loop gives up segments, a helper thread removes their files.
+
+In three steps, so that nobody reads what is going away. On the loop the log begins later: new reads find nothing
+below `min_offset`. Then the segment waits, unmapped by nobody, until no reader thread holds it (`Segment.pins`); its
+file goes after that, and not before those of older segments. And the queues follow: entries whose records are gone
+are skipped (`ConsumeQueue.min_offset`), queue files that hold nothing else are removed, by whoever writes queue
+files.
+
+What has to be looked up for that (how full the disk is, how old files are, where in a queue the log begins) is looked
+up on the helper thread; every decision and every change of state happens on the loop. How `retention` decides is not
+this file's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from store.io.disk import Disk
+from store.io.workers import Worker
+from store.log.commitlog import CommitLog
+from store.log.segment import Segment
+from store.queues.consume_queue import ConsumeQueue
+from store.retention.rules import RetentionRules, Usage, decide
+
+_QUEUES_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the helper thread found: how full disks are, and when each of the asked segments was written, ms."""
+
+    usage: Usage
+    modified_ms: list[int]
+
+
+class Cleaner:
+    """Retention of one store. Everything here belongs to the loop, but for the methods that say otherwise."""
+
+    def __init__(
+        self,
+        rules: RetentionRules,
+        log: CommitLog,
+        queues: Mapping[str, Mapping[int, ConsumeQueue]],
+        queue_directory: Path,
+        disk: Disk,
+        worker: Worker,
+        now_ms: Callable[[], int],
+        shorten: Callable[[int, Sequence[Path]], None],
+        checksum_directory: Path | None = None,
+    ) -> None:
+        """`shorten(entries, paths)` has queue files removed, after noting that there are so many entries less."""
+        self.refusal: str | None = None
+        """Why no message is taken at the moment, or None."""
+        self.findings: list[str] = []
+        self._rules = rules
+        self._log = log
+        self._queues = queues
+        self._queue_directory = queue_directory
+        self._disk = disk
+        self._worker = worker
+        self._now_ms = now_ms
+        self._shorten = shorten
+        self._checksum_directory = checksum_directory
+        self._delete_from_ms = now_ms() + rules.first_ms
+        self._next_look_ms = self._next_removal_ms = self._next_queue_ms = 0
+        self._looking = self._removing = self._correcting = False
+        self._asked = False
+        self._retired: deque[Segment] = deque()
+        self._late: deque[ConsumeQueue] = deque()
+        """Queues that have not been told yet that the log begins later."""
+        self._emptied: deque[ConsumeQueue] = deque()
+        """Queues that may have files to remove."""
+
+    def remove_expired(self) -> None:
+        """Have expired segments go now, whatever the hour and however young the process."""
+        self._asked = True
+        self._next_look_ms = 0
+
+    def tick(self, flushed_offset: int) -> None:
+        """Do what is due; call often. Segments behind `flushed_offset` are never given up."""
+        now = self._now_ms()
+        if not self._looking and _due(now, self._next_look_ms, self._rules.interval_ms):
+            self._next_look_ms = now + self._rules.interval_ms
+            self._look(flushed_offset)
+        if self._retired and not self._removing:
+            self._remove_next(now)
+        if self._emptied:
+            self._remove_queue_files(now)
+        if self._late and not self._correcting:
+            self._correct_some()
+
+    # -- decide --------------------------------------------------------------------------------------
+
+    def _look(self, flushed_offset: int) -> None:
+        self._looking = True
+        segments = [s for s in self._log.segments[:-1] if s.end_offset <= flushed_offset]
+        segments = segments[: self._rules.batch_max]
+        self._worker.submit(partial(self._look_up, segments), self._looked)
+
+    def _look_up(self, segments: list[Segment]) -> _Looked:
+        """On the helper thread."""
+        usage = Usage(self._used(self._log.directory), self._used(self._queue_directory))
+        modified = [self._disk.modified_ms(segment.file.path) for segment in segments]
+        return _Looked(usage, modified)
+
+    def _used(self, directory: Path) -> int:
+        """The file system of a directory that may not have been made yet."""
+        used = self._disk.used_percent(directory)
+        return used if used >= 0 else self._disk.used_percent(directory.parent)
+
+    def _looked(self, found: _Looked) -> None:
+        self._looking = False
+        now = self._now_ms()
+        hour = time.localtime(now / 1000).tm_hour
+        decision = decide(self._rules, found.usage, hour, now, found.modified_ms, asked=self._asked)
+        if (decision.refusal is None) != (self.refusal is None):
+            self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
+        self.refusal = decision.refusal
+        if decision.delete and (self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)):
+            self._give_up(decision.delete, decision.reason)
+            if self._asked:
+                self._next_look_ms = 0  # there may be more than one decision gives up
+        else:
+            self._asked = False
+
+    def _give_up(self, count: int, reason: str) -> None:
+        retired = self._log.retire(count)
+        self._retired += retired
+        self.findings.append(
+            f"commit log before offset {self._log.min_offset} is removed ({len(retired)} files): {reason}"
+        )
+        self._late = deque(queue for queues in self._queues.values() for queue in queues.values())
+
+    # -- segments ------------------------------------------------------------------------------------
+
+    def _remove_next(self, now: int) -> None:
+        if _due(now, self._next_removal_ms, self._rules.log_pause_ms):
+            # The oldest first, and nothing before it is gone for good: a crash must not leave a gap in the log, which
+            # the next start would take for a loss.
+            if not self._retired[0].pins:
+                self._removing = True
+                self._next_removal_ms = now + self._rules.log_pause_ms
+                self._worker.submit(partial(self._remove_segment, self._retired.popleft()), self._removed)
+
+    def _remove_segment(self, segment: Segment) -> int:
+        """On the helper thread."""
+        segment.file.close()
+        if (
+            self._checksum_directory is not None
+        ):  # first: left alone, they would say that the segment was stolen
+            self._disk.remove(self._checksum_directory / segment.file.path.name)
+        self._disk.remove(segment.file.path)
+        self._disk.sync_directory(self._log.directory)
+        return 1
+
+    def _removed(self, _count: int) -> None:
+        self._removing = False
+
+    # -- queues --------------------------------------------------------------------------------------
+
+    def _correct_some(self) -> None:
+        """Have a few queues learn where the log begins: their files are searched on the helper thread."""
+        self._correcting = True
+        low = self._log.min_offset
+        some = [self._late.popleft() for _ in range(min(_QUEUES_AT_ONCE, len(self._late)))]
+        asked = [(queue, queue.written) for queue in some if queue.min_offset < queue.next_offset]
+
+        def search() -> list[tuple[ConsumeQueue, int]]:
+            return [(queue, queue.find_written(low, written)) for queue, written in asked]
+
+        self._worker.submit(search, partial(self._corrected, low))
+
+    def _corrected(self, low: int, found: list[tuple[ConsumeQueue, int]]) -> None:
+        self._correcting = False
+        for queue, number in found:
+            queue.skip_to(number, low)
+            self._emptied.append(queue)
+
+    def _remove_queue_files(self, now: int) -> None:
+        while self._emptied and _due(now, self._next_queue_ms, self._rules.queue_pause_ms):
+            entries, paths = self._emptied.popleft().give_up_files()
+            if paths:
+                self._next_queue_ms = now + self._rules.queue_pause_ms
+                self._shorten(entries, paths)
+
+    # -- close ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop in the middle: what was given up and is still there goes too, if nobody holds it. Blocks."""
+        self._worker.stop()
+        while self._retired and not self._retired[0].pins:
+            self._remove_segment(self._retired.popleft())
+        self._retired.clear()
+
+
+def _due(now: int, at: int, interval: int) -> bool:
+    """Whether a time has come; also when the clock was set back behind the moment that fixed it."""
+    return now >= at or at - now > interval

@@ -1,0 +1,680 @@
+"""Codes 30000 to 30010 in one process: who is let in, what is promised, what a slave is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import crc32c
+import msgspec
+import pytest
+
+from broker.remoting.shell import Connection
+from broker.state.topics import TopicConfig
+from ha.group.hello import (
+    Challenge,
+    EpochAsk,
+    Hello,
+    RangesAsk,
+    StandingMessage,
+    Sums,
+    Welcome,
+    decode_untrusted,
+    encode,
+    proof_of,
+)
+from ha.group.metadata import Seen, SyncAnswer, SyncAsk
+from ha.group.roles import Terms
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.ha import encode_header
+from ropewalk.format.remoting import Command
+from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
+from tests.broker.replication.test_master_slave import FakeHaLink
+
+SEGMENT = 1 << 20
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as running:
+        yield running
+
+
+def ask(client: Client, code: int, message: msgspec.Struct, **ext: object) -> Command:
+    return client.call(code, ext, encode(message))
+
+
+def hello_of(process: InProcess, **changes: object) -> Hello:
+    config = process.broker.config
+    hello = Hello(
+        config.broker_cluster_name, config.broker_name, 1, "10.0.0.2:10911", "10.0.0.2:1", 0, 0, 0, SEGMENT
+    )
+    return msgspec.structs.replace(hello, **changes)
+
+
+def epoch_ask(process: InProcess, epoch: int, by: str = "op", **rest: object) -> EpochAsk:
+    config = process.broker.config
+    return msgspec.structs.replace(
+        EpochAsk(config.broker_cluster_name, config.broker_name, epoch, by), **rest
+    )
+
+
+def sync(client: Client, seen: Seen | None = None, **rest: object) -> SyncAnswer:
+    question = msgspec.structs.replace(SyncAsk(1, "10.0.0.2:10911", 0, seen or Seen()), **rest)
+    answer = ask(client, RequestCode.ROPEWALK_SYNC, question)
+    assert answer.code == 0, answer.remark
+    return decode_untrusted(SyncAnswer, answer.body)
+
+
+def standing(answer: Command) -> StandingMessage:
+    assert answer.code == 0, answer.remark
+    return decode_untrusted(StandingMessage, answer.body)
+
+
+# -- hello ------------------------------------------------------------------------------------------------
+
+
+def test_a_hello_is_answered_with_sums_of_the_same_ranges_and_puts_the_slave_on_the_roll(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
+    client.answers()
+    log = process.broker.store.log
+    end = log.end_offset
+    answer = ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process, ranges=[(0, 50), (0, end + 1)]))
+    welcome = decode_untrusted(Welcome, answer.body)
+    first = log.segments[0].file.read_at(0, 50)
+    assert welcome.sums == [crc32c.crc32c(first), None]
+    assert (welcome.begin, welcome.end, welcome.terms.slaves) == (0, end, {"1": "10.0.0.2:10911"})
+    role = json.loads((tmp_path / "ropewalk" / "role.json").read_text())
+    assert role["terms"]["slaves"] == {"1": "10.0.0.2:10911"}, "on disk before it was answered"
+
+
+def test_a_slave_counts_when_it_says_that_it_has_the_terms(process: InProcess) -> None:
+    client = process.connect()
+    link = FakeHaLink(("10.0.0.2", 1))
+    connection = process.broker.replication.new_session(cast(Connection, link))
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    member = process.broker.member
+    assert not member.counts(connection)
+    sync(client, terms_version=member.record.terms.version)
+    assert member.counts(connection)
+
+
+def test_a_slave_that_another_has_not_heard_of_does_not_count_after_a_new_start_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one would be content with its own answer, and promoted without what this one acknowledged."""
+    without_fsync(monkeypatch)
+    first, second = ("10.0.0.2", 1), ("10.0.0.3", 1)
+    greetings = {}
+    for run in range(3):
+        with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+            member, client = process.broker.member, process.connect()
+            member.looked_around()
+            links = {
+                number: process.broker.replication.new_session(cast(Connection, FakeHaLink(peer)))
+                for number, peer in ((1, first), (2, second))
+            }
+            for number, (host, port) in ((1, first), (2, second)):
+                greetings[number] = hello_of(
+                    process, broker_id=number, address=f"{host}:10911", socket=f"{host}:{port}"
+                )
+                ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, greetings[number])
+                if number == 1 and run == 0:
+                    sync(client, terms_version=member.record.terms.version)
+                    assert member.counts(links[1])
+            version = member.record.terms.version
+            sync(client, broker_id=2, terms_version=version)
+            assert member.counts(links[1]) and not member.counts(links[2])
+            if run == 2:
+                sync(client, broker_id=1, terms_version=version, terms_of=1)
+                assert not member.counts(links[2]), "those are another master's terms"
+                sync(client, broker_id=1, terms_version=version)
+                assert member.counts(links[2])
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        member, client = process.broker.member, process.connect()
+        link = process.broker.replication.new_session(cast(Connection, FakeHaLink(second)))
+        ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, greetings[2])
+        assert member.counts(link), "everybody has heard of it before"
+
+
+def test_a_slave_of_another_group_is_turned_away(process: InProcess) -> None:
+    answer = ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process, broker_name="other"))
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("other", [{"cluster": "other"}, {"broker_name": "other"}])
+def test_an_operator_of_another_group_is_obeyed_in_nothing(process: InProcess, other: dict[str, Any]) -> None:
+    client = process.connect()
+    before = process.broker.member.record
+    for code in (
+        RequestCode.ROPEWALK_ACCEPT_EPOCH,
+        RequestCode.ROPEWALK_RELEASE_EPOCH,
+        RequestCode.ROPEWALK_PROMOTE,
+        RequestCode.ROPEWALK_FOLLOW,
+        RequestCode.ROPEWALK_FORGET_SLAVE,
+    ):
+        answer = ask(client, code, epoch_ask(process, 1, broker_id=1, master="10.0.0.9:1", **other))
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "belongs to" in (answer.remark or "")
+    assert process.broker.member.record == before
+
+
+def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
+    client = process.connect()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
+    client.answers()
+    data = process.broker.store.log.segments[0].file.read_at(0, 80)
+    assert ask(client, RequestCode.ROPEWALK_LOG_BYTES, RangesAsk([(0, 80)])).body == data
+    sums = ask(client, RequestCode.ROPEWALK_LOG_SUMS, RangesAsk([(0, 80)]))
+    assert decode_untrusted(Sums, sums.body).sums == [crc32c.crc32c(data)]
+    for code, ranges in (
+        (RequestCode.ROPEWALK_LOG_BYTES, [(0, 1 << 30)]),
+        (RequestCode.ROPEWALK_LOG_BYTES, [(5, 5)]),
+        (RequestCode.ROPEWALK_LOG_BYTES, [(10_000, 10_001)]),
+        (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1 << 30)]),
+        (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1)] * 300),
+    ):
+        assert ask(client, code, RangesAsk(ranges)).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_what_is_no_message_is_refused_in_words(process: InProcess) -> None:
+    answer = process.connect().call(RequestCode.ROPEWALK_SLAVE_HELLO, {}, b"\xc1junk")
+    assert answer.code == ResponseCode.INVALID_PARAMETER and "this is no Hello" in (answer.remark or "")
+
+
+# -- the secret -------------------------------------------------------------------------------------------
+
+
+def test_with_a_secret_nothing_is_answered_without_a_proof_for_this_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, ropewalkSecret="shhh")) as process:
+        client, other = process.connect(), process.connect()
+        look = RequestCode.ROPEWALK_LOOK
+        drawn = decode_untrusted(Challenge, client.call(RequestCode.ROPEWALK_CHALLENGE).body).challenge
+        other.call(RequestCode.ROPEWALK_CHALLENGE)
+        body = encode(RangesAsk([]))
+        proof = proof_of("shhh", drawn, look, body)
+        assert client.call(look, {}, body).code == ResponseCode.NO_PERMISSION
+        assert (
+            client.call(look, {"proof": proof_of("guess", drawn, look, body)}, body).code
+            == ResponseCode.NO_PERMISSION
+        )
+        assert client.call(look, {"proof": proof}, body).code == ResponseCode.SUCCESS
+        assert other.call(look, {"proof": proof}, body).code == ResponseCode.NO_PERMISSION
+        assert "shhh" not in str(process.broker.config.describe(every_key=True))
+
+
+# -- roles ------------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_accepts_takes_no_messages_until_it_is_released(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+    assert (accepted.epoch, accepted.reign) == (4, 0)
+    assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 4
+    refused = client.send("T")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "epoch 4" in (refused.remark or "")
+    assert ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4, "other")).code != 0
+    standing(ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4)))
+    assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "it takes messages again"
+
+
+def test_who_was_released_is_free_in_its_next_life_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path)
+    with InProcess(config) as process:
+        client = process.connect()
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+        ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4))
+    with InProcess(config) as process:
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
+def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    with InProcess(config) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+    with InProcess(config) as process:
+        assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert process.broker.member.core.is_fenced
+
+
+def test_a_promise_waits_for_room_on_the_disk_and_is_not_told_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    monkeypatch.setattr("broker.replication.member._ROOM_AGAIN_S", 0.01)
+    disk, terms = NoRoom(), Terms("SYNC_MASTER", 2, 3, {"1": "10.0.0.2:10911"})
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config, disk) as process:
+        member, client = process.broker.member, process.connect()
+        done: list[str] = []
+        member.learn_terms(terms, lambda: done.append("learned"))
+        process.until(lambda: done == ["learned"])
+        assert member.on_disk.terms == terms
+        disk.full = True
+        member.learn_terms(terms, lambda: done.append("known"))
+        process.until(lambda: done == ["learned", "known"])  # nothing is written that stands there already
+        member.learn_terms(msgspec.structs.replace(terms, version=4), lambda: done.append("newer"))
+        opaque = client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 5)))
+        time.sleep(0.05)
+        process.turn()
+        assert not client.link.sent and done == ["learned", "known"], "nothing is told that is not on disk"
+        assert (member.on_disk.epoch, member.on_disk.terms.version) == (0, 3)
+        assert not member.core.listens_to(4), "and nobody is listened to who may be deposed already"
+        disk.full = False
+        assert standing(client.answer(opaque)).epoch == 5 and done == ["learned", "known", "newer"]
+        assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 5
+        disk.full = True
+        client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 6)))
+        process.turn()
+    assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 5, "it could be stopped"
+
+
+def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path)
+    with InProcess(config) as process:
+        client = process.connect()
+        assert client.send("T", b"one").code == 0
+        follow = epoch_ask(process, 3, broker_id=2, master="10.0.0.9:10911")
+        assert standing(ask(client, RequestCode.ROPEWALK_FOLLOW, follow)).role == "SLAVE"
+        assert client.send("T").code == ResponseCode.SYSTEM_BUSY
+        assert process.broker.topics.data_version.state_version == 3
+    with InProcess(config) as process:
+        client = process.connect()
+        look = standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+        assert (look.role, look.broker_id, look.epoch) == ("SLAVE", 2, 3), (
+            "role.json goes before the configuration"
+        )
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
+        led = standing(
+            ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4, master="10.0.0.9:10911"))
+        )
+        assert (led.role, led.broker_id, led.reign) == ("ASYNC_MASTER", 0, 4)
+        assert led.terms.slaves == {"2": "10.0.0.9:10911"}
+        assert client.send("T", b"two").code == 0
+        assert [record.body for record in process.stored("T")] == [b"one", b"two"]
+        epochs = json.loads((tmp_path / "ropewalk" / "epochs.json").read_text())["epochs"]
+        assert epochs == [[4, process.stored("T")[1].offset]]
+
+
+def test_a_record_that_is_not_all_there_is_no_part_of_what_a_slave_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its bytes it would be promoted before a slave that has as many records, and its reign begin inside one."""
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path / "master")) as master:
+        assert [master.connect().send("T", body).code for body in (b"one", b"two")] == [0, 0]
+        log = master.broker.store.log
+        data, whole = bytes(log.segments[0].map[: log.end_offset]), master.stored("T")[1].offset
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        client, stream = process.connect(), process.broker.replication.client
+        assert stream is not None
+        stream.opened(FakeHaLink(("10.0.0.1", 10912)))
+        stream.begin()
+
+        def come() -> bool:
+            if not stream.follower.end:
+                stream.receive(encode_header(0, len(data) - 9) + data[:-9])
+            process.tick()
+            return stream.follower.end == len(data) - 9
+
+        process.until(come)
+        assert standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([]))).end == whole
+        accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+        assert accepted.end == whole
+        led = standing(ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4)))
+        assert led.end == whole and led.log_epoch == 0
+        assert client.send("T", b"three").code == 0
+        assert [record.body for record in process.stored("T")] == [b"one", b"three"]
+        epochs = json.loads((tmp_path / "slave" / "ropewalk" / "epochs.json").read_text())["epochs"]
+        assert epochs == [[4, whole]]
+
+
+def test_a_master_with_slaves_looks_for_a_newer_one_before_it_takes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    with InProcess(config) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config) as process:
+        client, member = process.connect(), process.broker.member
+        refused = client.send("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "another broker became master" in (refused.remark or "")
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "there was none"
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 1))
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "a promise is another matter"
+
+
+def test_a_deposed_master_registers_as_a_slave_before_it_takes_anything_of_the_new_one(
+    process: InProcess,
+) -> None:
+    member = process.broker.member
+    registered: list[int] = []
+    member.on_role = lambda: registered.append(member.record.broker_id)
+    process.broker.begin_turn()
+    member.carry_out(member.core.follow(1, 2, "10.0.0.2:10911"))
+    assert registered == [2], "at once, however long the disk takes"
+    process.broker.end_turn()
+    process.until(lambda: registered == [2, 2])
+
+
+def test_a_role_begins_although_the_terms_change_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        told: list[str] = []
+        member.on_role = lambda: told.append(member.record.role)
+        process.broker.begin_turn()
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        member.enrol(2, "10.0.0.3:10911", lambda: None)  # a slave is quicker than the disk
+        process.broker.end_turn()
+        process.until(lambda: told == ["ASYNC_MASTER"])
+        assert process.broker.replication.role == "ASYNC_MASTER"
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+        assert member.roll.terms.slaves == {"1": "", "2": "10.0.0.3:10911"}
+
+
+def test_a_promoted_slave_leads_although_another_epoch_is_asked_of_it_and_released_before_that_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        done: list[str] = []
+        process.broker.begin_turn()
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        member.carry_out(member.core.accept(2, "other"), lambda: done.append("accepted"))
+        process.broker.end_turn()
+        process.until(lambda: done == ["accepted"])
+        assert process.broker.replication.role == "ASYNC_MASTER"
+        assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        process.broker.begin_turn()
+        member.carry_out(member.core.release(2, "other"), lambda: done.append("released"))
+        process.broker.end_turn()
+        process.until(lambda: done == ["accepted", "released"])
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
+def test_who_is_promoted_tells_slaves_nothing_before_its_role_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics of its log that are in no table yet would be taken for deleted, and slaves would remove their queues."""
+    without_fsync(monkeypatch)
+    config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as process:
+        member = process.broker.member
+        link = process.connect()
+        question = SyncAsk(2, "10.0.0.3:10911", 1, Seen())
+        process.broker.begin_turn()
+        member.carry_out(member.core.learn(Terms(slaves={"2": "10.0.0.3:10911"})))
+        member.carry_out(member.core.accept(1, "op"))
+        member.carry_out(member.core.promote(1, "op"))
+        process.broker.end_turn()
+        early = ask(link, RequestCode.ROPEWALK_SYNC, question)
+        assert early.code == ResponseCode.ILLEGAL_OPERATION
+        process.until(lambda: process.broker.replication.role == "ASYNC_MASTER")
+        assert ask(link, RequestCode.ROPEWALK_SYNC, question).code == ResponseCode.SUCCESS
+
+
+def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(process: InProcess) -> None:
+    client, admin = process.connect(), process.connect()
+    link = FakeHaLink(("10.0.0.2", 1))
+    connection = process.broker.replication.new_session(cast(Connection, link))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    sync(admin, terms_version=process.broker.member.record.terms.version)
+    process.broker.begin_turn()
+    connection.receive((0).to_bytes(8, "big"))
+    process.broker.end_turn()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    assert client.answers() == []
+    ask(admin, RequestCode.ROPEWALK_FOLLOW, epoch_ask(process, 1, broker_id=1, master="10.0.0.2:10911"))
+    assert client.answer().code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert link.closed
+
+
+def test_a_slave_is_forgotten_only_while_the_others_have_everything(process: InProcess) -> None:
+    admin = process.connect()
+    connection = process.broker.replication.new_session(cast(Connection, FakeHaLink(("10.0.0.2", 1))))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    lost = hello_of(process, broker_id=2, address="10.0.0.3:10911", socket="10.0.0.3:1")
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, lost)
+    process.connect().ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    forget = RequestCode.ROPEWALK_FORGET_SLAVE
+    refused = ask(admin, forget, epoch_ask(process, 0, broker_id=2))
+    assert refused.code == ResponseCode.ILLEGAL_OPERATION and "might be on slave 2 alone" in (
+        refused.remark or ""
+    )
+    for offset in (0, process.broker.store.log.end_offset):
+        assert "might be on slave 2 alone" in (
+            ask(admin, forget, epoch_ask(process, 0, broker_id=2)).remark or ""
+        )
+        process.broker.begin_turn()
+        connection.receive(offset.to_bytes(8, "big"))
+        process.broker.end_turn()
+    assert "no slave 7" in (ask(admin, forget, epoch_ask(process, 0, broker_id=7)).remark or "")
+    assert "is connected" in (ask(admin, forget, epoch_ask(process, 0, broker_id=1)).remark or "")
+    assert standing(ask(admin, forget, epoch_ask(process, 0, broker_id=2))).terms.slaves == {
+        "1": "10.0.0.2:10911"
+    }
+
+
+# -- metadata ---------------------------------------------------------------------------------------------
+
+
+def test_a_slave_is_told_what_moved_and_nothing_else(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    first = sync(client)
+    assert first.topics is not None and first.groups is not None
+    again = sync(client, first.seen)
+    assert (again.topics, again.groups, again.delays, again.commits) == (None, None, None, [])
+    client.heartbeat(group="cg")
+    process.broker.offsets.commit("cg", "T", 0, 7)
+    moved = sync(client, again.seen)
+    assert moved.topics is not None and "%RETRY%cg" in moved.topics["topicConfigTable"]
+    assert moved.groups is not None and "cg" in moved.groups["subscriptionGroupTable"]
+    assert [commit[:4] for commit in moved.commits] == [("T", "cg", 0, 7)]
+    foreign = Seen("another run", *(1 << 40,) * 4)
+    assert sync(client, foreign).topics is not None, "generations of another process mean nothing"
+
+
+def test_a_master_that_forgot_takes_its_tables_back_and_deletes_nothing(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    topics, groups = process.broker.topics, process.broker.groups
+    version = topics.data_version
+    newer = (version.state_version, version.counter + 5, version.timestamp)
+    answer = sync(client, topics_version=newer)
+    assert answer.wants_tables and answer.topics is None
+    again = sync(client, answer.seen, topics_version=newer)
+    assert again.wants_tables, "until it has them"
+    table = topics.to_wrapper()
+    table["dataVersion"] = {"stateVersion": newer[0], "counter": newer[1], "timestamp": newer[2]}
+    table["topicConfigTable"] = {"kept": TopicConfig("kept", 3, 3).to_json()}
+    before = {topic.name for topic in topics}
+    told = sync(client, answer.seen, topics_version=newer, topics=table, groups=groups.to_wrapper())
+    assert not told.wants_tables and told.topics is not None
+    assert {topic.name for topic in topics} == before | {"kept"}
+    assert topics.data_version.counter > newer[1]
+    assert told.topics["dataVersion"] == topics.data_version.to_json(), "which the slave then has too"
+    topics.delete("kept", process.clock())
+    late = sync(client, told.seen, topics_version=newer, topics=table)  # it left before the master had it
+    assert late.topics is not None and "kept" not in late.topics["topicConfigTable"]
+    settled = topics.data_version
+    same = (settled.state_version, settled.counter, settled.timestamp)
+    assert not sync(client, told.seen, topics_version=same).wants_tables
+
+
+def test_a_slave_may_show_what_its_master_shows_and_no_more(process: InProcess) -> None:
+    producer, admin = process.connect(), process.connect()
+    connection = process.broker.replication.new_session(cast(Connection, FakeHaLink(("10.0.0.2", 1))))
+    ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    sync(admin, terms_version=process.broker.member.record.terms.version)
+    connection.receive((0).to_bytes(8, "big"))
+    producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    end = process.broker.store.log.end_offset
+    early = sync(admin)
+    assert (early.readable, early.end) == (0, end), "nobody has acknowledged it yet"
+    process.broker.begin_turn()
+    connection.receive(end.to_bytes(8, "big"))
+    process.broker.end_turn()
+    assert producer.answer().code == ResponseCode.SUCCESS and sync(admin).readable == end
+
+
+def test_a_large_table_travels_once_a_second_and_the_newest_then(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    for number in range(1000):
+        process.broker.topics.update(TopicConfig(f"T{number}"), process.clock())
+    seen = sync(client).seen
+    process.broker.topics.update(TopicConfig("more"), process.clock())
+    assert sync(client, seen).topics is None and sync(client, seen).seen.topics == seen.topics
+    process.clock.ms += 800
+    answer = sync(client, seen)
+    assert answer.topics is not None and "more" in answer.topics["topicConfigTable"]
+
+
+def test_a_promise_that_the_configuration_changed_is_on_disk_before_slaves_hear_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=3)) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=2)) as process:
+        assert process.broker.replication.transfer.needed == 2, (
+            "the slave still thinks that two are waited for"
+        )
+        process.settle()
+    terms = json.loads((tmp_path / "ropewalk" / "role.json").read_text())["terms"]
+    assert (terms["inSyncReplicas"], terms["version"]) == (2, 3)
+
+
+def test_who_was_a_sync_master_waits_until_its_slave_has_heard_that_it_is_none_or_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave would be promoted without force: by what it knows every acknowledged message is on it."""
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    config = config_of(tmp_path, brokerRole="ASYNC_MASTER")
+    with InProcess(config) as process:
+        process.broker.member.looked_around()
+        assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    with InProcess(config) as process:
+        client, member = process.connect(), process.broker.member
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "a new start settles nothing"
+        sync(client, terms_version=member.record.terms.version)
+        assert client.send("T").code == ResponseCode.SUCCESS
+    with InProcess(config) as process:
+        process.broker.member.looked_around()
+        assert process.connect().send("T").code == ResponseCode.SUCCESS
+
+
+def test_with_its_only_slave_forgotten_a_master_that_needs_no_copy_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
+        ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=1)) as process:
+        client = process.connect()
+        process.broker.member.looked_around()
+        assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        forgotten = ask(client, RequestCode.ROPEWALK_FORGET_SLAVE, epoch_ask(process, 0, broker_id=1))
+        assert standing(forgotten).terms.slaves == {}
+        assert client.send("T").code == ResponseCode.SUCCESS
+    with InProcess(config_of(tmp_path, brokerRole="ASYNC_MASTER")) as process:
+        client, member = process.connect(), process.broker.member
+        assert member.has_company, "who was given up may have been promoted all the same"
+        assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        member.looked_around()
+        assert client.send("T").code == ResponseCode.SUCCESS
+
+
+def test_a_broker_that_never_had_a_slave_looks_for_nobody(process: InProcess) -> None:
+    assert not process.broker.member.has_company
+    assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:
+    answer = ask(process.connect(), RequestCode.ROPEWALK_SYNC, SyncAsk(5, "10.0.0.5:10911", 0, Seen()))
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION and "has not said hello" in (answer.remark or "")
+
+
+def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
+    process: InProcess, tmp_path: Path
+) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    client.answers()
+    client.heartbeat(group="cg")
+    process.broker.offsets.commit("cg", "T", 0, 1)
+    answer = msgspec.structs.replace(sync(client), delays={"3": 9})
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as slave:
+        member = slave.broker.member
+        member.take_answer(answer)
+        assert slave.broker.topics.get("T") == process.broker.topics.get("T")
+        assert slave.broker.topics.data_version == process.broker.topics.data_version
+        assert "cg" in slave.broker.groups
+        assert slave.broker.offsets.query("cg", "T", 0) == 1
+        assert slave.broker.delays.offsets().get(3) is None, "the copies are not here yet"
+        follower = slave.broker.store.follower
+        assert follower is not None
+        segment = process.broker.store.log.segments[0]
+        slave.until(lambda: bool(follower.take(0, segment.map[: segment.write_position])))
+        member.take_delays()
+        assert slave.broker.delays.offsets()[3] == 9
+        assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
+        terms = answer.terms.with_slave(2, "10.0.0.3:10911")
+        member.take_answer(
+            msgspec.structs.replace(sync(client, answer.seen), readable=segment.write_position, terms=terms)
+        )
+        assert slave.broker.store.readable_offset == segment.write_position
+        record = tmp_path / "slave" / "ropewalk" / "role.json"
+        # What a later failover is judged by is on disk.
+        slave.until(record.exists)
+        slave.until(lambda: json.loads(record.read_text())["terms"]["slaves"].get("2") == "10.0.0.3:10911")
+        process.broker.topics.delete("T", process.clock())
+        member.take_answer(sync(client, answer.seen))
+        assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
+
+
+def test_commits_that_a_slave_took_reach_the_master(process: InProcess) -> None:
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    process.broker.offsets.commit("cg", "T", 0, 50)
+    later = process.clock() + 1
+    sync(client, commits=[("T", "cg", 0, 90, later), ("T", "cg", 1, 5, 0), ("T", "cg", -1, 5, later)])
+    assert process.broker.offsets.query("cg", "T", 0) == 90
+    assert process.broker.offsets.query("cg", "T", 1) == 5

@@ -1,0 +1,127 @@
+"""Requests that a consumer answers through the broker."""
+
+import pytest
+
+from broker.admin.base import Desk
+from broker.admin.relay import RELAY_TIMEOUT_MS
+from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
+from ropewalk.format import fastjson
+from ropewalk.format.remoting import FRAME_SIZE_MAX, Command, encode_frame
+from tests.broker.harness import Client, InProcess
+
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
+DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
+STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+
+@pytest.fixture
+def member(running: InProcess) -> Client:
+    """A consumer of group g that is online as c1."""
+    consumer = running.connect()
+    consumer.heartbeat(client_id="c1", group="g", topics={"T": "*"})
+    running.tick()
+    consumer.answers()
+    return consumer
+
+
+def asked(member: Client) -> Command:
+    (request,) = member.answers()
+    assert not request.is_response
+    return request
+
+
+def give(member: Client, request: Command, code: int, body: bytes, remark: str | None = None) -> None:
+    answer = Command(code, {"x": "y"}, body, opaque=request.opaque, flag=FrameFlag.RESPONSE, remark=remark)
+    member.feed(encode_frame(answer))
+
+
+def test_what_a_client_says_about_itself_comes_back_as_it_said_it(client: Client, member: Client) -> None:
+    ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": False}
+    opaque = client.ask(INFO, ext)
+    request = asked(member)
+    assert (request.code, request.ext["jstackEnable"], request.ext["brokerName"]) == (
+        307,
+        "false",
+        "broker-a",
+    )
+    assert not client.link.sent, "the client has not answered yet"
+    give(member, request, 0, b'{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{}}}', "fine")
+    answer = client.answer(opaque)
+    assert (answer.code, answer.remark, answer.ext) == (0, "fine", {"x": "y"})
+    assert answer.body == b'{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{}}}'
+
+
+def test_an_answer_that_no_frame_can_hold_becomes_a_refusal(running: InProcess, client: Client) -> None:
+    request = Command(INFO, opaque=7)
+    Desk(running.broker).send(request, client.session, request.reply(0, body=bytes(FRAME_SIZE_MAX)))
+    answer = client.answer(7)
+    assert (answer.code, answer.remark) == (1, "the answer does not fit a frame")
+
+
+def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(
+    running: InProcess, client: Client, member: Client
+) -> None:
+    opaque = client.ask(INFO, {"consumerGroup": "g", "clientId": "c1"})
+    running.tick(RELAY_TIMEOUT_MS)
+    assert client.answer(opaque).code == ResponseCode.CONSUME_MSG_TIMEOUT
+    give(member, asked(member), 0, b"late")
+    assert not client.link.sent
+
+
+def test_a_client_that_leaves_while_it_is_asked_counts_as_silent(client: Client, member: Client) -> None:
+    opaque = client.ask(INFO, {"consumerGroup": "g", "clientId": "c1"})
+    member.disconnect()
+    assert client.answer(opaque).code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+@pytest.mark.parametrize("group, client_id", [("g", "c2"), ("nobody", "c1")])
+def test_a_client_that_is_not_online_is_refused(
+    client: Client, member: Client, group: str, client_id: str
+) -> None:
+    answer = client.call(INFO, {"consumerGroup": group, "clientId": client_id})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"The Consumer <{group}> <{client_id}> not online"
+
+
+def test_a_message_is_read_from_the_log_and_given_to_one_client(
+    running: InProcess, client: Client, member: Client
+) -> None:
+    message_id = client.send("T", b"consume me").ext["msgId"]
+    ext = {"consumerGroup": "g", "clientId": "c1", "msgId": message_id}
+    client.ask(DIRECTLY, ext)
+    running.until(lambda: bool(member.link.sent))
+    request = asked(member)
+    assert request.code == DIRECTLY
+    assert request.body == client.owner.broker.store.log.segments[0].file.read_at(0, len(request.body))
+    give(member, request, 0, b'{"consumeResult":"CR_SUCCESS"}')
+    assert client.answer().body == b'{"consumeResult":"CR_SUCCESS"}'
+
+
+@pytest.mark.parametrize("message_id", ["", "zz", "7F000001000029030000000000FFFFFF"])
+def test_a_message_that_is_not_there_is_refused(client: Client, member: Client, message_id: str) -> None:
+    answer = client.call(DIRECTLY, {"consumerGroup": "g", "clientId": "c1", "msgId": message_id})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert not member.link.sent
+
+
+def test_the_offsets_of_every_client_of_a_group_are_gathered(
+    running: InProcess, client: Client, member: Client
+) -> None:
+    second = running.connect()
+    second.heartbeat(client_id="c2", group="g", topics={"T": "*"})
+    running.tick()
+    member.answers()
+    second.answers()
+    client.send("T")
+    opaque = client.ask(STATUS, {"topic": "T", "group": "g"})
+    first_request, second_request = asked(member), asked(second)
+    assert first_request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    give(member, first_request, 0, b'{"messageQueueTable":{{"brokerName":"b","queueId":1,"topic":"T"}:5}}')
+    assert not client.link.sent
+    give(second, second_request, 0, b"not json")
+    found = fastjson.loads(client.answer(opaque).body)
+    table = found["consumerTable"]
+    assert fastjson.queue_keys(table["c1"]) == {("T", "b", 1): 5}
+    assert table["c2"] == {}
+    assert client.call(STATUS, {"topic": "T", "group": "nobody"}).code == 1
+    assert client.call(STATUS, {"topic": "none", "group": "g"}).code == 1

@@ -1,0 +1,336 @@
+"""Who is connected: members, subscriptions, whom to tell, and what a stranger can make us keep."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from broker.state.clients import PRODUCER_GROUPS_MAX, ClientRegistry, Notification
+from broker.state.heartbeat import (
+    BROADCASTING,
+    CLUSTERING,
+    GROUPS_PER_CLIENT_MAX,
+    ConsumerData,
+    HeartbeatData,
+    HeartbeatRefused,
+)
+from broker.state.subscription import SubscriptionData
+
+JAVA_HEARTBEAT = (
+    b'{"clientID":"10.0.0.1@12#345","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"g","messageModel":"CLUSTERING","subscriptionDataSet":'
+    b'[{"classFilterMode":false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA",'
+    b'"subVersion":1700000000000,"tagsSet":["TagA"],"topic":"T"}],"unitMode":false}],"heartbeatFingerprint":0,'
+    b'"producerDataSet":[{"groupName":"pg"}],"withoutSub":false}'
+)
+
+
+def consumer(group: str = "g", *topics: str, version: int = 1, model: str = CLUSTERING) -> ConsumerData:
+    wishes = tuple(
+        SubscriptionData.parse(topic, expression, version=version)
+        for topic, _, expression in (entry.partition(":") for entry in topics or ("T",))
+    )
+    return ConsumerData(group, message_model=model, subscriptions=wishes)
+
+
+def beat(client_id: str = "c", *consumers: ConsumerData, producers: tuple[str, ...] = ()) -> HeartbeatData:
+    return HeartbeatData(client_id, consumers, producers)
+
+
+def told(notifications: list[Notification]) -> list[object]:
+    return [notification.peer for notification in notifications]
+
+
+class TestMembers:
+    def test_every_member_is_told_of_a_new_one_and_so_is_the_newcomer(self) -> None:
+        registry = ClientRegistry()
+        assert told(registry.heartbeat("p1", beat("c1", consumer()), 0)) == ["p1"]
+        assert told(registry.heartbeat("p2", beat("c2", consumer()), 0)) == ["p1", "p2"]
+        assert registry.consumer_ids("g") == ["c1", "c2"]
+
+    def test_a_heartbeat_that_changes_nothing_tells_nobody(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer()), 0)
+        assert registry.heartbeat("p1", beat("c1", consumer()), 30_000) == []
+
+    def test_another_set_of_topics_is_told_and_a_new_expression_is_not(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA", version=1)), 0)
+        assert registry.heartbeat("p1", beat("c1", consumer("g", "T:TagB", version=2)), 1) == []
+        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "T", "U", version=3)), 2)) == ["p1"]
+        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "U", version=4)), 3)) == ["p1"]
+
+    def test_members_of_a_broadcasting_group_are_told_nothing(self) -> None:
+        registry = ClientRegistry()
+        for peer in ("p1", "p2"):
+            assert registry.heartbeat(peer, beat(peer, consumer(model=BROADCASTING)), 0) == []
+        assert registry.closed("p1") == []
+        assert registry.consumer_ids("g") == ["p2"]
+
+    def test_a_group_whose_configuration_forbids_it_is_told_nothing(self) -> None:
+        registry = ClientRegistry(lambda group: group != "quiet")
+        data = beat("c1", consumer("quiet"), consumer("loud"))
+        assert registry.heartbeat("p1", data, 0) == [Notification("p1", "loud")]
+
+    def test_a_closed_connection_leaves_at_once_and_the_rest_is_told(self) -> None:
+        registry = ClientRegistry()
+        for n in (1, 2, 3):
+            registry.heartbeat(f"p{n}", beat(f"c{n}", consumer(), producers=("pg",)), 0)
+        assert told(registry.closed("p2")) == ["p1", "p3"]
+        assert registry.consumer_ids("g") == ["c1", "c3"]
+        assert set(registry.producer_members("pg")) == {"p1", "p3"}
+        assert registry.closed("p2") == []
+        assert (registry.producer("c1"), registry.producer("c2")) == ("p1", None)
+        registry.closed("p1")
+        registry.closed("p3")
+        assert registry.producer_groups() == [], "a group lasts as long as its producers"
+
+    def test_a_closed_connection_is_never_told_about_its_other_groups(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g"), consumer("h")), 0)
+        assert registry.closed("p1") == [Notification("p2", "g"), Notification("p2", "h")]
+
+    def test_the_last_member_takes_the_group_and_its_subscriptions_along(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer()), 0)
+        assert registry.subscription("g", "T") is not None
+        assert registry.closed("p1") == []
+        assert registry.consumer_ids("g") == []
+        assert registry.consumer_group("g") is None
+        assert registry.subscription("g", "T") is None
+        assert registry.client_count == 0
+
+    def test_unregistering_leaves_one_group_and_keeps_the_others(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h"), producers=("pg", "qg")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g")), 0)
+        assert told(registry.unregister("p1", consumer_group="g", producer_group="pg")) == ["p2"]
+        assert registry.consumer_ids("g") == ["c2"] and registry.consumer_ids("h") == ["c1"]
+        assert registry.producer_groups() == ["qg"]
+        assert registry.unregister("p1", consumer_group="never") == []
+        assert registry.unregister("stranger", consumer_group="g") == []
+        registry.unregister("p1", consumer_group="h", producer_group="qg")
+        assert registry.client_count == 1
+
+    def test_a_connection_that_changes_its_client_id_replaces_its_entry_and_is_news(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("old", consumer()), 0)
+        assert told(registry.heartbeat("p1", beat("new", consumer()), 1)) == ["p1"]
+        assert registry.consumer_ids("g") == ["new"]
+
+    def test_one_client_id_on_two_connections_is_two_entries_listed_once_and_reported(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("same", consumer()), 0)
+        registry.heartbeat("p2", beat("same", consumer()), 0)
+        group = registry.consumer_group("g")
+        assert group is not None and list(group.members) == ["p1", "p2"]
+        assert registry.consumer_ids("g") == ["same"]
+        (finding,) = registry.take_findings()
+        assert "same" in finding and "two connections" in finding
+        registry.closed("p1")
+        assert registry.consumer_ids("g") == ["same"]
+
+    def test_type_and_model_are_those_of_the_last_heartbeat(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer(model=CLUSTERING)), 0)
+        registry.heartbeat("p2", beat("c2", consumer(model=BROADCASTING)), 0)
+        group = registry.consumer_group("g")
+        assert group is not None and group.message_model == BROADCASTING
+
+
+class TestSubscriptions:
+    def test_only_a_newer_version_replaces_a_subscription(self) -> None:
+        registry = ClientRegistry()
+        for version, tag, kept in ((5, "A", "A"), (4, "B", "A"), (5, "C", "A"), (6, "D", "D")):
+            registry.heartbeat("p1", beat("c1", consumer("g", f"T:{tag}", version=version)), 0)
+            wish = registry.subscription("g", "T")
+            assert wish is not None and wish.expression == kept
+
+    def test_versions_are_milliseconds_and_wider_than_32_bits(self) -> None:
+        registry = ClientRegistry()
+        for version, tag in ((1_700_000_000_000, "A"), (1_700_000_000_001, "B")):
+            registry.heartbeat("p1", beat("c1", consumer("g", f"T:{tag}", version=version)), 0)
+        wish = registry.subscription("g", "T")
+        assert wish is not None and wish.expression == "B"
+
+    def test_topics_that_are_no_longer_mentioned_are_removed(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T", "U")), 0)
+        registry.heartbeat("p1", beat("c1", consumer("g", "U", "V")), 1)
+        group = registry.consumer_group("g")
+        assert group is not None and sorted(group.subscriptions) == ["U", "V"]
+
+    def test_the_short_heartbeat_leaves_subscriptions_alone(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T")), 0)
+        short = HeartbeatData("c1", (ConsumerData("g"),), without_sub=True)
+        assert registry.heartbeat("p1", short, 100_000) == []
+        assert registry.subscription("g", "T") is not None
+        assert registry.expire(200_000) == ([], [])
+
+    def test_members_that_subscribe_differently_are_reported_once_per_change(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g", "T:TagB")), 0)
+        (finding,) = registry.take_findings()
+        assert "c2 subscribes to T:TagB, c1 to T:TagA" in finding
+        for now_ms in (1, 2):
+            registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA")), now_ms)
+            registry.heartbeat("p2", beat("c2", consumer("g", "T:TagB")), now_ms)
+        assert registry.take_findings() == []
+        group = registry.consumer_group("g")
+        assert group is not None and len(group.conflicts()) == 1
+        registry.heartbeat("p2", beat("c2", consumer("g", "T:TagA", version=2)), 3)
+        assert registry.take_findings() == [] and group.conflicts() == []
+
+    def test_findings_are_bounded(self) -> None:
+        registry = ClientRegistry()
+        for n in range(500):
+            registry.heartbeat(n, beat("same", consumer()), 0)
+        assert 0 < len(registry.take_findings()) <= 100
+
+    def test_the_groups_of_a_topic_are_those_that_subscribe_to_it_now(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g", "T"), consumer("h", "U")), 0)
+        assert registry.groups_subscribed_to("T") == ["g"]
+        assert registry.groups_subscribed_to("X") == []
+
+
+class TestExpiry:
+    def test_two_minutes_of_silence_end_a_registration_and_the_connection(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer(), producers=("pg",)), 0)
+        registry.heartbeat("p2", beat("c2", consumer()), 60_000)
+        assert registry.expire(120_000) == ([], [])
+        dead, notifications = registry.expire(120_001)
+        assert dead == ["p1"] and told(notifications) == ["p2"]
+        assert registry.consumer_ids("g") == ["c2"] and registry.producer_groups() == []
+        assert registry.expire(120_002) == ([], [])
+
+    def test_the_dead_are_told_nothing_when_all_die_at_once(self) -> None:
+        registry = ClientRegistry()
+        for n in range(3):
+            registry.heartbeat(n, beat(f"c{n}", consumer()), 0)
+        assert registry.expire(1_000_000) == ([0, 1, 2], [])
+        assert registry.client_count == 0
+
+    def test_a_client_that_stopped_naming_one_group_loses_that_group_and_stays_connected(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
+        registry.heartbeat("p2", beat("c2", consumer("h")), 100_000)
+        registry.heartbeat("p1", beat("c1", consumer("g")), 100_000)
+        dead, notifications = registry.expire(150_000)
+        assert dead == [] and notifications == [Notification("p2", "h")]
+        assert registry.consumer_ids("g") == ["c1"] and registry.consumer_ids("h") == ["c2"]
+
+
+class TestBounds:
+    def test_one_connection_cannot_collect_groups_over_many_heartbeats(self) -> None:
+        registry = ClientRegistry()
+        producers = tuple(f"p{n}" for n in range(GROUPS_PER_CLIENT_MAX))
+        registry.heartbeat("p1", beat("c1", producers=producers), 0)
+        with pytest.raises(HeartbeatRefused, match="one connection"):
+            registry.heartbeat("p1", beat("c1", consumer("g"), producers=("another",)), 1)
+        assert registry.consumer_ids("g") == []
+        assert len(registry.producer_groups()) == GROUPS_PER_CLIENT_MAX
+
+    def test_many_connections_cannot_invent_producer_groups_without_end(self) -> None:
+        registry = ClientRegistry()
+        for peer in range(PRODUCER_GROUPS_MAX // GROUPS_PER_CLIENT_MAX):
+            names = tuple(f"{peer}-{n}" for n in range(GROUPS_PER_CLIENT_MAX))
+            registry.heartbeat(peer, beat("c", producers=names), 0)
+        with pytest.raises(HeartbeatRefused, match="already knows"):
+            registry.heartbeat("late", beat("c", producers=("one-more",)), 0)
+        registry.heartbeat("late", beat("c", producers=("0-0",)), 0)
+
+    def test_a_heartbeat_that_names_no_group_keeps_nothing(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c1"), 0)
+        assert registry.client_count == 0
+
+
+class TestWhatToolsAreTold:
+    def test_the_consumer_connection_list(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat(
+            "p1",
+            HeartbeatData.decode(JAVA_HEARTBEAT),
+            0,
+            language="GO",
+            version=317,
+            address="10.0.0.1:5555",
+        )
+        group = registry.consumer_group("g")
+        assert group is not None
+        body = group.connection_body()
+        assert body["connectionSet"] == [
+            {
+                "clientAddr": "10.0.0.1:5555",
+                "clientId": "10.0.0.1@12#345",
+                "language": "GO",
+                "version": 317,
+            }
+        ]
+        assert body["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+        assert body["subscriptionTable"]["T"]["codeSet"] == [2598919]
+
+    def test_the_producer_connection_list(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", HeartbeatData.decode(JAVA_HEARTBEAT), 0, address="10.0.0.1:5555")
+        body = registry.producer_connection_body("pg")
+        assert body is not None and body["connectionSet"][0]["clientAddr"] == "10.0.0.1:5555"
+        assert registry.producer_connection_body("unknown") is None
+
+    def test_a_producer_that_came_back_stays_known_when_its_old_connection_ends(self) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("old", beat("c", producers=("pg",)), 0)
+        registry.heartbeat("new", beat("c", producers=("pg",)), 1)
+        registry.closed("old")
+        assert registry.producer("c") == "new"
+        registry.unregister("new", producer_group="pg")
+        assert registry.producer("c") is None
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["beat", "unregister", "close", "expire"]),
+        st.integers(0, 3),
+        st.sets(st.sampled_from(["g", "h", "i"])),
+        st.integers(0, 200_000),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+@example([("beat", 1, {"g"}, 0), ("beat", 0, {"g"}, 0), ("beat", 0, {"h"}, 120_001), ("expire", 0, set(), 0)])
+def test_any_story_agrees_with_a_table_of_connection_group_and_time(
+    story: list[tuple[str, int, set[str], int]],
+) -> None:
+    """The dumb registry: (peer, group) -> last time. Its pairs are the members, and only they are told."""
+    registry, dumb, now_ms = ClientRegistry(), dict[tuple[int, str], int](), 0
+    for action, peer, groups, wait_ms in story:
+        now_ms += wait_ms
+        notifications: list[Notification] = []
+        if action == "beat":
+            data = beat(f"c{peer}", *(consumer(group) for group in sorted(groups)))
+            notifications = registry.heartbeat(peer, data, now_ms)
+            dumb |= {(peer, group): now_ms for group in groups}
+        elif action == "unregister":
+            for group in sorted(groups):
+                notifications += registry.unregister(peer, consumer_group=group)
+                dumb.pop((peer, group), None)
+        elif action == "close":
+            notifications = registry.closed(peer)
+            dumb = {pair: seen for pair, seen in dumb.items() if pair[0] != peer}
+        else:
+            before = {pair[0] for pair in dumb}
+            dead, notifications = registry.expire(now_ms)
+            dumb = {pair: seen for pair, seen in dumb.items() if now_ms - seen <= 120_000}
+            assert set(dead) == before - {pair[0] for pair in dumb}
+        for group in ("g", "h", "i"):
+            assert set(registry.consumer_ids(group)) == {f"c{p}" for p, g in dumb if g == group}
+        assert registry.client_count == len({pair[0] for pair in dumb})
+        assert all((n.peer, n.group) in dumb for n in notifications)

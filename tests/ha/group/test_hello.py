@@ -1,0 +1,104 @@
+"""What members say to each other, and who is turned away."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.group.hello import (
+    RANGES_MAX,
+    SUMMED_MAX,
+    Hello,
+    StandingMessage,
+    Welcome,
+    decode_untrusted,
+    encode,
+    proof_of,
+    proves,
+    ranges_refusal,
+    refusal_of,
+)
+from ha.group.roles import SLAVE, SYNC_MASTER, RoleRecord, Terms
+from ropewalk.errors import RemoteProtocolError
+
+MASTER = RoleRecord(SYNC_MASTER, 0, 3, 3)
+HELLO = Hello("c", "a", 1, "b:10911", "b:40000", 3, 0, 500, 1 << 20, [(3, 100)], [(0, 500)], [17])
+
+
+def refused(hello: Hello = HELLO, record: RoleRecord = MASTER, taken: str = "", **changes: Any) -> str | None:
+    return refusal_of(msgspec.structs.replace(hello, **changes), "c", "a", record, 1 << 20, taken)
+
+
+def test_a_slave_of_this_group_is_welcome() -> None:
+    assert refused() is None
+    assert refused(epoch=2) is None, "it has not heard of this reign yet"
+    assert refused(taken="b:10911") is None, "that is itself, before its connection broke"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cluster": "other"}, "belongs to a of cluster c, and not to a of cluster other"),
+        ({"broker_name": "z"}, "not to z of cluster c"),
+        ({"broker_id": 0}, "brokerId 0 is no slave's"),
+        ({"epoch": 4}, "has accepted epoch 4, and this master reigns in epoch 3"),
+        ({"segment_size": 5}, "mappedFileSizeCommitLog is 5 at the slave and 1048576 here"),
+        ({"segment_size": 1 << 21}, "mappedFileSizeCommitLog is 2097152 at the slave and 1048576 here"),
+        ({"epochs": [(2, 5), (1, 9)]}, "epochs makes no sense"),
+        ({"ranges": [(5, 5)]}, "one of them is none"),
+    ],
+)
+def test_who_does_not_belong_is_told_why(changes: dict[str, Any], why: str) -> None:
+    assert why in (refused(**changes) or "")
+
+
+def test_a_fenced_master_takes_nobody_who_promised_what_fences_it() -> None:
+    fenced = RoleRecord(SYNC_MASTER, 0, 4, 3, "somebody")
+    assert "has accepted epoch 4, and this master reigns in epoch 3" in (
+        refused(record=fenced, epoch=4) or ""
+    )
+
+
+def test_two_slaves_cannot_share_an_id() -> None:
+    assert "d:10911 is connected as slave 1 already" in (refused(taken="d:10911") or "")
+
+
+def test_a_slave_has_no_slaves() -> None:
+    record = RoleRecord(SLAVE, 2, 3, 3, master="m:10911")
+    assert "its master is m:10911" in (refused(record=record) or "")
+
+
+def test_nobody_has_to_sum_more_than_a_bounded_number_of_bytes() -> None:
+    assert ranges_refusal([(0, SUMMED_MAX)]) is None
+    assert ranges_refusal([(0, SUMMED_MAX + 1)]) is not None
+    assert ranges_refusal([(0, 1)] * (RANGES_MAX + 1)) is not None
+
+
+def test_messages_come_back_as_they_were() -> None:
+    welcome = Welcome(3, 0, 900, [(3, 100)], [None, 5], Terms(SYNC_MASTER, 2, 1, {"1": "b:1"}))
+    assert decode_untrusted(Welcome, encode(welcome)) == welcome
+    message = StandingMessage("a", 1, "b:1", SLAVE, 4, 3, 0, 900, 3, terms=welcome.terms, master_age_ms=7)
+    standing = decode_untrusted(StandingMessage, encode(message)).standing()
+    assert (standing.rank, standing.terms, standing.master_age_ms) == ((3, 900), welcome.terms, 7)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_a_stranger_sends_is_refused_in_one_way(data: bytes) -> None:
+    try:
+        decode_untrusted(Hello, data)
+    except RemoteProtocolError:
+        return
+    pytest.fail("random bytes are a hello")
+
+
+def test_a_proof_holds_for_one_connection_one_request_and_one_secret() -> None:
+    proof = proof_of("secret", b"drawn", 30001, b"body")
+    assert proves(proof, "secret", b"drawn", 30001, b"body")
+    assert not proves(proof, "other", b"drawn", 30001, b"body")
+    assert not proves(proof, "secret", b"again", 30001, b"body")
+    assert not proves(proof, "secret", b"drawn", 30002, b"body")
+    assert not proves(proof, "secret", b"drawn", 30001, b"more")
+    assert not proves(proof_of("secret", b"", 30001, b"body"), "secret", b"", 30001, b"body")
+    assert not proves("\N{SNOWMAN}", "secret", b"drawn", 30001, b"body")

@@ -1,0 +1,226 @@
+"""Whoever gives the orders: when a master counts as gone, who is never failed over, whom a switch goes to."""
+
+import msgspec
+import pytest
+
+from ha.group.handover import Kind
+from ha.group.hello import EpochAsk, StandingMessage, decode_untrusted, encode
+from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, Terms
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown
+from ropewalk.format.remoting import Command
+from tools.admin.ha import COLUMNS, Watcher, status_rows
+from tools.admin.handover import Group, HandoverFailed, Members, _closest, _slave_at, at_risk, hand_over
+from tools.common.output import UsageError
+
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+TERMS = Terms(SYNC_MASTER, 2, 1, {"1": B, "2": C})
+
+
+def member(
+    address: str, role: str = SLAVE, end: int = 100, terms: Terms = TERMS, **rest: object
+) -> StandingMessage:
+    broker_id = {A: 0, B: 1, C: 2}[address]
+    return StandingMessage("a", broker_id, address, role, 0, 0, 0, end, terms=terms, **rest)  # type: ignore[arg-type]
+
+
+def group(*members: StandingMessage) -> Group:
+    return Group("c", "a", {each.address: each for each in members})
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_master_is_gone_when_nobody_hears_it_for_long_enough(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    lost = group(member(B), member(C))
+    assert not watcher.is_gone(lost)
+    clock.now += 0.9
+    assert not watcher.is_gone(lost)
+    clock.now += 0.1
+    assert watcher.is_gone(lost)
+    watcher.again(lost)
+    assert not watcher.is_gone(lost), "after an attempt it is looked at anew"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        group(member(A, SYNC_MASTER), member(B), member(C)),
+        group(member(B, has_master=True), member(C)),
+        group(),
+    ],
+    ids=["it answers", "a slave hears it", "nobody answers"],
+)
+def test_a_sign_of_life_begins_the_wait_again(clock: Clock, seen: Group) -> None:
+    watcher = Watcher(1.0, clock)
+    lost = group(member(B), member(C))
+    assert not watcher.is_gone(lost)
+    clock.now += 5
+    assert not watcher.is_gone(seen)
+    assert not watcher.is_gone(lost)
+    clock.now += 1
+    assert watcher.is_gone(lost)
+
+
+def test_a_group_whose_acknowledgements_wait_for_no_slave_is_left_to_people(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    assert watcher.trouble(group(member(B), member(C))) is None
+    for terms in (Terms(ASYNC_MASTER, 2, 1, {"1": B}), Terms(SYNC_MASTER, 1, 1, {"1": B})):
+        told = watcher.trouble(group(member(B, terms=terms)))
+        assert told is not None and "only a person" in told
+    newer = Terms(ASYNC_MASTER, 1, 2, {"1": B, "2": C})
+    assert watcher.trouble(group(member(B), member(C, terms=newer))) is not None
+
+
+def test_a_name_server_inside_a_member_is_refused(clock: Clock) -> None:
+    watcher = Watcher(1.0, clock)
+    inside = group(member(A, SYNC_MASTER, name_server="10.0.0.1:9876"), member(B))
+    with pytest.raises(UsageError, match=r"lives inside the member 10\.0\.0\.1:10911 .*`ropewalk namesrv`"):
+        watcher.refuse_inside(inside, "10.0.0.9:9876;10.0.0.1:9876")
+    watcher.refuse_inside(inside, "10.0.0.9:9876")
+    local = group(member(A, SYNC_MASTER, name_server="0.0.0.0:9876"), member(B))
+    with pytest.raises(UsageError):
+        watcher.refuse_inside(local, "localhost:9876")
+
+
+def test_orders_that_make_no_sense_are_refused_before_anybody_is_asked() -> None:
+    with Members() as members:
+        well = group(member(A, SYNC_MASTER), member(B))
+        with pytest.raises(HandoverFailed, match=r"10\.0\.0\.1:10911 answers.*switch"):
+            hand_over(members, well, Kind.FAILOVER, "me")
+        for target in (A, C, "10.0.0.2"):
+            for kind in Kind:
+                with pytest.raises(
+                    HandoverFailed, match=f"{target} is no slave of a that answers; there are: {B}"
+                ):
+                    hand_over(members, well, kind, "me", target=target, force=True)
+        with pytest.raises(HandoverFailed, match="failover"):
+            hand_over(members, group(member(B)), Kind.SWITCH, "me")
+        with pytest.raises(HandoverFailed, match="nobody to switch to"):
+            hand_over(members, group(member(A, SYNC_MASTER)), Kind.SWITCH, "me")
+
+
+def test_a_slave_may_be_named_as_its_machine_is_called_there() -> None:
+    address = "127.0.0.1:10931"
+    slave = msgspec.structs.replace(member(B), address=address)
+    for target in ("localhost:10931", address):
+        assert _slave_at(group(member(A, SYNC_MASTER), slave), target) == address
+    for target in ("localhost:10932", "10.0.0.2:10931", "localhost"):
+        with pytest.raises(HandoverFailed, match=f"{target} is no slave"):
+            _slave_at(group(member(A, SYNC_MASTER), slave), target)
+
+
+def test_a_switch_goes_to_the_slave_that_has_most() -> None:
+    master = member(A, SYNC_MASTER)
+    assert _closest(group(master, member(B, end=90), member(C, end=95)), master) == C
+    assert _closest(group(master, member(B, end=90, log_epoch=2), member(C, end=95)), master) == B
+    assert _closest(group(master, member(B), member(C)), master) == B, "the lowest id among equals"
+
+
+class SlowDisk:
+    """A connection to a member that looks at once, and needs `write_s` for whatever it has to keep."""
+
+    closed = False
+
+    def __init__(self, standing: StandingMessage, write_s: float) -> None:
+        self.standing = standing
+        self.asked: list[int] = []
+        self._write_s = write_s
+
+    def call(self, command: Command, timeout: float) -> Command:
+        self.asked.append(command.code)
+        if command.code != RequestCode.ROPEWALK_LOOK:
+            if timeout < self._write_s:
+                raise OutcomeUnknown(f"no answer within {timeout} s")
+            ask = decode_untrusted(EpochAsk, command.body)
+            self.standing = msgspec.structs.replace(self.standing, epoch=ask.epoch)
+        return command.reply(ResponseCode.SUCCESS, body=encode(self.standing))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terms = Terms(SYNC_MASTER, 1, 1, {"1": B})
+    standings = member(A, SYNC_MASTER, terms=terms), member(B, terms=terms)
+    links = {each.address: SlowDisk(each, 1.5) for each in standings}
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+    with Members() as members:
+        report = hand_over(members, group(*standings), Kind.SWITCH, "me")
+        assert report.new_master == B
+        for link in links.values():
+            link._write_s = 60.0
+        with pytest.raises(HandoverFailed, match="did not answer"):
+            hand_over(members, group(*standings), Kind.SWITCH, "me")
+
+
+def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standings = member(A, SYNC_MASTER), msgspec.structs.replace(member(B), epoch=7), member(C)
+    links = {each.address: SlowDisk(each, 0.0) for each in standings}
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+
+    def interrupt(text: str) -> None:
+        if "accept: yes" in text:
+            raise KeyboardInterrupt
+
+    with Members() as members, pytest.raises(KeyboardInterrupt):
+        hand_over(members, group(*standings), Kind.SWITCH, "me", told=interrupt)
+    asked = [links[address].asked for address in (A, B, C)]
+    assert asked == [[RequestCode.ROPEWALK_ACCEPT_EPOCH, RequestCode.ROPEWALK_RELEASE_EPOCH], [], []]
+    assert links[A].standing.epoch == 8, "above every one that somebody accepted"
+
+
+def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_is_promoted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slave = member(B, master_end=450, master_age_ms=320)
+    lost = group(slave)
+    link = SlowDisk(slave, 0.0)
+
+    def reach(_members: Members, address: str) -> tuple[SlowDisk, bytes]:
+        if address != B:
+            raise Unreachable(address)
+        return link, b""
+
+    monkeypatch.setattr(Members, "_link", reach)
+    risk = "1 of 2 slaves accepted, 2 have to; at least 350 bytes are at risk as of 320 ms before contact was lost"
+    assert at_risk(lost) == at_risk(lost, B) == risk
+    assert at_risk(group(slave, member(C))) == "", "both answer"
+    assert at_risk(group()) == "", "nobody can be promoted, and nothing is lost"
+    told: list[str] = []
+    with Members() as members:
+        with pytest.raises(HandoverFailed, match=r"at risk.*Start whoever does not answer, or .*--force"):
+            hand_over(members, lost, Kind.FAILOVER, "me")
+        report = hand_over(members, lost, Kind.FAILOVER, "me", force=True, told=told.append)
+    assert (report.new_master, report.at_risk) == (B, risk)
+    assert told.index(f"at risk: {risk}") < next(n for n, text in enumerate(told) if "promote" in text)
+
+
+def test_the_status_tells_how_far_each_slave_is_behind() -> None:
+    rows = status_rows(
+        group(
+            member(A, SYNC_MASTER, end=500, stored_ms=9000),
+            member(B, end=380, stored_ms=7500),
+            member(C, end=500),
+        )
+    )
+    keys = [key for _, key in COLUMNS]
+    found = {row["address"]: row for row in (dict(zip(keys, each, strict=True)) for each in rows)}
+    assert [(found[each]["lagBytes"], found[each]["lagSeconds"]) for each in (A, B, C)] == [
+        (0, 0.0), (120, 1.5), (0, 0.0),
+    ]  # fmt: skip

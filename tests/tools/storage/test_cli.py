@@ -1,0 +1,233 @@
+"""`ropewalk store verify | recover | repair | info`: exit codes, JSON, and what stays untouched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.io.disk import Disk
+from store.message_store import MessageStore
+from tests.recorded_stores import unpack
+from tests.store.offline.test_verify import config, fill, flip, segments
+from tests.store.worlds import Clock, put
+from tests.tools.conftest import RunCommand
+from tools.storage.maintenance import verify_configs
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    fill(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_verify_says_clean_and_ends_with_0(ropewalk: RunCommand, root: Path) -> None:
+    done = ropewalk("store", "verify", root)
+    assert (done.status, done.errors) == (0, "")
+    assert done.lines[-1].startswith("0 damaged places; looked at 60 records in ")
+
+
+def test_verify_names_file_offset_and_remedy_and_ends_with_1(ropewalk: RunCommand, root: Path) -> None:
+    flip(segments(root)[1], 700, 2)
+    done = ropewalk("store", "verify", root, "--json")
+    assert done.status == 1
+    assert done.document["clean"] is False
+    finding = done.document["findings"][0]
+    assert finding["damage"] and finding["path"] == str(segments(root)[1])
+    assert "log offset" in finding["place"] and "ropewalk store repair" in finding["advice"]
+    table = ropewalk("store", "verify", root)
+    assert table.status == 1 and str(segments(root)[1]) in table.out.decode()
+
+
+@pytest.mark.parametrize("command", ["verify", "recover", "info"])
+def test_what_is_no_store_ends_with_2(ropewalk: RunCommand, command: str, tmp_path: Path) -> None:
+    for directory in (tmp_path / "nowhere", tmp_path):
+        done = ropewalk("store", command, directory)
+        assert done.status == 2 and "error: " in done.errors, command
+
+
+@pytest.mark.parametrize("words", [("verify",), ("recover",), ("repair", "--in-place")])
+def test_a_store_in_use_is_left_to_its_broker(
+    ropewalk: RunCommand, words: tuple[str, ...], root: Path
+) -> None:
+    store = MessageStore(config(root), Disk(), Clock(), lambda: None)
+    store.open()
+    done = ropewalk("store", *words, root)
+    assert done.status in (1, 2) and "in use" in done.errors
+    assert ropewalk("store", "info", root, "--json").document["inUse"] is True
+    store.close()
+
+
+@pytest.mark.parametrize("command", ["dump", "info", "verify"])
+def test_the_folder_above_a_store_names_the_store(ropewalk: RunCommand, tmp_path: Path, command: str) -> None:
+    (tmp_path / "data" / "broker-a" / "commitlog").mkdir(parents=True)
+    ended = ropewalk("store", command, tmp_path / "data")
+    assert ended.status == 2
+    assert f"try {tmp_path / 'data' / 'broker-a'}" in ended.errors
+
+
+def test_recover_only_says_what_it_would_do_until_it_is_told(ropewalk: RunCommand, root: Path) -> None:
+    last = segments(root)[-1] if any(segments(root)[-1].read_bytes()) else segments(root)[-2]
+    data = bytearray(last.read_bytes())
+    end = len(bytes(data).rstrip(b"\0"))
+    data[end + 10 : end + 14] = b"dead"
+    last.write_bytes(data)
+    before = contents(root)
+    said = ropewalk("store", "recover", root)
+    assert said.status == 0 and contents(root) == before
+    assert any("dead bytes behind" in line for line in said.lines)
+    done = ropewalk("store", "recover", root, "--apply", "--json")
+    assert done.status == 0 and done.document["applied"] is True
+    assert b"dead" not in last.read_bytes()
+    assert (root / "ropewalk" / "tails").is_dir()
+
+
+def test_recover_says_why_a_start_is_refused(ropewalk: RunCommand, root: Path) -> None:
+    flip(segments(root)[1], 700, 2)
+    before = contents(root)
+    done = ropewalk("store", "recover", root, "--apply")
+    assert done.status == 1
+    assert "A start is refused" in done.lines[0] and "cutting is no choice here" in done.lines[1]
+    assert contents(root) == before
+
+
+def test_what_does_not_concern_the_log_is_no_reason_to_give_bytes_up(
+    ropewalk: RunCommand, root: Path
+) -> None:
+    foreign = root / "commitlog" / "notes.txt"
+    foreign.write_text("hello")
+    done = ropewalk("store", "recover", root)
+    assert done.status == 1 and f"move it out of {foreign.parent}" in done.lines[0]
+    assert "--accept-loss" not in done.out.decode()
+    foreign.unlink()
+    segments(root)[-1].unlink()
+    segments(root)[-1].unlink()
+    (line, more) = ropewalk("store", "recover", root).lines
+    assert "files are missing" in line and "--accept-loss" in more
+
+
+def test_repair_never_touches_the_source_unless_told(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(root, tmp_path / "backup")
+    flip(segments(root)[1], 700, 2)
+    before = contents(root)
+    assert ropewalk("store", "repair", root).status == 2
+    assert ropewalk("store", "repair", root, "--to", tmp_path / "backup").status == 2
+
+    lost = ropewalk("store", "repair", root, "--to", tmp_path / "alone", "--json")
+    assert lost.status == 1 and lost.document["lost"] and not lost.document["rebuilt"]
+
+    done = ropewalk(
+        "store", "repair", root, "--to", tmp_path / "copy", "--from", tmp_path / "backup", "--json"
+    )
+    assert done.status == 0, done.errors
+    assert done.document["rebuilt"] and done.document["taken"]
+    assert contents(root) == before
+    assert ropewalk("store", "verify", tmp_path / "copy").status == 0
+    assert [p.read_bytes() for p in segments(tmp_path / "copy")][:-1] == [
+        p.read_bytes() for p in segments(tmp_path / "backup")
+    ][: len(segments(tmp_path / "copy")) - 1]
+
+    assert ropewalk("store", "repair", root, "--in-place", "--from", tmp_path / "backup").status == 0
+    assert ropewalk("store", "verify", root).status == 0
+
+
+def test_a_copy_has_what_lies_behind_links_to_other_disks(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    for name in ("commitlog", "consumequeue"):
+        (root / name).rename(tmp_path / name)
+        (root / name).symlink_to(tmp_path / name)
+    (root / "config").mkdir()
+    (root / "config" / "round").symlink_to(root)
+    done = ropewalk("store", "repair", root, "--to", tmp_path / "copy", "--json")
+    assert done.status == 0, done.errors
+    assert done.document["records"] == 60 and not done.document["lost"]
+    assert not (tmp_path / "copy" / "commitlog").is_symlink()
+    assert ropewalk("store", "verify", tmp_path / "copy").status == 0
+
+
+def test_info_shows_sizes_queues_and_how_it_was_left(ropewalk: RunCommand, root: Path) -> None:
+    document = ropewalk("store", "info", root, "--json").document
+    assert (document["segmentSize"], document["queueFileSize"], document["index"]) == (
+        4096,
+        200,
+        {"slots": 50, "items": 200},
+    )
+    assert document["lastExit"] == "clean" and document["bound"]["clean"] and not document["inUse"]
+    assert sum(queue["next"] - queue["min"] for queue in document["topics"]) == 60
+    (root / "abort").write_text("1")
+    assert ropewalk("store", "info", root, "--json").document["lastExit"] == "abnormal"
+    (state,) = (line for line in ropewalk("store", "info", root).lines if line.startswith("state "))
+    assert "without a farewell" in state
+
+
+def test_info_tells_where_the_log_ends_also_where_the_queues_lag_behind_it(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    clock = Clock()
+    store = MessageStore(config(root), Disk(), clock, lambda: None)
+    store.open()
+    clock.ms += 60_000
+    put(store, [b"x" * 50] * 60)
+    shutil.copytree(root, tmp_path / "killed")
+    end, stored = store.log.end_offset, store.last_store_ms
+    store.close()
+    document = ropewalk("store", "info", tmp_path / "killed", "--json").document
+    assert (document["logEnd"], document["lastStored"]) == (end, stored)
+    assert document["bound"]["queues"] < end, "or this would be no test"
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_a_store_of_rocketmq_is_looked_at_mended_and_then_ours(
+    ropewalk: RunCommand, name: str, tmp_path: Path
+) -> None:
+    unpack(name, tmp_path / "store")
+    before = contents(tmp_path / "store")
+    assert ropewalk("store", "verify", tmp_path / "store").status == 0
+    assert ropewalk("store", "recover", tmp_path / "store").status == 0
+    document = ropewalk("store", "info", tmp_path / "store", "--json").document
+    assert document["logEnd"] == 156585
+    assert contents(tmp_path / "store") == before
+    copy = tmp_path / "copy"
+    assert ropewalk("store", "repair", tmp_path / "store", "--to", copy, "--json").document["records"] == 131
+    assert ropewalk("store", "verify", copy, "--json").document["looked"]["items"] == 386
+
+
+def write(path: Path, text: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def zero(data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+@pytest.mark.parametrize("change", [cut, zero])
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "topics.json.bak"])
+def test_a_torn_config_file_is_damage(tmp_path: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+    text = b'{"offsetTable":{"a@b":{0:5,1:7}}}'
+    for each in ("topics.json", "consumerOffset.json", "topics.json.bak"):
+        write(tmp_path / "config" / each, text)
+    assert not verify_configs(tmp_path)
+    write(tmp_path / "config" / name, change(text))
+    (finding,) = verify_configs(tmp_path)
+    assert finding.damage and finding.path == str(tmp_path / "config" / name) and finding.advice
+
+
+def test_a_config_file_that_another_program_wrote_is_a_note(tmp_path: Path) -> None:
+    write(tmp_path / "config" / "topics.json", b"{}")
+    write(tmp_path / "ropewalk" / "config.crc", b'{"topics.json": 1}')
+    (finding,) = verify_configs(tmp_path)
+    assert not finding.damage and "another program" in finding.text

@@ -1,0 +1,1 @@
+"""Run `ropewalk admin …`: look after a running cluster, Ropewalk's or Apache RocketMQ's."""

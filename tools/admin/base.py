@@ -1,0 +1,300 @@
+"""What the commands of `ropewalk admin` share: options, how results are shown, questions before something is lost.
+
+A command is a function of an `Admin`, of options of its own and of `as_json`; `command` registers it with the options
+that all of them have, and turns its errors into sentences.
+
+A result is a `Sheet`: columns with a heading for people and a key for programs. It prints as a table, or with `--json`
+as one array of objects. Times are shown in the reader's zone, and are milliseconds since 1970 in JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from ropewalk.client.blocking.admin import Admin
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.codes import Permission, ResponseCode
+from ropewalk.errors import Rejected, RopewalkError
+from tools.common.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
+
+COMPLETION_TIMEOUT_S = 0.5
+"""Whoever presses Tab does not wait for a name server that is away."""
+
+
+# Completion
+
+
+def _complete(look: Callable[[Admin], Sequence[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Names that begin with what was typed, asked of the name server; nothing when it does not answer."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        name_server = str(ctx.params.get("name_server") or DEFAULT_NAME_SERVER)
+        with (
+            suppress(RopewalkError, ValueError, OSError),
+            Admin(name_server, timeout=COMPLETION_TIMEOUT_S) as admin,
+        ):
+            return [name for name in look(admin) if name.startswith(incomplete)]
+        return []
+
+    return complete
+
+
+complete_topic = _complete(lambda admin: admin.topics())
+complete_group = _complete(lambda admin: tuple(admin.groups()))
+complete_cluster = _complete(lambda admin: sorted({member.cluster for member in admin.members()}))
+complete_broker = _complete(lambda admin: sorted({member.broker_name for member in admin.members()}))
+
+
+# Options and arguments
+
+NameServers = Annotated[
+    str,
+    typer.Option(
+        "--name-server",
+        "-n",
+        envvar="NAMESRV_ADDR",
+        metavar="HOST:PORT[;HOST:PORT]",
+        help="The name servers to ask; any one that answers will do.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", "-c", help="Only brokers of this cluster.", autocompletion=complete_cluster),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="NAME|HOST:PORT",
+        help="Only this broker: its name, or the address of one of its members.",
+        autocompletion=complete_broker,
+    ),
+]
+BrokerName = Annotated[
+    str, typer.Argument(metavar="BROKER", help="The broker's name.", autocompletion=complete_broker)
+]
+BrokerNameOption = Annotated[
+    str | None,
+    typer.Option("--broker", "-b", metavar="NAME", help="The broker's name.", autocompletion=complete_broker),
+]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)
+]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=complete_topic)
+]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The consumer group's name.", autocompletion=complete_group)
+]
+
+TIMEOUT_S = 5.0
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, and leave it as it is for others to call.
+
+    Where to look for name servers, how long to wait and how to print are options of every command; they stand behind
+    those of its own.
+    """
+    shared = (
+        _option("name_server", NameServers, DEFAULT_NAME_SERVER),
+        _option("timeout", Timeout, TIMEOUT_S),
+        _option("as_json", Json, False),
+    )
+
+    def register(carry_out: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(carry_out, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(carry_out).parameters.values()
+            if parameter.name not in ("admin", "as_json")
+        ]
+
+        def run(*, name_server: str, timeout: float, as_json: bool, **options: Any) -> None:
+            with administrator(name_server, timeout, as_json=as_json) as admin:
+                carry_out(admin, as_json=as_json, **options)
+
+        # What the command line is made from.
+        signature = inspect.Signature([*own, *shared])
+        run.__doc__ = carry_out.__doc__
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        app.command(name)(run)
+        return carry_out
+
+    return register
+
+
+def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+
+
+# Results
+
+
+class Moment(int):
+    """Milliseconds since 1970: a time for people, a number for programs. 0 is never."""
+
+    def __str__(self) -> str:
+        from tools.messages.consume import time_text
+
+        return time_text(int(self)) if self > 0 else "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Rows to show. `columns` are (heading, JSON key)."""
+
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[object]]
+
+    @property
+    def headings(self) -> list[str]:
+        return [heading for heading, _ in self.columns]
+
+    @property
+    def cells(self) -> list[list[object]]:
+        """The rows as they are printed: a moment is text there, and no number."""
+        return [[_cell(cell) for cell in row] for row in self.rows]
+
+    def as_json(self) -> list[dict[str, object]]:
+        return [
+            {
+                key: int(cell) if isinstance(cell, Moment) else cell
+                for (_, key), cell in zip(self.columns, row, strict=True)
+            }
+            for row in self.rows
+        ]
+
+    def show(self, *, as_json: bool, nothing: str) -> None:
+        """Print it; when there are no rows, people are told `nothing`."""
+        if as_json:
+            print_json(self.as_json())
+        elif self.rows:
+            print_table(self.headings, self.cells)
+        else:
+            note(nothing)
+
+
+def _cell(value: object) -> object:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case Moment():
+            return str(value)
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case _:
+            return value
+
+
+def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
+    """One thing with its properties, a line for each."""
+    if as_json:
+        print_json({key: int(value) if isinstance(value, Moment) else value for key, value in facts.items()})
+        return
+    width = max(map(len, facts), default=0)
+    for key, value in facts.items():
+        text = "" if value is None else str(_cell(value))
+        print(f"{key:<{width}}  {text}".rstrip())
+
+
+# Working
+
+
+@contextmanager
+def administrator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[Admin]:
+    """An `Admin` whose errors end the command in a sentence and what to do next."""
+    with expected_errors(as_json=as_json), Admin(name_server, timeout=timeout) as admin:
+        try:
+            yield admin
+        except UsageError:
+            raise
+        except RopewalkError as exc:
+            fail(str(exc), admin_hint(exc) or hint_for(exc), as_json=as_json)
+
+
+def tell_skipped(admin: Admin) -> None:
+    """Say which brokers the result leaves out."""
+    for address, why in admin.skipped.items():
+        note(f"without the broker at {address}: {why}")
+
+
+def admin_hint(exc: RopewalkError) -> str | None:
+    """What an administrator can do about an error, where that is not what everybody can."""
+    match exc.code:
+        case ResponseCode.TOPIC_NOT_EXIST:
+            return (
+                "`ropewalk admin topic list` shows the topics, `ropewalk admin topic create TOPIC` makes one"
+            )
+        case ResponseCode.TOPIC_EXIST_ALREADY:
+            return "`ropewalk admin topic update` changes a topic that exists"
+        case ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            return (
+                "`ropewalk admin group list` shows the groups, `ropewalk admin group create GROUP` makes one"
+            )
+        case ResponseCode.NO_PERMISSION:
+            return "the broker does not allow this while it runs; change its configuration and start it again"
+    return None
+
+
+def no_such_group(group: str) -> Rejected:
+    """What to raise for a group that is nowhere."""
+    error = Rejected(f"no broker knows a group {group}")
+    error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    return error
+
+
+def require_group(admin: Admin, group: str) -> None:
+    """Raises `Rejected` when no broker knows the group."""
+    if not admin.group_config(group):
+        raise no_such_group(group)
+
+
+class Declined(UsageError):
+    """Nobody said yes."""
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost, on the terminal. Raises `UsageError` unless the answer is yes.
+
+    A script has no terminal to answer on, and must have said `--yes`.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Declined(f"{question} Nothing was done: there is no terminal to answer on; add --yes to do it")
+    sys.stdout.flush()
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Declined("nothing was done")
+
+
+PERMISSIONS = {
+    "none": 0,
+    "w": Permission.WRITE,
+    "r": Permission.READ,
+    "rw": Permission.READ | Permission.WRITE,
+}
+
+
+def parse_permission(text: str) -> int:
+    """`rw`, `r`, `w`, `none`, or RocketMQ's numbers 6, 4, 2, 0. Raises `UsageError`."""
+    known = PERMISSIONS | {str(bits): bits for bits in PERMISSIONS.values()} | {"wr": PERMISSIONS["rw"]}
+    permission = known.get(text.strip().lower())
+    if permission is None:
+        raise UsageError(f"permission {text!r} is none of: rw (6), r (4), w (2), none (0)")
+    return permission

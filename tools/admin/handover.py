@@ -1,0 +1,421 @@
+"""The hands of `ropewalk admin ha`: find a group's members, look at them, carry a handover's questions to them.
+
+The decisions are `ha.group.handover`'s. Every member is asked by a thread of its own, because one that is gone must not
+delay the others; answers are handed to the handover one by one, in the order in which they come.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import msgspec
+
+from ha.group.handover import Answer, Ask, Handover, Kind, Member, Phase, Send, choose
+from ha.group.hello import Challenge, EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode, proof_of
+from ha.group.roles import SLAVE, SYNC_MASTER
+from ropewalk.client.blocking.admin import Admin
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.addresses import BadAddress, parse_address
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.remoting import Command
+
+__all__ = [
+    "Group",
+    "HandoverFailed",
+    "Members",
+    "Report",
+    "at_risk",
+    "find_group",
+    "hand_over",
+    "lag_s",
+    "master_of",
+]
+
+CODES = {
+    Ask.LOOK: RequestCode.ROPEWALK_LOOK,
+    Ask.ACCEPT: RequestCode.ROPEWALK_ACCEPT_EPOCH,
+    Ask.RELEASE: RequestCode.ROPEWALK_RELEASE_EPOCH,
+    Ask.PROMOTE: RequestCode.ROPEWALK_PROMOTE,
+    Ask.FOLLOW: RequestCode.ROPEWALK_FOLLOW,
+}
+PHASE_S = {
+    Phase.FENCE: 3.0,
+    Phase.CATCH_UP: 10.0,
+    Phase.ACCEPT: 2.0,
+    Phase.PROMOTE: 5.0,
+    Phase.FOLLOW: 1.0,
+    Phase.RELEASE: 2.0,
+}
+LOOK_PAUSE_S = 0.002
+WRITE_S = 2.0
+"""How long a member may take to write to its disk what it promises: no longer than a phase, or a release would wait."""
+
+
+class HandoverFailed(RopewalkError):
+    """No other master: why, and what is so now."""
+
+
+class Refusal(RopewalkError):
+    """A member said no."""
+
+
+class Members:
+    """Connections to members, by address. Each is used by one thread at a time."""
+
+    def __init__(self, secret: str = "", timeout: float = 1.0) -> None:
+        self.timeout = timeout
+        self._secret = secret
+        self._links: dict[str, tuple[Connection, bytes]] = {}
+        self._lock = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
+
+    def __enter__(self) -> Members:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for link, _challenge in self._links.values():
+            link.close()
+
+    def ask(self, address: str, code: int, message: msgspec.Struct, timeout: float | None = None) -> bytes:
+        """The body of the answer, waited for that many seconds. Raises `Refusal` or another RopewalkError.
+
+        Without `timeout` it is what a look may take. What a member has to write to its disk before it answers can
+        take longer: an fsync beside a busy neighbour was seen to take half a second.
+        """
+        with self._lock:
+            turn = self._turns.setdefault(address, threading.Lock())
+        with turn:
+            return self._ask(address, code, message, self.timeout if timeout is None else timeout)
+
+    def _ask(self, address: str, code: int, message: msgspec.Struct, timeout: float) -> bytes:
+        link, challenge = self._link(address)
+        body = encode(message)
+        ext = {"proof": proof_of(self._secret, challenge, code, body)} if self._secret else {}
+        try:
+            answer = link.call(Command(code, ext, body), timeout)
+        except OutcomeUnknown:
+            self.forget(address)  # a late answer would be taken for the next one's
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refusal(answer.remark or f"code {answer.code}")
+        return answer.body
+
+    def _link(self, address: str) -> tuple[Connection, bytes]:
+        with self._lock:
+            known = self._links.get(address)
+        if known is not None and not known[0].closed:
+            return known
+        link = Connection(address, self.timeout)
+        answer = link.call(Command(RequestCode.ROPEWALK_CHALLENGE), self.timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            link.close()
+            raise Refusal(f"{address} is no Ropewalk broker: it answered {answer.code}")
+        found = link, decode_untrusted(Challenge, answer.body).challenge
+        with self._lock:
+            self._links[address] = found
+        return found
+
+    def forget(self, address: str) -> None:
+        with self._lock:
+            known = self._links.pop(address, None)
+        if known is not None:
+            known[0].close()
+
+    def look(self, address: str) -> StandingMessage:
+        return decode_untrusted(StandingMessage, self.ask(address, RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+
+    def look_at(self, addresses: Iterable[str]) -> tuple[dict[str, StandingMessage], dict[str, str]]:
+        """Where each member stands, and why the others did not say; all asked at once."""
+        found: dict[str, StandingMessage] = {}
+        silent: dict[str, str] = {}
+
+        def look(address: str) -> None:
+            try:
+                found[address] = self.look(address)
+            except (RopewalkError, OSError, ValueError) as exc:
+                silent[address] = str(exc)
+
+        threads = [threading.Thread(target=look, args=(address,), daemon=True) for address in set(addresses)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found, silent
+
+
+@dataclass(slots=True)
+class Group:
+    """A broker's members, as far as somebody knows them."""
+
+    cluster: str
+    broker_name: str
+    standings: dict[str, StandingMessage] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    """Who did not answer, and why."""
+    registered: dict[str, int] = field(default_factory=dict)
+    """Address -> broker id, as the name server has it."""
+
+    def members(self) -> list[Member]:
+        """Everybody, with the id that the group's newest terms give."""
+        ids = dict(self.registered)
+        terms = max(self.standings.values(), key=lambda each: (each.reign, each.terms.version), default=None)
+        if terms is not None:
+            ids |= {address: int(name) for name, address in terms.terms.slaves.items()}
+        ids |= {address: each.broker_id for address, each in self.standings.items()}
+        return [Member(address, broker_id) for address, broker_id in sorted(ids.items())]
+
+
+def find_group(admin: Admin, members: Members, broker_name: str) -> Group:
+    """Who belongs to this broker: by the name server, and by what its members know of each other.
+
+    Raises `HandoverFailed` where nobody does.
+    """
+    registered = [each for each in admin.members() if each.broker_name == broker_name]
+    if not registered:
+        names = sorted({each.broker_name for each in admin.members()})
+        raise HandoverFailed(
+            f"no broker called {broker_name} is registered; there are: {', '.join(names) or 'none'}"
+        )
+    group = Group(registered[0].cluster, broker_name)
+    group.registered = {each.address: each.broker_id for each in registered}
+    look_again(members, group)
+    return group
+
+
+def look_again(members: Members, group: Group) -> None:
+    """Look at everybody who is known, and at whom they know."""
+    addresses = set(group.registered)
+    group.standings, group.silent = {}, {}
+    for _round in range(2):
+        fresh = addresses - group.standings.keys() - group.silent.keys()
+        found, silent = members.look_at(fresh)
+        group.standings |= {
+            address: each for address, each in found.items() if each.broker_name == group.broker_name
+        }
+        group.silent |= silent
+        for each in found.values():
+            addresses |= {*each.terms.slaves.values(), each.master} - {""}
+
+
+def master_of(group: Group) -> StandingMessage | None:
+    """The master of the highest reign, unless somebody follows a newer one."""
+    newest = max((each.reign for each in group.standings.values()), default=0)
+    return next(
+        (each for each in group.standings.values() if each.role != SLAVE and each.reign == newest), None
+    )
+
+
+def lag_s(master: StandingMessage, slave: StandingMessage) -> float:
+    """How much older the newest record of the slave is."""
+    if slave.end >= master.end or not slave.stored_ms:
+        return 0.0
+    return max(0, master.stored_ms - slave.stored_ms) / 1000
+
+
+@dataclass(slots=True)
+class Report:
+    """What a handover did."""
+
+    kind: str
+    broker: str
+    epoch: int
+    old_master: str
+    new_master: str = ""
+    gap_ms: float | None = None
+    """From when the old master took no message any more to when the new one did; None for a failover."""
+    took_ms: float = 0.0
+    at_risk: str = ""
+    events: list[tuple[float, str]] = field(default_factory=list)
+    """(ms since the beginning, what happened)"""
+
+
+def hand_over(
+    members: Members,
+    group: Group,
+    kind: Kind,
+    by: str,
+    *,
+    target: str = "",
+    force: bool = False,
+    catch_up_s: float = PHASE_S[Phase.CATCH_UP],
+    told: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Carry one handover out. Raises `HandoverFailed`; the group is then as it was, or the text says what it is."""
+    began = time.monotonic()
+    master = master_of(group)
+    if target:
+        target = _slave_at(group, target)
+    old = master.address if master is not None else _lost_master(group)
+    if kind is Kind.SWITCH:
+        if master is None:
+            raise HandoverFailed(
+                f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
+                f"failover {group.broker_name}`"
+            )
+        target = target or _closest(group, master)
+    elif master is not None and not force:
+        raise HandoverFailed(
+            f"the master of {group.broker_name} at {master.address} answers: `ropewalk admin ha switch` hands over "
+            "without a loss"
+        )
+    epoch = 1 + max((each.epoch for each in group.standings.values()), default=0)
+    handover = Handover(kind, group.members(), epoch, by, master=old, target=target, force=force)
+    report = Report(kind.value, group.broker_name, epoch, old)
+
+    def event(text: str) -> None:
+        report.events.append((round((time.monotonic() - began) * 1000, 1), text))
+        told(text)
+
+    answers: queue.Queue[tuple[Send, Answer]] = queue.Queue()
+
+    def carry(send: Send) -> None:
+        if send.ask is Ask.LOOK:
+            time.sleep(LOOK_PAUSE_S)
+        answers.put((send, _answer(members, group, send)))
+
+    def post(sends: Sequence[Send]) -> None:
+        if handover.phase is Phase.PROMOTE and phase is not Phase.PROMOTE and handover.reason:
+            event(f"at risk: {handover.reason}")  # while it can still be stopped
+        for send in sends:
+            threading.Thread(target=carry, args=(send,), daemon=True).start()
+
+    is_or_was = "is" if master is not None else "was"
+    event(f"{kind.value}: epoch {epoch}" + (f", the master {is_or_was} {old}" if old else ""))
+    phase, until = handover.phase, time.monotonic() + PHASE_S[handover.phase]
+    fenced = time.monotonic()
+    try:
+        post(handover.start())
+        while not handover.is_over:
+            if handover.phase is not phase:
+                phase = handover.phase
+                until = time.monotonic() + (catch_up_s if phase is Phase.CATCH_UP else PHASE_S[phase])
+            try:
+                send, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                event(f"{phase.value}: time is up")
+                post(handover.time_is_up())
+                continue
+            if send.ask is not Ask.LOOK:
+                event(_told(send, answer))
+            before = handover.phase
+            post(handover.heard(send.address, send.ask, answer))
+            if before is Phase.PROMOTE and handover.phase in (Phase.FOLLOW, Phase.DONE):
+                assert handover.winner is not None
+                report.new_master = handover.winner.address
+                report.at_risk = handover.reason
+                report.took_ms = round((time.monotonic() - began) * 1000, 1)
+                if kind is Kind.SWITCH:
+                    report.gap_ms = round((time.monotonic() - fenced) * 1000, 1)
+    except BaseException:
+        # At a Ctrl-C nobody may be left waiting for this program's next word.
+        for send in handover.abandon("interrupted"):
+            _answer(members, group, send)
+        raise
+    if handover.phase is Phase.FAILED:
+        risky = kind is Kind.FAILOVER and not force and at_risk(group, target)
+        way_out = ". Start whoever does not answer, or accept the risk with --force" if risky else ""
+        raise HandoverFailed(handover.reason + way_out)
+    event(f"{report.new_master} is the master of epoch {epoch}")
+    return report
+
+
+def at_risk(group: Group, target: str = "") -> str:
+    """What a failover with `force` may lose, by where the members stood just now; empty where nothing is at risk.
+
+    Nobody is asked for a promise, so that a person can think it over.
+    """
+    slaves = {address: each.standing() for address, each in group.standings.items() if each.role == SLAVE}
+    choice = choose(slaves, None, wanted=target, force=True)
+    return choice.reason if choice.winner is not None else ""
+
+
+def _why_silent(group: Group) -> str:
+    reasons = "; ".join(f"{address}: {why}" for address, why in sorted(group.silent.items()))
+    return f" ({reasons})" if reasons else ""
+
+
+def _told(send: Send, answer: Answer) -> str:
+    if answer.standing is not None:
+        return f"{send.address} {send.ask.value}: yes, its log ends at {answer.standing.end}"
+    return f"{send.address} {send.ask.value}: {answer.refusal or 'no answer'}"
+
+
+def _answer(members: Members, group: Group, send: Send) -> Answer:
+    ask = EpochAsk(
+        group.cluster, group.broker_name, send.epoch, send.by, send.broker_id, send.master, send.terms
+    )
+    message = RangesAsk([]) if send.ask is Ask.LOOK else ask
+    # Whoever said nothing at all just now is not waited for any longer than then.
+    patience = None if send.ask is Ask.LOOK or send.address in group.silent else WRITE_S
+    try:
+        body = members.ask(send.address, CODES[send.ask], message, patience)
+        return Answer(decode_untrusted(StandingMessage, body).standing())
+    except Refusal as exc:
+        return Answer(refusal=str(exc))
+    except (RopewalkError, OSError):
+        return Answer()
+
+
+def _closest(group: Group, master: StandingMessage) -> str:
+    """The slave that has most of the master's log."""
+    slaves = [each for each in group.standings.values() if each.role == SLAVE]
+    if not slaves:
+        raise HandoverFailed(
+            f"the master {master.address} has no slave that answers: there is nobody to switch to"
+        )
+    return max(slaves, key=lambda each: (each.standing().rank, -each.broker_id)).address
+
+
+def _slave_at(group: Group, target: str) -> str:
+    """The address by which the group knows this slave: `localhost` is 127.0.0.1 to it.
+
+    Who is no slave is refused before anybody is asked: the master would take no messages while a mistyped one is
+    waited for.
+    """
+    slaves = sorted(address for address, each in group.standings.items() if each.role == SLAVE)
+    with suppress(BadAddress):
+        target = next((slave for slave in slaves if same_place(slave, target)), target)
+    if target not in slaves:
+        why = f" ({group.silent[target]})" if target in group.silent else ""
+        raise HandoverFailed(
+            f"{target} is no slave of {group.broker_name} that answers{why}; there are: {', '.join(slaves) or 'none'}"
+        )
+    return target
+
+
+def _lost_master(group: Group) -> str:
+    """Where the master was that nobody reaches: its slaves remember."""
+    known = [each.master for each in group.standings.values() if each.master]
+    return next((address for address in known if address not in group.standings), "")
+
+
+def forget_slave(members: Members, group: Group, broker_id: int) -> StandingMessage:
+    """Have the master strike a slave off its roll. Raises `Refusal` in the master's words."""
+    master = master_of(group)
+    if master is None:
+        raise HandoverFailed(f"no master of {group.broker_name} answers, and only a master has a roll")
+    ask = EpochAsk(group.cluster, group.broker_name, master.epoch, "", broker_id)
+    body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask, WRITE_S)
+    return decode_untrusted(StandingMessage, body)
+
+
+def waits_for_slaves(group: Group) -> bool:
+    """Whether this group's acknowledgements are on a slave."""
+    newest = max(group.standings.values(), key=lambda each: (each.reign, each.terms.version), default=None)
+    return newest is not None and newest.terms.role == SYNC_MASTER and newest.terms.required_acks > 0
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two addresses name one port of one machine, as far as their texts tell."""
+    a, b = parse_address(one), parse_address(other)
+    local = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
+    return a.port == b.port and (a.host == b.host or (a.host in local and b.host in local))

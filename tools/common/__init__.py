@@ -1,0 +1,1 @@
+"""Share what commands have in common: output, errors, interrupts."""

@@ -1,0 +1,297 @@
+"""How every command speaks: results on standard output, everything else on standard error.
+
+A result is a line, a table, or with `--json` one JSON document. Notes, progress and errors go to
+standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
+`{"error": ..., "hint": ...}`.
+
+Exit codes: 0 done, 1 it failed or was done in part, 2 it could not even be tried (wrong use, unreadable
+input), 130 stopped by Ctrl-C, 141 whoever read the output had seen enough. Expected errors end in a sentence
+and what to do next, never in a traceback; an exception that is not listed here is a bug and shows as one.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import typer
+
+from ropewalk.client.core.addresses import BadAddress
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a shell reports for a program that SIGPIPE ended, as most programs in a pipe are."""
+
+UNFOLDED = 10_000
+"""The width of a table for a reader that has none."""
+WHOLE_CELL = 40
+"""The longest text of a table that is never broken, however narrow the terminal is."""
+FOLDED_CELL = 24
+
+PROGRESS_AFTER_S = 1.0
+PROGRESS_EVERY_S = 0.1
+
+
+class UsageError(RopewalkError):
+    """What was asked for makes no sense as it stands; the text says what would."""
+
+
+class OutputFailed(Exception):
+    """Standard output took no more. No `OSError`: nobody between the write and `run` shall take it for theirs."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror or str(cause))
+        self.broken_pipe = cause.errno == errno.EPIPE
+        self.done: str | None = None
+        """What had been done until then."""
+
+
+class _Output(io.FileIO):
+    """A descriptor whose failing writes are `OutputFailed`."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise OutputFailed(exc) from exc
+
+
+def open_output() -> None:
+    """Put a standard output in place that fails as `OutputFailed`, and prints what its encoding cannot as escapes."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    old = sys.stdout
+    if old is None:
+        # It was closed. Nothing else may get its number, and every write is to fail.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+    else:
+        old.flush()
+    raw = _Output(1, "w" if old is not None else "wb", closefd=False)
+    encoding = old.encoding if old is not None else "utf-8"
+    terminal = os.isatty(1)
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=terminal
+    )
+
+
+def ended_by_output(exc: OutputFailed, *, as_json: bool = False) -> int:
+    """Say that output could not be written, unless its reader had simply seen enough (`| head`). The exit code."""
+    # The interpreter flushes standard output once more at exit and would complain there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if exc.broken_pipe:
+        return BROKEN_PIPE
+    report_error(f"cannot write to standard output: {exc}", exc.done, as_json=as_json)
+    return FAILED
+
+
+@contextmanager
+def telling(done: Callable[[], str]) -> Iterator[None]:
+    """If output fails inside, the error also tells what had been done."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OutputFailed as exc:
+        exc.done = done()
+        raise
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line, in UTF-8 whatever the locale."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
+    from rich.console import Console
+
+    table = make_table(columns, rows)
+    # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
+    console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
+    if console.width < UNFOLDED:
+        # On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly
+        # and copied wrongly: where they do not fit side by side, nothing is folded, and the terminal wraps the lines.
+        for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
+            longest = max(len("" if cell is None else str(cell)) for cell in cells)
+            column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+        if console.measure(table, options=console.options.update(width=UNFOLDED)).minimum > console.width:
+            console = Console(width=UNFOLDED)
+    console.print(table)
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """The table that `print_table` prints. A cell of None is empty; columns of numbers are set to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        cells = [row[len(table.columns)] for row in rows]
+        numeric = any(isinstance(cell, (int, float)) for cell in cells) and all(
+            cell is None or isinstance(cell, (int, float)) for cell in cells
+        )
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return table
+
+
+def note(text: str) -> None:
+    """Something to know that is not a result."""
+    with suppress(OSError):  # who cannot be told is still served
+        print(text, file=sys.stderr, flush=True)
+
+
+def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
+    """Say what went wrong and what to do next."""
+    if as_json:
+        document = {"error": text} | ({"hint": hint} if hint else {})
+        note(msgspec.json.encode(document).decode())
+    else:
+        note(f"error: {text}" + (f"\n  {hint}" if hint else ""))
+
+
+def fail(text: str, hint: str | None = None, *, exit_code: int = FAILED, as_json: bool = False) -> NoReturn:
+    """End the command with an error."""
+    report_error(text, hint, as_json=as_json)
+    raise typer.Exit(exit_code)
+
+
+@contextmanager
+def expected_errors(*, as_json: bool = False) -> Iterator[None]:
+    """Turn the errors a user can meet into sentences and exit codes."""
+    try:
+        yield
+    except (UsageError, BadAddress) as exc:
+        fail(str(exc), exit_code=USAGE, as_json=as_json)
+    except RopewalkError as exc:
+        fail(str(exc), hint_for(exc), as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def hint_for(exc: RopewalkError) -> str | None:
+    """What to try next."""
+    from ropewalk.client.blocking.simple import NoNameServer
+
+    if isinstance(exc, NoNameServer):
+        return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
+    if isinstance(exc, Unreachable):
+        return "the name server knows this broker, but it cannot be reached from here: is it still running?"
+    if exc.code == ResponseCode.TOPIC_NOT_EXIST:
+        return "a topic is created by the first message: `ropewalk produce TOPIC MESSAGE`"
+    if exc.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return "-n wants a name server (usually port 9876); a broker answers elsewhere and knows no routes"
+    if isinstance(exc, OutcomeUnknown):
+        return "it may or may not have been done; look before you repeat it"
+    if isinstance(exc, TryLater):
+        return "the broker is busy: try again in a moment"
+    if isinstance(exc, TryElsewhere):
+        return "this broker cannot serve the request at the moment; its log says why"
+    if isinstance(exc, ProtocolError):
+        return "is this really a RocketMQ-compatible name server or broker?"
+    return None
+
+
+def show_flags_bare(command: Any, parent: typer.Context | None = None) -> None:
+    """Have the help of a command, and of all below it, say `--json` and not `--json <bool>`.
+
+    What stands behind an option is what is to be written there, and behind a flag nothing is.
+    """
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        show_flags_bare(inner, context)
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Read repeated `name=value` options. Raises `UsageError`."""
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} {pair!r} is not name=value")
+        parsed[name] = value
+    return parsed
+
+
+def counted(number: int, noun: str = "message") -> str:
+    """`1 message`, `2 messages`, `12,345 messages`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+class ProgressLine:
+    """A progress line on standard error, for people only, and only once it has taken a while."""
+
+    def __init__(self, label: str, total: int | None, *, enabled: bool = True) -> None:
+        self._label = label
+        self._total = total
+        self._enabled = enabled and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._last = self._started
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def set_total(self, total: int) -> None:
+        """How much it all is, once that is known; it may change from stage to stage."""
+        if total != self._total:
+            self._total = total
+            if self._progress is not None:
+                self._progress.update(self._progress.task_ids[0], total=total)
+
+    def update(self, completed: int, text: str) -> None:
+        """`completed` of the total, and a few words; cheap to call often."""
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        if now - self._started < PROGRESS_AFTER_S or now - self._last < PROGRESS_EVERY_S:
+            return
+        self._last = now
+        if self._progress is None:
+            self._progress = self._start()
+        self._progress.update(self._progress.task_ids[0], completed=completed, text=text)
+
+    def _start(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        progress.add_task(self._label, total=self._total, text="")
+        progress.start()
+        return progress

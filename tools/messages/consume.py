@@ -1,0 +1,472 @@
+"""`ropewalk consume` and `ropewalk pull`: read topics without belonging to a group.
+
+Nothing is committed and nobody else's share changes: the reader assigns itself every queue (or the
+chosen ones) and walks them. There are two walks:
+
+  * to the end: each queue is read up to the offset it had when we began, and the queues are merged by
+    store time, so that messages print in about the order they were sent;
+  * `--follow`: one held pull for each queue, all at once; whatever arrives is printed as it comes. Every few seconds
+    the topics are looked up again: queues that are new are read from their beginning.
+
+Several topics are read like one, and a name may be a pattern (`order*`).
+
+`--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
+milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import heapq
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from ropewalk.client.blocking.connection import receive_any
+from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.routes import Queue
+from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
+from ropewalk.format.properties import P
+from ropewalk.format.record import Record
+from tools.common.interrupts import Interrupts
+from tools.common.output import UsageError, counted, note
+from tools.messages.produce import choose_queues
+
+PULL_COUNT = 256
+SUSPEND_MS = 15_000
+HOLD_SLACK_S = 10.0
+"""RocketMQ looks at its held pulls every five seconds only."""
+RETRY_PAUSE_S = 1.0
+DISCOVER_S = 5.0
+"""How often a reader that follows looks for new topics and queues."""
+TIMESTAMP_MIN = 10**11
+"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins: a place (`earliest`, `latest`), an offset, or a time."""
+
+    place: str = "earliest"
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+    def offset_in(self, client: Client, topic: str, queue: Queue) -> int:
+        """The offset this start means in one queue."""
+        if self.offset is not None:
+            return self.offset
+        if self.timestamp_ms is not None:
+            return client.search_offset(topic, queue, self.timestamp_ms)
+        if self.place == "latest":
+            return client.max_offset(topic, queue)
+        return client.min_offset(topic, queue)
+
+
+def parse_start(text: str, option: str = "--from") -> Start:
+    """Read `--from`, or another option that names a place in a queue. Raises `UsageError`."""
+    text = text.strip()
+    if text in ("earliest", "latest"):
+        return Start(text)
+    if text.startswith("offset:"):
+        number = text.removeprefix("offset:")
+        if number.isascii() and number.isdigit():
+            return Start(offset=int(number))
+    elif text.isascii() and text.isdigit():
+        if int(text) < TIMESTAMP_MIN:
+            raise UsageError(
+                f"{option} {text}: for an offset write offset:{text}; as milliseconds since 1970 it would be long ago"
+            )
+        return Start(timestamp_ms=int(text))
+    else:
+        try:
+            return Start(timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
+        except ValueError:
+            pass
+    raise UsageError(
+        f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
+        "2026-01-31T12:00:00, or milliseconds since 1970"
+    )
+
+
+def parse_moment(text: str, option: str) -> int:
+    """Read a time, as ms since 1970. Raises `UsageError`."""
+    with contextlib.suppress(UsageError):  # which would name places that are no times
+        place = parse_start(text, option)
+        if place.timestamp_ms is not None:
+            return place.timestamp_ms
+    raise UsageError(
+        f"{option} {text!r} is no time; write it as in 2026-01-31T12:00:00, or as milliseconds since 1970"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to read, and from where."""
+
+    sources: Sequence[TopicQueue]
+    start: Start
+    subscription: str = "*"
+    follow: bool = False
+    count_max: int | None = None
+    discover: Callable[[], Sequence[TopicQueue]] | None = None
+    """Looks up what there is to read now, while following."""
+
+
+def choose_sources(
+    client: Client, topics: Sequence[str], queue_id: int | None, broker: str | None
+) -> list[TopicQueue]:
+    """The queues of the topics, or of those that match a pattern. Raises `UsageError` when that is none."""
+    patterns = [topic for topic in topics if _PATTERN.search(topic)]
+    known = client.topics() if patterns else ()
+    named = [topic for topic in topics if topic not in patterns]
+    matching = [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not named and not matching:
+        raise UsageError(f"no topic matches {' or '.join(patterns)}; `ropewalk admin topic list` shows them")
+    sources: list[TopicQueue] = []
+    for topic in named:
+        chosen = choose_queues(client.read_queues(topic), topic, queue_id, broker)
+        sources += [TopicQueue(topic, queue) for queue in chosen]
+    for topic in matching:
+        sources += [
+            TopicQueue(topic, queue)
+            for queue in client.read_queues(topic)
+            if queue_id in (None, queue.queue_id) and broker in (None, queue.broker_name)
+        ]
+    if not sources:
+        raise UsageError(f"none of {', '.join(matching)} has such a queue")
+    return sorted(set(sources))
+
+
+_PATTERN = re.compile(r"[*?\[]")
+
+
+def consume(
+    client: Client, reading: Reading, handle: Callable[[TopicQueue, Record], None], interrupts: Interrupts
+) -> int:
+    """Hand every message to `handle`. Returns how many; at Ctrl-C too (`interrupts.requested` tells)."""
+    if reading.count_max == 0:
+        return 0
+    handled = 0
+    messages = _follow(client, reading, interrupts) if reading.follow else _to_the_end(client, reading)
+    matches = tag_matcher(reading.subscription)
+    while True:
+        try:
+            with interrupts.while_waiting():
+                found = next(messages, None)
+        except KeyboardInterrupt:
+            return handled
+        if found is None:
+            return handled
+        if matches(found[1]):
+            handle(*found)
+            handled += 1
+            if handled == reading.count_max:
+                return handled
+
+
+def check_tags(subscription: str) -> None:
+    """Refuse what a broker would take for tags although nobody meant it so. Raises `UsageError`."""
+    text = subscription.strip()
+    if text in ("", "*"):
+        return
+    if not all(tag.strip() for tag in text.split("||")):
+        raise UsageError(
+            f'--tags {subscription!r}: a tag is missing beside ||; write it as in "new || changed"'
+        )
+    if _MORE_THAN_TAGS.search(text):
+        raise UsageError(
+            f'--tags {subscription!r}: only tags are understood, as in "new || changed", and no SQL expressions'
+        )
+
+
+_MORE_THAN_TAGS = re.compile(r"[=<>'()]|(?<!\|)\|(?!\|)|\s(?:is|in|between|like|and|or|not)\s", re.IGNORECASE)
+
+
+def tag_matcher(subscription: str) -> Callable[[Record], bool]:
+    """Brokers compare hashes of tags; whoever reads compares the tags."""
+    if subscription.strip() in ("", "*"):
+        return lambda record: True
+    wanted = {tag.strip() for tag in subscription.split("||")} - {""}
+    return lambda record: record.properties.get(P.TAGS) in wanted
+
+
+def _to_the_end(client: Client, reading: Reading) -> Iterator[tuple[TopicQueue, Record]]:
+    # All ends are asked for before anything is read: what arrives while we read is not part of it.
+    ends = {source: client.max_offset(source.topic, source.queue) for source in reading.sources}
+    walks = [_walk(client, reading, source, end) for source, end in ends.items()]
+    return heapq.merge(*walks, key=lambda found: (found[1].store_timestamp, found[1].offset))
+
+
+def _walk(
+    client: Client, reading: Reading, source: TopicQueue, end: int
+) -> Iterator[tuple[TopicQueue, Record]]:
+    """One queue up to `end`. The next pull is under way while the last one's messages are handled."""
+    offset = reading.start.offset_in(client, source.topic, source.queue)
+    pending: PendingPull | None = None
+    while offset < end:
+        if pending is None:
+            pending = _pull(client, reading, source, offset)
+        result = client.finish_pull(pending)
+        pending = None
+        offset = _next_offset(source, offset, result)
+        if result.status is PullStatus.NO_NEW_MESSAGE:
+            return
+        if offset < end:
+            pending = _pull(client, reading, source, offset)
+        for record in result.records:
+            if record.queue_offset >= end:
+                return
+            yield source, record
+
+
+def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterator[tuple[TopicQueue, Record]]:
+    """Every queue at once, for ever. A broker that goes away is looked for again."""
+    offsets = {
+        source: reading.start.offset_in(client, source.topic, source.queue) for source in reading.sources
+    }
+    pending: dict[TopicQueue, tuple[PendingPull, float]] = {}
+    lost = False
+    look_again_at = time.monotonic() + DISCOVER_S
+    while True:
+        try:
+            if time.monotonic() >= look_again_at:
+                for source in _discovered(client, reading):
+                    if source not in offsets:
+                        offsets[source] = client.min_offset(source.topic, source.queue)
+                look_again_at = time.monotonic() + DISCOVER_S
+            for source, offset in offsets.items():
+                if source not in pending:
+                    pull = _pull(client, reading, source, offset, SUSPEND_MS)
+                    pending[source] = pull, time.monotonic()
+            if lost:
+                note("connected again")
+                lost = False
+            for source, result in _answers(client, pending, look_again_at):
+                del pending[source]
+                offsets[source] = _next_offset(source, offsets[source], result)
+                for record in result.records:
+                    yield source, record
+        except (Unreachable, OutcomeUnknown, TryLater, TryElsewhere) as exc:
+            if not lost:
+                note(f"{exc}; trying again until it is back")
+            lost = True
+            pending.clear()
+            client.close()
+            client.forget_routes()
+            time.sleep(RETRY_PAUSE_S)
+
+
+def _discovered(client: Client, reading: Reading) -> Sequence[TopicQueue]:
+    """What there is to read by now; nothing new while no name server can tell."""
+    if reading.discover is None:
+        return ()
+    try:
+        client.renew_routes()
+        return reading.discover()
+    except (NoNameServer, OutcomeUnknown, TryLater, UsageError, Rejected):
+        return ()
+
+
+def _answers(
+    client: Client, pending: dict[TopicQueue, tuple[PendingPull, float]], until: float
+) -> list[tuple[TopicQueue, PullResult]]:
+    """Wait until something answers; every answer that is there, or none once it is `until`.
+
+    A broker holds a pull for the time asked and a little more. One that says nothing for longer is
+    not there any more, whatever its socket says: `OutcomeUnknown`.
+    """
+    while True:
+        answered = []
+        for source, (pull, _) in pending.items():
+            answer = pull.connection.take(pull.opaque)
+            if answer is not None:
+                answered.append((source, client.read_pull(pull, answer)))
+        now = time.monotonic()
+        if answered or now >= until:
+            return answered
+        oldest = min(started for _, started in pending.values())
+        deadline = oldest + SUSPEND_MS / 1000 + HOLD_SLACK_S
+        if now >= deadline:
+            raise OutcomeUnknown("a broker does not answer a held pull")
+        connections = {id(pull.connection): pull.connection for pull, _ in pending.values()}
+        receive_any(connections.values(), min(deadline, until) - now)
+
+
+def _pull(
+    client: Client, reading: Reading, source: TopicQueue, offset: int, suspend_ms: int = 0
+) -> PendingPull:
+    return client.start_pull(
+        source.topic,
+        source.queue,
+        offset,
+        PULL_COUNT,
+        subscription=reading.subscription,
+        suspend_ms=suspend_ms,
+    )
+
+
+def _next_offset(source: TopicQueue, offset: int, result: PullResult) -> int:
+    if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
+        note(
+            f"{source.queue.broker_name} queue {source.queue.queue_id}: {counted(result.min_offset - offset)} before "
+            f"offset {result.min_offset} are no longer stored; going on from there"
+        )
+    return result.next_offset
+
+
+# What a message looks like
+
+
+def received_json(message: ReceivedMessage) -> dict[str, Any]:
+    """A message as a consumer met it, in the form of `message_json`."""
+    document: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.source.queue.broker_name,
+        "queueId": message.source.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.message_id,
+        "offsetMsgId": message.offset_message_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "properties": dict(message.properties),
+        "bornTimestamp": message.born_timestamp_ms,
+        "storeTimestamp": message.store_timestamp_ms,
+        "reconsumeTimes": message.reconsume_times,
+    }
+    return document | _body_json(message.body, message.note)
+
+
+def _body_json(body: bytes, trouble: str | None) -> dict[str, str]:
+    try:
+        document = {"body": body.decode()}
+    except UnicodeDecodeError:
+        document = {"bodyBase64": base64.b64encode(body).decode()}
+    return document | ({"note": trouble} if trouble else {})
+
+
+def message_json(queue: Queue, record: Record) -> dict[str, Any]:
+    """A message as `--format json` prints it. `produce --json-lines` reads the same form."""
+    body, trouble = readable_body(record.sys_flag, record.body)
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "broker": queue.broker_name,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": record.uniq_key or record.msg_id,
+        "offsetMsgId": record.msg_id,
+        "keys": record.properties.get(P.KEYS),
+        "tags": record.properties.get(P.TAGS),
+        "properties": record.properties,
+        "bornTimestamp": record.born_timestamp,
+        "bornHost": host_text(record.born_host),
+        "storeTimestamp": record.store_timestamp,
+        "reconsumeTimes": record.reconsume_times,
+    }
+    return document | _body_json(body, trouble)
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """`ip:port`, as RocketMQ prints it."""
+    return f"{host[0]}:{host[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How messages are printed, one for each line (a text body may hold line ends of its own)."""
+
+    name: str
+    to_terminal: bool
+    with_topic: bool = False
+    """Begin a line with the topic and a tab: for several topics at once."""
+
+    def record(self, source: TopicQueue, record: Record) -> bytes:
+        """A message as it is stored."""
+        if self.name == "json":
+            return msgspec.json.encode(message_json(source.queue, record)) + b"\n"
+        body, trouble = readable_body(record.sys_flag, record.body)
+        return self._line(source.topic, record.msg_id, body, trouble)
+
+    def received(self, message: ReceivedMessage) -> bytes:
+        """A message as a consumer met it."""
+        if self.name == "json":
+            return msgspec.json.encode(received_json(message)) + b"\n"
+        return self._line(message.topic, message.message_id, message.body, message.note)
+
+    def _line(self, topic: str, message_id: str, body: bytes, trouble: str | None) -> bytes:
+        if trouble:
+            note(f"{message_id}: {trouble}")
+        head = f"{topic}\t".encode() if self.with_topic else b""
+        if self.name == "hex":
+            return head + body.hex().encode() + b"\n"
+        return head + (printable(body).encode() if self.to_terminal else body) + b"\n"
+
+
+def parse_form(text: str) -> str:
+    """Read `--format`. Raises `UsageError`."""
+    if text not in ("text", "json", "hex"):
+        raise UsageError(f"--format {text!r} is none of: text, json, hex")
+    return text
+
+
+def printable(body: bytes) -> str:
+    """A body that cannot move the cursor, change colours or ring the bell of a terminal."""
+    text = body.decode(errors="backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+PULL_COLUMNS = ("offset", "msgId", "tags", "keys", "stored", "body")
+
+
+def pull_json(queue: Queue, result: PullResult) -> dict[str, Any]:
+    """One pull's answer as `ropewalk pull --json` prints it."""
+    return {
+        "status": result.status.name,
+        "broker": queue.broker_name,
+        "queueId": queue.queue_id,
+        "nextOffset": result.next_offset,
+        "minOffset": result.min_offset,
+        "maxOffset": result.max_offset,
+        "messages": [message_json(queue, record) for record in result.records],
+    }
+
+
+def pull_rows(result: PullResult, body_width: int = 60) -> list[tuple[object, ...]]:
+    """One pull's messages as rows of `PULL_COLUMNS`."""
+    return [
+        (
+            record.queue_offset,
+            record.uniq_key or record.msg_id,
+            record.properties.get(P.TAGS, ""),
+            record.properties.get(P.KEYS, ""),
+            time_text(record.store_timestamp),
+            shortened(readable_body(record.sys_flag, record.body)[0], body_width),
+        )
+        for record in result.records
+    ]
+
+
+def shortened(body: bytes, width: int) -> str:
+    """The beginning of a body, on one line."""
+    text = printable(body[: width * 4]).replace("\n", "\\n").replace("\t", "\\t")
+    return text if len(text) <= width and len(body) <= width * 4 else text[: width - 1] + "…"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A time of the log in the reader's own zone, to the millisecond."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(sep=" ", timespec="milliseconds")

@@ -1,0 +1,341 @@
+"""`ropewalk produce`: read messages, send them fast, and account for every single one.
+
+Reading and sending are separate. A source (`message_input.py`) yields lists of messages, all that has
+arrived so far; the `Sender` spreads each list over the queues in turn, one batch for each queue, and
+keeps a few batches under way. Messages of one message group go to one queue, the one that every client
+would choose, and the next batch for that queue waits until the last one is answered: what is tried again
+must not be overtaken. Every message ends in exactly one of these counts:
+
+    acknowledged   the broker answered SEND_OK
+    reserved       stored, but without all that the broker was told to wait for (codes 10, 11, 12)
+    failed         refused, or never sent: it is not stored
+    unknown        sent, and no answer came: it may be stored
+
+What a broker refuses "for now" is tried again a few times. What has an unknown outcome is never sent
+again: that could store it twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.routes import Queue
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewhere, TryLater
+from tools.common.interrupts import Interrupts
+from tools.common.output import UsageError, counted
+from tools.messages.input import BadLine
+
+BATCH_COUNT_MAX = 1000
+BATCH_BYTES_MAX = 1024 * 1024
+IN_FLIGHT_MAX = 16
+ATTEMPTS = 4
+PAUSE_S = 0.2
+DRAIN_S = 2.0
+RATE_AFTER_S = 0.2
+"""Seconds below which a rate would say more about the clock than about the broker."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of the messages."""
+
+    topic: str
+    acknowledged: int = 0
+    reserved: int = 0
+    failed: int = 0
+    unknown: int = 0
+    body_bytes: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    given_up: bool = False
+    """The broker failed in a way that makes going on pointless."""
+    stopped_at_line: int | None = None
+    """The line that is no message: it counts as failed, and nothing behind it was read."""
+    problems: Counter[str] = field(default_factory=Counter)
+    results: list[SendResult] | None = None
+    """Every answer, kept only on request: a million of them is a lot of memory."""
+
+    @property
+    def complete(self) -> bool:
+        return not (self.reserved or self.failed or self.unknown or self.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "topic": self.topic,
+            "acknowledged": self.acknowledged,
+            "reserved": self.reserved,
+            "failed": self.failed,
+            "unknown": self.unknown,
+            "bytes": self.body_bytes,
+            "seconds": round(self.seconds, 6),
+            "interrupted": self.interrupted,
+            "stoppedAtLine": self.stopped_at_line,
+            "errors": [{"error": text, "messages": count} for text, count in self.problems.items()],
+        }
+        if self.results is not None:
+            document["messages"] = [row for result in self.results for row in result_rows(result)]
+        return document
+
+
+def summary(report: Report) -> str:
+    """What was done, in a line."""
+    parts = [f"{counted(report.acknowledged)} acknowledged"]
+    if report.reserved:
+        parts.append(f"{report.reserved:,} stored, but not flushed or replicated as the broker promises")
+    if report.failed:
+        parts.append(f"{report.failed:,} not stored")
+    if report.unknown:
+        parts.append(f"{report.unknown:,} with unknown outcome")
+    rate = f" ({report.acknowledged / report.seconds:,.0f}/s)" if report.seconds > RATE_AFTER_S else ""
+    stopped = "stopped: " if report.interrupted else ""
+    return f"{stopped}{', '.join(parts)} in {report.seconds:.2f} s{rate}"
+
+
+def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
+    """One row for each message of a send."""
+    for index, unique_key in enumerate(result.unique_keys):
+        yield {
+            "msgId": unique_key,
+            "offsetMsgId": result.message_ids[index] if index < len(result.message_ids) else None,
+            "broker": result.queue.broker_name,
+            "queueId": result.queue.queue_id,
+            "queueOffset": result.queue_offset + index,
+            "status": result.status.name,
+        }
+
+
+@dataclass(slots=True)
+class _Batch:
+    messages: list[Message]
+    queue: Queue
+    attempt: int = 1
+    ordered: bool = False
+    """Holds messages of a message group."""
+
+
+class Stop(Exception):
+    """It makes no sense to go on; the report says why."""
+
+
+class Sender:
+    """Sends lists of messages and accounts for them in `report`."""
+
+    def __init__(self, client: Client, topic: str, queues: Sequence[Queue], report: Report) -> None:
+        assert queues, "nowhere to send to"
+        self._client = client
+        self._topic = topic
+        self._queues = queues
+        self._turn = 0
+        self._in_flight: deque[tuple[_Batch, PendingSend]] = deque()
+        self.report = report
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Spread messages over the queues and send them; waits only when enough is under way."""
+        batches = self._spread(messages)
+        for index, batch in enumerate(batches):
+            never_sent = index
+            try:
+                while len(self._in_flight) >= IN_FLIGHT_MAX or (batch.ordered and self._is_busy(batch.queue)):
+                    self._finish_oldest()
+                never_sent = index + 1
+                self._start(batch)
+            except BaseException:
+                self.report.failed += sum(len(later.messages) for later in batches[never_sent:])
+                raise
+
+    def _is_busy(self, queue: Queue) -> bool:
+        """Whether something is under way to this queue that could be overtaken."""
+        return any(batch.ordered and batch.queue == queue for batch, _ in self._in_flight)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait for everything that is under way, each for at most `timeout` seconds."""
+        while self._in_flight:
+            self._finish_oldest(timeout)
+
+    def abandon(self) -> None:
+        """Give up waiting: what is under way has an unknown outcome."""
+        self.report.unknown += sum(len(batch.messages) for batch, _ in self._in_flight)
+        self._in_flight.clear()
+
+    def _spread(self, messages: Sequence[Message]) -> list[_Batch]:
+        """Messages take the queues in turn, those of a group its queue; what goes to one queue travels together."""
+        open_batches: dict[Queue, _Batch] = {}
+        sizes: Counter[Queue] = Counter()
+        batches: list[_Batch] = []
+        for message in messages:
+            if message.group:
+                queue = queue_of_group(message.group, self._queues)
+            else:
+                queue = self._queues[self._turn % len(self._queues)]
+                self._turn += 1
+            if not message.can_be_batched:
+                batches.append(_Batch([message], queue, ordered=bool(message.group)))
+                continue
+            current = open_batches.get(queue)
+            if (
+                current is None
+                or len(current.messages) >= BATCH_COUNT_MAX
+                or sizes[queue] + len(message.body) > BATCH_BYTES_MAX
+            ):
+                current = open_batches[queue] = _Batch([], queue)
+                sizes[queue] = 0
+                batches.append(current)
+            current.messages.append(message)
+            current.ordered = current.ordered or bool(message.group)
+            sizes[queue] += len(message.body)
+        return batches
+
+    def _start(self, batch: _Batch) -> None:
+        """Send a batch, or account for it."""
+        while True:
+            try:
+                pending = self._client.start_send(self._topic, batch.messages, batch.queue)
+            except Unreachable as exc:
+                # Nothing has left, so trying again is safe; a broker that restarts is back in a second.
+                if batch.attempt >= ATTEMPTS:
+                    self._count_failure(batch, exc)
+                    raise Stop from exc
+                self._pause(batch)
+            except OutcomeUnknown as exc:
+                self._count_unknown(batch, exc)
+                return
+            except KeyboardInterrupt:
+                self.report.unknown += len(batch.messages)
+                raise
+            else:
+                self._in_flight.append((batch, pending))
+                return
+
+    def _finish_oldest(self, timeout: float | None = None) -> None:
+        # The batch stays at the head until it is accounted for, so that a Ctrl-C in the middle of this
+        # leaves it to `abandon`.
+        batch, pending = self._in_flight[0]
+        try:
+            result = self._client.finish_send(pending, timeout)
+        except OutcomeUnknown as exc:
+            self._in_flight.popleft()
+            self._count_unknown(batch, exc)
+        except (TryLater, TryElsewhere) as exc:
+            if batch.attempt < ATTEMPTS:
+                self._pause(batch)
+                self._in_flight.popleft()
+                self._start(batch)
+            else:
+                self._in_flight.popleft()
+                self._count_failure(batch, exc)
+        except RopewalkError as exc:
+            self._in_flight.popleft()
+            if exc.code == ResponseCode.MESSAGE_ILLEGAL and len(batch.messages) > 1:
+                # One bad message sinks its batch; the others have done nothing wrong.
+                for message in batch.messages:
+                    self._start(_Batch([message], batch.queue, ordered=batch.ordered))
+                return
+            self._count_failure(batch, exc)
+            if isinstance(exc, Rejected) and exc.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise Stop from exc  # the next message would hear the same
+        else:
+            self._in_flight.popleft()
+            self._count_stored(batch, result)
+
+    def _pause(self, batch: _Batch) -> None:
+        time.sleep(PAUSE_S * batch.attempt)
+        batch.attempt += 1
+
+    def _count_stored(self, batch: _Batch, result: SendResult) -> None:
+        report = self.report
+        if result.status is SendStatus.SEND_OK:
+            report.acknowledged += len(batch.messages)
+        else:
+            report.reserved += len(batch.messages)
+        report.body_bytes += sum(len(message.body) for message in batch.messages)
+        if report.results is not None:
+            report.results.append(result)
+
+    def _count_failure(self, batch: _Batch, exc: RopewalkError) -> None:
+        self.report.failed += len(batch.messages)
+        self.report.problems[str(exc)] += len(batch.messages)
+
+    def _count_unknown(self, batch: _Batch, exc: RopewalkError) -> None:
+        self.report.unknown += len(batch.messages)
+        self.report.problems[str(exc)] += len(batch.messages)
+
+
+def choose_queues(
+    queues: Sequence[Queue], topic: str, queue_id: int | None, broker: str | None
+) -> tuple[Queue, ...]:
+    """The queues that `--queue` and `--broker` leave. Raises `UsageError` when that is none."""
+    if not queues:
+        raise UsageError(f"topic {topic} has no usable queue: no broker serves it at the moment")
+    chosen = tuple(
+        queue
+        for queue in queues
+        if (queue_id is None or queue.queue_id == queue_id)
+        and (broker is None or queue.broker_name == broker)
+    )
+    if not chosen:
+        names = sorted({queue.broker_name for queue in queues})
+        there = "; ".join(
+            f"{name}: queues {', '.join(str(q.queue_id) for q in sorted(queues) if q.broker_name == name)}"
+            for name in names
+        )
+        raise UsageError(f"topic {topic} has no such queue. It has {there}")
+    return chosen
+
+
+def produce(
+    sender: Sender,
+    source: Iterable[list[Message]],
+    interrupts: Interrupts,
+    on_progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Send everything a source yields. Returns when it ends, or at Ctrl-C, or when going on is pointless.
+
+    A source marks by an empty list that it is about to wait for more input; everything sent so far is
+    then accounted for first. A line that is no message ends it, and counts as one message that failed.
+    """
+    report = sender.report
+    started = time.monotonic()
+    try:
+        for messages in source:
+            if interrupts.requested:
+                raise KeyboardInterrupt
+            if messages:
+                sender.send(messages)
+            else:
+                sender.drain()
+            on_progress(report)
+        sender.drain()
+    except KeyboardInterrupt:
+        report.interrupted = True
+        _drain_after_stop(sender, DRAIN_S)
+    except BadLine as exc:
+        report.failed += 1
+        report.stopped_at_line = exc.number
+        report.problems[f"stopped at line {exc.number}: {exc.reason}; the rest was not sent"] += 1
+        _drain_after_stop(sender)
+    except Stop:
+        report.given_up = True
+        _drain_after_stop(sender)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _drain_after_stop(sender: Sender, timeout: float | None = None) -> None:
+    """The answers under way are worth a short wait: they turn `unknown` into `acknowledged`."""
+    while True:
+        try:
+            sender.drain(timeout)
+        except Stop:
+            continue
+        except KeyboardInterrupt:
+            pass
+        sender.abandon()
+        return

@@ -1,0 +1,1 @@
+"""Run `ropewalk pipeline …`: jobs on Spark over stores and topics."""

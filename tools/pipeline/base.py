@@ -1,0 +1,273 @@
+"""What every job of `ropewalk pipeline` shares: a Spark session, a progress line, where rows come from, the report."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ropewalk import __version__
+from ropewalk.errors import RopewalkError
+from tools.common.output import (
+    INTERRUPTED,
+    ProgressLine,
+    UsageError,
+    fail,
+    note,
+    parse_pairs,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from ropewalk.spark.jobs.common.report import Report
+    from ropewalk.spark.jobs.common.tasks import SparkTasks, Tasks
+    from ropewalk.spark.jobs.export.sources import LiveSource, Source, StoreSource
+
+FAILED = 3
+USAGE = 2
+DATA_LOSS = 4
+_EXTRA = ("pyspark", "pyarrow", "numpy", "py4j")
+_USAGE_ERRORS = (
+    "BadOption",
+    "SchemaMismatch",
+    "BadExport",
+    "BadSinkExport",
+    "BadStats",
+    "BadDelayLevels",
+    "BadReplay",
+    "BadCondition",
+    "BadGroup",
+    "LakeMismatch",
+    "BadDigests",
+    "JournalMismatch",
+)
+
+
+_SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitBytes": "--target-file-bytes"}
+"""What a command calls the data source's options."""
+
+
+class NoSession(RopewalkError):
+    """No Spark session could be had."""
+
+
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: `local[4]`, `spark://host:7077`, `yarn` …"
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."),
+]
+Memory = Annotated[
+    str,
+    typer.Option("--driver-memory", metavar="SIZE", help="Heap of the JVM that runs beside this command."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write the report as a page with plots, in one file."),
+]
+Store = Annotated[str, typer.Option("--store", metavar="DIR", help="A store's directory, on every worker.")]
+MaybeStore = Annotated[
+    str | None, typer.Option("--store", metavar="DIR", help="Read a store's directory, on every worker.")
+]
+NameServer = Annotated[
+    str | None,
+    typer.Option(
+        "--name-server", "-n", metavar="HOST:PORT[;HOST:PORT]", help="Read live topics of these brokers."
+    ),
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be repeated.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Stored at or after: ISO 8601 (UTC unless it says), or ms."),
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
+OnCorrupt = Annotated[
+    str, typer.Option("--on-corrupt", help="Damaged places of a store: `fail`, or `skip` and leave them out.")
+]
+BrokerName = Annotated[
+    str | None,
+    typer.Option("--broker-name", help="What the store's broker is called; else as its directory."),
+]
+
+
+def make_source(
+    store: str | None,
+    name_server: str | None,
+    topics: Sequence[str] | None,
+    columns: Sequence[str],
+    *,
+    preset: str = "default",
+    since: str | None = None,
+    until: str | None = None,
+    broker_name: str | None = None,
+    on_corrupt: str = "fail",
+    range_bytes: str | None = None,
+    check_crc: bool = True,
+    fixed: bool = True,
+) -> StoreSource | LiveSource:
+    """Where the rows come from: one of a store and live topics. `range_bytes` is how much one task reads."""
+    from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, default_broker_name, selection_for
+    from ropewalk.spark.options import parse_options
+
+    if (store is None) == (name_server is None):
+        raise UsageError("say where to read: --store DIR or --name-server HOST:PORT, and not both")
+    selection = selection_for(tuple(columns), preset)
+    times = {"startingTimestamp": since, "endingTimestamp": until}
+    given = {name: value for name, value in times.items() if value is not None}
+    if store is not None:
+        if on_corrupt not in ("fail", "skip"):
+            raise UsageError(f"--on-corrupt {on_corrupt}: it is fail or skip")
+        options = parse_options(
+            {"mode": "store", "path": store, "onCorrupt": on_corrupt, **given}
+            | ({"splitBytes": range_bytes} if range_bytes else {}),
+            "read",
+        )
+        path = os.path.abspath(store)
+        return StoreSource(
+            path, tuple(topics or ()), selection, broker_name or default_broker_name(path), on_corrupt,
+            options.starting_timestamp, options.ending_timestamp, options.split_bytes, check_crc,
+        )  # fmt: skip
+    if not topics:
+        raise UsageError("say which topics: --topic TOPIC, as often as needed")
+    raw = {"nameServer": str(name_server), "topic": ",".join(topics), **given}
+    parse_options(raw, "read")
+    # A message takes about a kilobyte, for want of better knowledge.
+    size = parse_options(
+        {"mode": "store", "path": "-", "splitBytes": range_bytes or "256m"}, "read"
+    ).split_bytes
+    return LiveSource(raw, selection, fixed, max(size >> 10, 1000))
+
+
+def times_of(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Times as options of the data source are read, in ms."""
+    from ropewalk.spark.options import parse_options
+
+    given = {"startingTimestamp": since, "endingTimestamp": until}
+    options = parse_options(
+        {"mode": "store", "path": "-", **{name: value for name, value in given.items() if value is not None}},
+        "read",
+    )
+    return options.starting_timestamp, options.ending_timestamp
+
+
+def what_of(source: Source) -> str:
+    """The source in a few words."""
+    from ropewalk.spark.jobs.export.sources import LiveSource
+
+    if isinstance(source, LiveSource):
+        return f"{source.options['topic']} at {source.options['nameServer']}"
+    return str(source.path)  # type: ignore[attr-defined] # a store or a lake
+
+
+@contextmanager
+def spark_tasks(
+    job: str, master: str, conf: Sequence[str] | None, driver_memory: str
+) -> Iterator[SparkTasks]:
+    """A session and who does the pieces, with a progress line; the session is stopped if it was ours."""
+    from pyspark.sql import SparkSession
+
+    from ropewalk.spark.jobs.common.tasks import SparkTasks, explain
+    from ropewalk.spark.quiet import quiet_jvm
+    from ropewalk.spark.session import session
+
+    settings = {"spark.app.name": f"ropewalk {job}", "spark.driver.memory": driver_memory}
+    settings |= parse_pairs(conf or (), "--conf")
+    running = SparkSession.getActiveSession()
+    quiet = nullcontext(settings) if running is not None else quiet_jvm(settings)
+    with warnings.catch_warnings(), ProgressLine(job, None) as line, quiet as settings:
+        warnings.simplefilter("ignore")  # of Spark's own, about interpreters to come
+
+        def progress(label: str, done: int, of: int) -> None:
+            line.set_total(of)
+            line.update(done, f"{label} {done}/{of}")
+
+        line.update(0, "starting Spark")
+        try:
+            spark = running or session(master, **settings)
+        except RopewalkError:
+            raise
+        except Exception as exc:
+            raise NoSession(f"Spark did not start at --master {master}: {explain(exc)}") from exc
+        try:
+            yield SparkTasks(spark, progress)
+        finally:
+            if running is None:
+                spark.stop()
+
+
+@contextmanager
+def expected(as_json: bool) -> Iterator[None]:
+    """Turn the errors a user can meet into sentences and exit codes."""
+    try:
+        yield
+    except UsageError as exc:
+        fail(str(exc), exit_code=USAGE, as_json=as_json)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").split(".")[0] not in _EXTRA:
+            raise
+        fail(
+            f"`ropewalk pipeline` needs {exc.name}, which is not installed",
+            "from a checkout: pip install '.[spark]'",
+            exit_code=FAILED,
+            as_json=as_json,
+        )
+    except RopewalkError as exc:
+        kind = getattr(exc, "kind", "") or type(exc).__name__
+        code = USAGE if kind in _USAGE_ERRORS else DATA_LOSS if kind == "DataLoss" else FAILED
+        fail(_spoken(str(exc)), exit_code=code, as_json=as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _spoken(text: str) -> str:
+    """An error as the command's user would say it."""
+    for option, word in _SPOKEN.items():
+        text = text.replace(f"option {option} ", f"{word} ")
+    return text
+
+
+def finish(report: Report, as_json: bool, html: Path | None) -> None:
+    """Print a report and leave with its exit code."""
+    if html is not None:
+        from ropewalk.spark.jobs.common.page import render
+
+        try:
+            html.write_text(
+                render(report, made_by=f"ropewalk {__version__}, ropewalk pipeline {report.job}"), "utf-8"
+            )
+        except OSError as exc:
+            fail(f"cannot write {html}: {exc.strerror or exc}", exit_code=FAILED, as_json=as_json)
+    if as_json:
+        print_json(report.document())
+    else:
+        print(report.title)
+        for table in report.tables:
+            if table.rows:
+                print(f"\n{table.title}")
+                print_table(
+                    table.columns, [tuple("" if cell is None else cell for cell in row) for row in table.rows]
+                )
+        if html is not None:
+            note(f"wrote {html}")
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def near_or_spark(master: str | None) -> Tasks | None:
+    """Who does the few looks of a small job: this process, unless a cluster was named."""
+    from ropewalk.spark.jobs.common.tasks import HereTasks
+
+    return HereTasks() if master is None else None
