@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
 
-from broker.admin.base import Refused
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
+from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion
 from broker.state.json_file import StoreConfigDamaged
 from ha.group.epochs import Epochs
@@ -33,9 +35,6 @@ from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
 from store.offline.diverged import About
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 log = structlog.get_logger("broker.ha")
 
@@ -55,9 +54,20 @@ class HaMember:
     core: RoleCore
     roll: Roll
 
-    def __init__(self, broker: Broker, run: str) -> None:
-        """`run` names this process to slaves: what they know of another one's tables means nothing."""
+    def __init__(
+        self,
+        broker: BrokerContext,
+        replication: Replication,
+        run: str,
+        *,
+        follow_delays: Callable[[dict[int, int]], None] = lambda offsets: None,
+    ) -> None:
+        """Keep this member's part; `follow_delays` has a slave keep how far its master has delivered delayed messages.
+
+        `run` names this process to slaves: what they know of another one's tables means nothing."""
         self._broker = broker
+        self._replication = replication
+        self.follow_delays = follow_delays
         config = broker.config
         self.address = f"{broker.address[0]}:{broker.address[1]}"
         self.ha_address = ""
@@ -128,7 +138,7 @@ class HaMember:
 
     def open(self) -> None:
         """The store and the tables are loaded: take up the role."""
-        record, replication = self.core.record, self._broker.replication
+        record, replication = self.core.record, self._replication
         self._worker = Worker("ropewalk-role", self._broker.store.completions)
         replication.counts = self.counts
         if record.role == SLAVE:
@@ -177,7 +187,7 @@ class HaMember:
     def carry_out(self, outcome: Outcome, done: Callable[[], None] = lambda: None) -> None:
         """Do what a decision asks for, in its order; `done` when the record is on disk and the rest has begun."""
         act, record = outcome.act, outcome.record
-        replication = self._broker.replication
+        replication = self._replication
         epochs = self.epochs
         if act is Act.FENCE:
             replication.fence = self._fenced()
@@ -211,7 +221,7 @@ class HaMember:
         self._save(record, epochs if act is Act.LEAD else None, saved)
 
     def _begin(self, act: Act, record: RoleRecord) -> None:
-        broker, replication = self._broker, self._broker.replication
+        broker, replication = self._broker, self._replication
         if act is Act.RESUME:
             replication.fence = None
         elif act is Act.LEAD:
@@ -236,10 +246,10 @@ class HaMember:
     def _stop_leading(self) -> None:
         """Nobody is told 0 any more: whoever still waits for a slave gets "stored, but a slave was late"."""
         broker = self._broker
-        if broker.replication.client is None:
-            broker.replication.fence = None
+        if self._replication.client is None:
+            self._replication.fence = None
             broker.acks.expire(ALL_GONE_MS, broker.store.flushed_offset, -1)
-            broker.replication.follow()
+            self._replication.follow()
 
     def _fenced(self) -> str:
         record = self.core.record
@@ -247,8 +257,8 @@ class HaMember:
 
     def looked_around(self) -> None:
         """Nobody who answered is a newer master."""
-        if not self.core.is_fenced and self._broker.replication.fence is not None and self.core.is_master:
-            self._broker.replication.fence = None
+        if not self.core.is_fenced and self._replication.fence is not None and self.core.is_master:
+            self._replication.fence = None
 
     def learn_terms(self, terms: Terms, done: Callable[[], None]) -> None:
         """A slave keeps its master's terms on disk before it reports to it."""
@@ -261,13 +271,13 @@ class HaMember:
         self.carry_out(outcome, done)
 
     def forget(self, broker_id: int, done: Callable[[], None]) -> None:
-        """Strike a slave off the roll, durably. Raises `Refused`."""
+        """Strike a slave off the roll, durably. Raises `RequestRefused`."""
         outcome = self.core.forget(broker_id)
         if outcome.refusal is not None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
         self.roll.terms = outcome.record.terms
         self.roll.taken.pop(str(broker_id), None)
-        self._broker.replication.need(self.roll.required_acks)
+        self._replication.need(self.roll.required_acks)
         self.carry_out(outcome, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
@@ -280,14 +290,14 @@ class HaMember:
 
     def counts(self, connection: HaConnection) -> bool:
         """Whether a slave that said hello may be counted already (`Roll`)."""
-        replica = self._broker.replication.service.replica_of(connection)
+        replica = self._replication.service.replica_of(connection)
         return replica is None or self.roll.counts(replica.broker_id)
 
     def has_terms(self, broker_id: int, version: int, reign: int) -> None:
         """A slave says which terms it has on disk, and from the master of which epoch."""
         if not self.core.is_master or reign != self.core.record.reign:
             return  # another master's terms have versions of their own
-        replication, before = self._broker.replication, self.roll.required_acks
+        replication, before = self._replication, self.roll.required_acks
         outcome = self.core.settle(self.roll.has(broker_id, version))
         if outcome.record.terms is not self.roll.terms:
             self.roll.terms = outcome.record.terms
@@ -373,7 +383,7 @@ class HaMember:
             log_epoch=self.epochs.of_end(end),
             waiting=len(broker.acks) if record.role != SLAVE else 0,
             terms=record.terms,
-            master=record.master or broker.replication.master_address
+            master=record.master or self._replication.master_address
             if record.role == SLAVE
             else self.address,
             master_end=heard.end if heard is not None else 0,
@@ -392,7 +402,7 @@ class HaMember:
         )
 
     def _link(self) -> str:
-        client = self._broker.replication.client
+        client = self._replication.client
         if client is None:
             return ""
         if client.link is None and client.why:
@@ -400,7 +410,7 @@ class HaMember:
         return f"{client.state.value}, {client.copying.text}" if client.copying.text else client.state.value
 
     def _slaves(self) -> list[SlaveView]:
-        service, end = self._broker.replication.service, self._broker.store.log.end_offset
+        service, end = self._replication.service, self._broker.store.log.end_offset
         counted = service.counted()
         views = []
         for connection in service.connections:
@@ -502,8 +512,8 @@ class HaMember:
         """Take over what the master said."""
         broker = self._broker
         self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
-        if broker.replication.client is not None:
-            broker.replication.client.master_end = answer.end
+        if self._replication.client is not None:
+            self._replication.client.master_end = answer.end
         if answer.topics is not None:
             self.take_topics(answer.topics)
             self.adopted_topics = broker.topics.data_version
@@ -553,7 +563,7 @@ class HaMember:
             found = self._delays.popleft()[1]
         if found is not None:
             self._delays_known = found
-            self._broker.follow_delays(found)
+            self.follow_delays(found)
 
     def lost_contact(self) -> None:
         """The master does not answer any more."""
@@ -569,19 +579,19 @@ class HaMember:
 
     @property
     def seeks_master(self) -> bool:
-        return self._broker.replication.seeks_master
+        return self._replication.seeks_master
 
     @property
     def seeks_slaves(self) -> bool:
-        return self._broker.replication.seeks_slaves
+        return self._replication.seeks_slaves
 
     def register(self, slaves: Mapping[str, int]) -> None:
         """How many slaves of the group are registered, by IP."""
-        self._broker.replication.register(slaves)
+        self._replication.register(slaves)
 
     def learn(self, ha_address: str, master_address: str) -> None:
         """Where a name server thinks the master is. Under an epoch of its own, a slave asks there first."""
-        record, replication = self.core.record, self._broker.replication
+        record, replication = self.core.record, self._replication
         if record.master and master_address and master_address != record.master:
             self.hint = master_address
             return
@@ -616,7 +626,7 @@ class _EpochFile(msgspec.Struct, frozen=True):
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
-def _read(path: Path, kind: type[_S], broker: Broker) -> _S | None:
+def _read(path: Path, kind: type[_S], broker: BrokerContext) -> _S | None:
     data = broker.disk.read_file(path)
     if data is None:
         return None
