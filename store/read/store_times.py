@@ -15,9 +15,7 @@ from store.read import reader
 __all__ = ["store_times"]
 
 
-def store_times(
-    log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]]
-) -> Callable[[], list[int]]:
+def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
     """Return a job that returns when the messages at these (queue, offset) were stored, ms; -1 where there is none.
 
     The job blocks on the disk and runs on any thread; raises OSError where the disk cannot be read.
