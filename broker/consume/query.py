@@ -16,7 +16,7 @@ from ropewalk.format.headers import (
     decode_header,
     encode_header,
 )
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.index.files import Found, Query
 
 _BY_TAG = "T"
@@ -58,8 +58,7 @@ class Queries:
                 )
             else:
                 answer = _answer(request, found)
-            if session.owes_now(request, answer.code):
-                session.link.send(encode_frame(answer))
+            session.outbox.send(request, answer)
 
         broker.reader.query(index, broker.store.readable_offset, query, done)
         return None

@@ -1,7 +1,7 @@
-"""Codes 10, 310 and 320: a producer's messages, judged, given their place, appended, answered.
+"""Codes 10, 310 and 320: a producer's messages, rules_version, given their place, appended, answered.
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
-sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
+sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is rules_version once
 and remembered in `Target` until the topic table changes.
 
 This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,13 @@ from struct import pack
 import structlog
 
 from broker.consume.retry import RetryRules
+from broker.produce.admission import (
+    FLAG_BITS,
+    STRIPPED_PROPERTIES,
+    classify,
+    is_plain_batch,
+    refusal_in_batch,
+)
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
 from broker.remoting.refused import RequestRefused
@@ -33,7 +39,13 @@ from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import BatchItem, split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
-from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
+from ropewalk.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    P,
+    encode_properties,
+    parse_properties,
+    tags_code,
+)
 from ropewalk.format.record import encode_host, record_size
 from store.append import Message
 from store.io.disk import DiskFull
@@ -42,11 +54,7 @@ from store.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("broker.send")
 
-PROPERTIES_SIZE_MAX = 32_767
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
-_INNER_BITS = MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH
-SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
-_CRC_PROPERTY = "__CRC32#"
 _ANY_QUEUE_MAX = 99_999_999
 
 _decode_v2 = json_decoder(SendMessageHeaderV2).decode
@@ -54,8 +62,6 @@ _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
 NO_WAIT = P.WAIT + "\x01false"
-_NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
-_SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
 @dataclass(slots=True)
@@ -67,7 +73,7 @@ class Target:
     sys_flag: int
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
-    queues_of_shapes: dict[bytes, ConsumeQueue]
+    queues_by_text: dict[bytes, ConsumeQueue]
     """Those that a plain message went to, by their id as text."""
 
 
@@ -119,22 +125,22 @@ class SendProcessor:
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
-        self.judged = object()
-        """Stands for the rules and topics by which a shape was judged; another one when these change."""
+        self.rules_version = object()
+        """Stands for the rules and topics by which a shape was rules_version; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
         self.stall_s = math.inf
         self.stalled: Callable[[float], None] = lambda took_s: None
         """Called after an append that took longer than `stall_s`."""
-        self.hurry: Callable[[], None] = lambda: None
+        self.replicate_early: Callable[[], None] = lambda: None
         """Has slaves that are waited for work on what is appended while its answers are made."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
-        self.judged = object()
+        self.rules_version = object()
         region, trace = rules.region, "true" if rules.trace_on else "false"
         # The original stores all three with every single message, and none with those of a batch.
         self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
@@ -146,7 +152,7 @@ class SendProcessor:
     def wait(self, waits: bool) -> None:
         """Have answers wait for the disk or for slaves, or not, from the next request on."""
         self.waits = waits
-        self.judged = object()
+        self.rules_version = object()
 
     def put(
         self, batch: list[Message], session: Session, *, one_topic: bool = True, as_one: bool = False
@@ -222,7 +228,8 @@ class SendProcessor:
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         else:
-            session.owe_frame(request, ResponseCode.SUCCESS, answer, waits=wait and self.waits)
+            owe = session.outbox.after if wait and self.waits else session.outbox.now
+            owe(request, ResponseCode.SUCCESS, answer)
 
     def take_reply(
         self,
@@ -359,7 +366,7 @@ class SendProcessor:
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        if sys_flag & SPECIAL_BITS:
+        if sys_flag & FLAG_BITS:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
@@ -369,8 +376,7 @@ class SendProcessor:
             items = _split(request.body)
         text = header.properties or ""
         properties = parse_properties(text)
-        if any(map(text.__contains__, _SPECIAL_WORDS)):
-            _refuse_special_in_batch(properties)
+        _judge_in_batch(properties)
         placed = None
         if alike is not None:
             first_text = alike.properties[0]
@@ -416,8 +422,8 @@ class SendProcessor:
         for item in items:
             text = item.properties.decode("utf-8", "replace")
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
-            if any(map(text.__contains__, _SPECIAL_WORDS)):
-                _refuse_special_in_batch(parse_properties(text))
+            if not is_plain_batch(item.properties):
+                _judge_in_batch(parse_properties(text))
             wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
             properties = item.properties
             if properties[-1:] == b"\0":
@@ -520,7 +526,7 @@ class SendProcessor:
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
-        ):  # each message there is judged by itself, so never in a run
+        ):  # each message there is rules_version by itself, so never in a run
             self.targets[name] = target
         return target
 
@@ -549,7 +555,7 @@ class SendProcessor:
 
     def _forget_targets(self) -> None:
         self.targets.clear()
-        self.judged = object()
+        self.rules_version = object()
 
     def _any_queue(self, queue_id: int, target: Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:
@@ -562,24 +568,10 @@ class SendProcessor:
     def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
         """The properties to store, with the broker's own. Raises `RequestRefused` for what is not built."""
         properties = parse_properties(text)
-        delayed = _is_delayed(properties)
-        half = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
-        # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
-        if half and (not (reconsume_times > 0 and delayed) or sys_flag & MessageSysFlag.TRANSACTION_PREPARED):
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"
-            )
-        if not delayed and _is_timed(properties):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
-        if sys_flag & _INNER_BITS or P.INNER_NUM in properties:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "inner batches need a BatchCQ topic; this broker has none"
-            )
-        if P.INNER_MULTI_DISPATCH in properties:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "light queues (INNER_MULTI_DISPATCH) are not supported"
-            )
-        for name in (P.POP_CK, _CRC_PROPERTY):
+        refusal = classify(properties, sys_flag, reconsume_times).refusal
+        if refusal is not None:
+            raise RequestRefused(*refusal)
+        for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
@@ -602,30 +594,16 @@ def _disk_full(why: str | None) -> tuple[int, str]:
     return ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {why}"
 
 
-def _is_delayed(properties: dict[str, str]) -> bool:
-    # Zero and less is no delay; what is no number at all was meant as one, and is never stored as if plain.
-    return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
-
-
 def waits_for(properties: dict[str, str]) -> bool:
     """Whether the answer waits for the flush; only the word that clients write says no."""
     return properties.get(P.WAIT) != "false"
 
 
-def _is_timed(properties: dict[str, str]) -> bool:
-    timed = any(name in properties for name in (P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS))
-    return timed and P.TIMER_OUT_MS not in properties
-
-
-def _refuse_special_in_batch(properties: dict[str, str]) -> None:
+def _judge_in_batch(properties: dict[str, str]) -> None:
     """Raise `RequestRefused` for what a message of a batch, or the batch itself, cannot ask for."""
-    half = properties.get(P.TRAN_MSG, "").lower() == "true"
-    if half or _is_delayed(properties) or _is_timed(properties):
-        raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL, "a message of a batch can be neither delayed nor transactional"
-        )
-    if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:
-        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
+    refusal = refusal_in_batch(properties)
+    if refusal is not None:
+        raise RequestRefused(*refusal)
 
 
 def tags_code_of(text: str) -> int:
