@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -24,6 +25,7 @@ from broker.produce.admission import (
     FLAG_BITS,
     STRIPPED_PROPERTIES,
     classify,
+    is_plain,
     is_plain_batch,
     refusal_in_batch,
 )
@@ -47,6 +49,7 @@ from ropewalk.format.properties import (
     tags_code,
 )
 from ropewalk.format.record import encode_host, record_size
+from ropewalk.format.remoting import JSON
 from store.append import Message
 from store.io.disk import DiskFull
 from store.message_store import MessageStore
@@ -61,6 +64,7 @@ _decode_v2 = json_decoder(SendMessageHeaderV2).decode
 _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
+_UNIQ: Final = P.UNIQ_KEY + "\x01"
 NO_WAIT = P.WAIT + "\x01false"
 
 
@@ -86,6 +90,26 @@ class SendRules:
     trace_on: bool = True
     max_message_size: int = 4 << 20
     broker_writable: bool = True
+
+
+class Stored(NamedTuple):
+    """A message in the log, as its sender is told of it."""
+
+    log_offset: int
+    queue_id: int
+    queue_offset: int
+    unique_key: str
+    waits: bool
+    """Whether its sender wants to wait for disk and slaves."""
+
+
+class PlainText(NamedTuple):
+    """A property text that asks for nothing, as it is stored."""
+
+    properties: bytes
+    unique_key: str
+    tag_code: int
+    waits: bool
 
 
 class _Full(RequestRefused):
@@ -218,9 +242,10 @@ class SendProcessor:
             target, queue = self._admit(header)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 ext, wait = self._put_batch(session, request, header, target, queue)
+                answer = request.reply(ResponseCode.SUCCESS, None, ext)
             else:
-                ext, wait = self._put_one(session, request, header, target, queue)
-            answer = request.reply(ResponseCode.SUCCESS, None, ext)
+                stored = self._put_one(session, request, header, target, queue)
+                answer, wait = self._answer(request, stored), stored.waits
         except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
         except DiskFull as exc:
@@ -249,7 +274,8 @@ class SendProcessor:
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
-                    ext, wait = self._put_one(session, request, header, target, queue)
+                    stored = self._put_one(session, request, header, target, queue)
+                    ext, wait = self._stored_ext(stored), stored.waits
                 except _Full as exc:
                     log.error("the answer to a request is not stored", reason=exc.remark)
         except RequestRefused as exc:
@@ -277,8 +303,8 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageHeaderV2,
         target: Target,
         queue: ConsumeQueue,
-    ) -> tuple[dict[str, str], bool]:
-        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `RequestRefused`."""
+    ) -> Stored:
+        """Store one message. Raises `RequestRefused`, and `DiskFull`."""
         asked, body = queue.queue_id, request.body
         given_up = False
         if target.config.name.startswith(names.RETRY_PREFIX):
@@ -289,19 +315,25 @@ class SendProcessor:
                 f"the body has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        properties = self._judge_properties(header.properties or "", sys_flag, header.reconsume_times or 0)
-        if given_up:
-            properties[P.DELAY] = "-1"
-        try:
-            queue, tag_code = self._place(queue, properties)
-        except ValueError as exc:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-        raw = encode_properties(properties)
-        if len(raw) > PROPERTIES_SIZE_MAX:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
-            )
+        reconsume_times, topic = header.reconsume_times or 0, queue.topic
+        plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
+        if plain is not None:
+            raw, key, tag_code, waits = plain
+        else:
+            properties = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            if given_up:
+                properties[P.DELAY] = "-1"
+                topic = properties.get(P.RETRY_TOPIC, target.config.name)
+            try:
+                queue, tag_code = self._place(queue, properties)
+            except ValueError as exc:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
+            if len(raw) > PROPERTIES_SIZE_MAX:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
+                )
         message = (
             queue,
             body,
@@ -309,7 +341,7 @@ class SendProcessor:
             header.flag,
             sys_flag,
             header.born_timestamp,
-            header.reconsume_times or 0,
+            reconsume_times,
             0,
             tag_code,
         )
@@ -318,12 +350,46 @@ class SendProcessor:
             raise _Full(*_disk_full(self.store.full))
         if given_up:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
-            topic = properties.get(P.RETRY_TOPIC, target.config.name)
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
-        return ext, waits_for(properties)
+        return Stored(offset, asked, queue_offset, key, waits)
+
+    def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
+        """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
+
+        It holds one unique key of letters and digits, which an answer can repeat as it is. HOT.
+        """
+        if sys_flag & FLAG_BITS or not text or not is_plain(text):
+            return None
+        at = text.rfind(_UNIQ)
+        if at < 0 or (at and text[at - 1] != "\x02"):
+            return None
+        stop = text.find("\x02", at)
+        key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
+        properties = (text + self.own_text if text[-1] == "\x02" else f"{text}\x02{self.own_text}").encode()
+        if len(properties) > PROPERTIES_SIZE_MAX or not (key.isalnum() and key.isascii()):
+            return None
+        # The text can stand inside another name or value; to answer before the flush is to be sure.
+        waits = NO_WAIT not in text or waits_for(parse_properties(text))
+        return PlainText(properties, key, tags_code_of(text), waits)
+
+    def _answer(self, request: Request, stored: Stored) -> bytes:
+        """Return the frame that says so."""
+        key = stored.unique_key
+        if request.serialize_type == JSON and key.isalnum() and key.isascii():
+            return self.answers.one(
+                stored.log_offset,
+                b"%d" % stored.queue_id,
+                stored.queue_offset,
+                key.encode(),
+                b"%d" % request.opaque,
+            )
+        return request.reply(ResponseCode.SUCCESS, None, self._stored_ext(stored))
+
+    def _stored_ext(self, stored: Stored) -> dict[str, str]:
+        msg_id = self._message_id(stored.log_offset)
+        return self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import structlog
 
-from broker.produce.admission import FLAG_BITS, is_plain
 from broker.produce.fast.columns import checked_table, store_columns, store_columns_run
 from broker.produce.fast.header_template import (
     UNREADABLE,
@@ -32,11 +31,11 @@ from broker.produce.fast.many_topics import (
 )
 from broker.produce.fast.template_cache import SendTemplates
 from broker.produce.responses import PREFIX
-from broker.produce.send import NO_WAIT, SendProcessor, Target, host_of, tags_code_of, waits_for
+from broker.produce.send import SendProcessor, Target, host_of
 from broker.remoting.outbox import flush_together
 from broker.remoting.session import Session
 from ropewalk.codes import FrameFlag, RequestCode
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+from ropewalk.format.properties import P
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.append import Alike, Message
 
@@ -137,7 +136,7 @@ class SendRuns:
                 templates.record_hits(index - start)
                 return index
         target_of, size_max = sends.target_of, sends.plain_size_max
-        own_text, sync = sends.own_text, sends.waits
+        read_plain, sync = sends.read_plain, sends.waits
         batch: list[Message] = []
         owed: list[tuple[int, int, str, bool]] = []
         index = start
@@ -166,16 +165,10 @@ class SendRuns:
             if not 0 <= queue_id < target.queues_max or len(body) > size_max or not text:
                 break
             sys_flag = header.sys_flag | target.sys_flag
-            if sys_flag & FLAG_BITS or not is_plain(text):
+            plain = read_plain(text, sys_flag)
+            if plain is None:
                 break
-            at = text.rfind(_UNIQ)
-            if at < 0 or (at and text[at - 1] != "\x02"):
-                break
-            stop = text.find("\x02", at)
-            unique_key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
-            properties = (text + own_text if text[-1] == "\x02" else f"{text}\x02{own_text}").encode()
-            if len(properties) > PROPERTIES_SIZE_MAX or not (unique_key.isalnum() and unique_key.isascii()):
-                break
+            properties, unique_key, tag_code, waits = plain
             queue = target.queues.get(queue_id) or sends.store.queue(header.topic, queue_id)
             if target is not last:
                 last = target
@@ -191,11 +184,10 @@ class SendRuns:
                     header.born_timestamp,
                     header.reconsume_times or 0,
                     0,
-                    tags_code_of(text),
+                    tag_code,
                 )
             )
-            # The text can stand inside another name or value; to answer before the flush is to be sure.
-            wait = sync and (NO_WAIT not in text or waits_for(parse_properties(text)))
+            wait = sync and waits
             owed.append((frame.opaque, frame.flag, unique_key, wait))
             if not learned:
                 learned = True
