@@ -18,7 +18,7 @@ from ropewalk.format.headers import (
     encode_header,
 )
 from ropewalk.format.remoting import Command, encode_frame
-from store.index.files import Found, Query
+from store.index.search import Found, Query
 
 if TYPE_CHECKING:
     from broker.broker import Broker
