@@ -17,7 +17,7 @@ from ropewalk.format.headers import (
     encode_header,
 )
 from ropewalk.format.remoting import Command
-from store.index.files import Found, Query
+from store.index.search import Found, Query
 
 _BY_TAG = "T"
 _NOTHING = Found([], 0, 0)

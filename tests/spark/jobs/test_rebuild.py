@@ -19,7 +19,7 @@ from ropewalk.spark.jobs.rebuild.queue_files import QueueFiles
 from ropewalk.spark.jobs.records.log_files import open_store
 from ropewalk.spark.jobs.records.queue_check import pack
 from ropewalk.spark.jobs.records.walk import scan_stretch, walk
-from store.index.files import IndexFile
+from store.index.file import IndexFile
 from store.io.disk import Disk
 from tests.spark.jobs.faults import Pair, in_field
 from tests.spark.jobs.stores import GEOMETRY, fill, replica_of
