@@ -19,19 +19,17 @@ from hypothesis import strategies as st
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.spark.options import BadOption, parse_options
-from ropewalk.spark.rows.decode import DamagedPlace
 from ropewalk.spark.rows.row_filter import RowFilter
 from ropewalk.spark.rows.schema import Selection
 from ropewalk.spark.store.files import open_stores
-from ropewalk.spark.store.plan import DataLoss, LogSplit, QueueSplit, Split, plan_log, plan_store
-from ropewalk.spark.store.read import Report, read_split
+from ropewalk.spark.store.plan import DataLoss, LogSplit, QueueSplit, Split, plan_log
+from ropewalk.spark.store.read import read_split
 from ropewalk.spark.store.safe_end import safe_end
 from ropewalk.spark.store.source import StoreReader, decode_plan
 from ropewalk.spark.versions import VersionMismatch
+from tests.spark.rows.records import entry
+from tests.spark.store.reading import Row, Told, offsets, plan, read, read_splits
 from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
-from tests.spark.test_decode import entry
-
-Row = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -40,43 +38,7 @@ def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropewalk.spark.store.read.WINDOW", 700)
 
 
-class Told:
-    """What a task said besides its rows."""
-
-    def __init__(self) -> None:
-        self.damaged: list[DamagedPlace] = []
-        self.lost: list[str] = []
-
-    def report(self) -> Report:
-        return Report(lambda _, place: self.damaged.append(place), lambda reason, _: self.lost.append(reason))
-
-
-def plan(path: Path | str, **options: Any) -> list[Split]:
-    return plan_store(parse_options({"mode": "store", "path": str(path), **options}, "read"))
-
-
-def read_splits(splits: list[Split], told: Told | None = None, **options: Any) -> list[Row]:
-    parsed = parse_options({"mode": "store", "path": "-", "preset": "full", **options}, "read")
-    told = told or Told()
-    loss = parsed.fail_on_data_loss
-    decode = decode_plan(parsed, parsed.selection())
-    return [
-        row
-        for split in splits
-        for batch in read_split(split, decode, told.report(), fail_on_data_loss=loss)
-        for row in batch.to_pylist()
-    ]
-
-
-def read(path: Path | str, told: Told | None = None, **options: Any) -> list[Row]:
-    return read_splits(plan(path, **options), told, **options)
-
-
 Options = dict[str, Any]
-
-
-def offsets(rows: list[Row]) -> list[int]:
-    return [row["physicalOffset"] for row in rows]
 
 
 @pytest.fixture

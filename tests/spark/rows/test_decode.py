@@ -24,40 +24,19 @@ from ropewalk.format.record import (
     decode_record,
     encode_blank,
     encode_host,
-    encode_record,
 )
 from ropewalk.spark.rows.columns import Plan
 from ropewalk.spark.rows.decode import Decoded, Ended, decode_pull, decode_segment, find_record
 from ropewalk.spark.rows.headers import checksums
 from ropewalk.spark.rows.schema import COLUMNS, SchemaMismatch, Selection, chosen_columns
-from tests.spark.stores import BORN_HOST, START_MS, STORE_HOST
+from tests.spark.rows.records import entry, record
+from tests.spark.stores import BORN_HOST, STORE_HOST
 
 pytestmark = pytest.mark.usefixtures("far_from_greenwich")
 
 FULL = chosen_columns("full")
 V6_HOST = encode_host("2001:db8::1", 50001)
 BASE = 7 << 30
-
-
-def record(offset: int, **parts: Any) -> bytes:
-    """One record at a log offset, everyday in whatever is not given."""
-    fields: dict[str, Any] = {
-        "topic": b"orders",
-        "queue_id": 3,
-        "flag": 0,
-        "queue_offset": 0,
-        "offset": offset,
-        "sys_flag": 0,
-        "born_timestamp": START_MS,
-        "born_host": BORN_HOST,
-        "store_timestamp": START_MS + 1,
-        "store_host": STORE_HOST,
-        "reconsume_times": 0,
-        "prepared_transaction_offset": 0,
-        "body": b"hello",
-        "properties": b"TAGS\x01a\x02",
-    }
-    return encode_record(**(fields | parts))
 
 
 def log_of(many: list[dict[str, Any]], base: int = BASE) -> bytes:
@@ -403,14 +382,6 @@ def test_the_messages_of_an_inner_batch_are_rows_of_their_own() -> None:
         (8, False, True),
     ]
     assert len(rows_of(decode(log, check_crc=True))) == 4
-
-
-def entry(offset: int, index: int, **parts: Any) -> bytes:
-    """A DLedger entry at a log offset, with a record in it."""
-    inner = record(offset + 48, **parts)
-    head = (1).to_bytes(4, "big") + (48 + len(inner)).to_bytes(4, "big") + index.to_bytes(8, "big")
-    head += (3).to_bytes(8, "big") + offset.to_bytes(8, "big") + bytes(12) + len(inner).to_bytes(4, "big")
-    return head + inner
 
 
 def test_the_entries_of_a_dledger_are_read_with_the_offsets_of_their_records() -> None:

@@ -14,8 +14,8 @@ from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.rows.schema import Selection
 from ropewalk.spark.store.plan import DataLoss
 from ropewalk.spark.store.source import StoreStreamReader
+from tests.spark.rows.records import entry
 from tests.spark.stores import START_MS, MadeStore
-from tests.spark.test_decode import entry
 
 ALL = ReadAllAvailable()
 

@@ -14,8 +14,8 @@ from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.record import encode_blank
 from ropewalk.spark.store.files import Store, UnreadableStore, open_stores
 from ropewalk.spark.store.safe_end import end_of_log, safe_end
+from tests.spark.rows.records import entry, record
 from tests.spark.stores import MadeStore
-from tests.spark.test_decode import entry, record
 
 
 def store_at(path: Path) -> Store:
