@@ -7,8 +7,8 @@
     frame = spark.read.format("ropewalk").option("mode", "store").load("/var/lib/broker/store")
 
 `schema` says which columns there are, `options` which options; both are plain Python. `decode` turns bytes of a log
-into Arrow record batches with numpy and knows nothing of Spark. `store_files` looks at a store directory and cuts it
-into splits, `safe_end` says how far it may be read, `store_source` is the reader Spark calls. `session` and `jvm` get
+into Arrow record batches with numpy and knows nothing of Spark. `store.files` looks at a store directory and cuts it
+into splits, `safe_end` says how far it may be read, `store.source` is the reader Spark calls. `session` and `jvm` get
 a session started on a machine where pip was the only installer.
 
 Nothing is found by itself: a session knows the name `ropewalk` after `register`, and tasks check that their worker
@@ -30,7 +30,7 @@ __all__ = ["lake", "read", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ropewalk")` known to this session. Doing it again is harmless."""
+    """Register `format("ropewalk")` in this session. Doing it again is harmless."""
     from ropewalk.spark.source import RopewalkSource
 
     spark.dataSource.register(RopewalkSource)
@@ -48,7 +48,7 @@ def read(
     tags: Iterable[str] | None = None,
     **options: str,
 ) -> DataFrame:
-    """A batch read of topics, live by `name_server` or from the directory `store`, as a DataFrame.
+    """Read topics as a batch, live by `name_server` or from the directory `store`, into a DataFrame.
 
     What would be `where` conditions elsewhere are arguments here, because Spark hands no conditions down that could be
     relied on: `since` and `until` bound the store time (until is exclusive), `queues` names queue ids for each broker
@@ -77,7 +77,7 @@ def read(
 
 
 def lake(spark: SparkSession, directory: str) -> DataFrame:
-    """The rows of a lake that `ropewalk pipeline export` writes, by its manifest: whole batches, also while it runs.
+    """Read a lake of `ropewalk pipeline export` by its manifest: whole batches, also while an export runs.
 
     `spark.read.parquet(directory)` sees the files of a batch that is being committed one after the other.
     """

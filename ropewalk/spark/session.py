@@ -1,4 +1,4 @@
-"""A Spark session that works where Ropewalk was installed by pip: Java found, workers on this interpreter.
+"""Start a Spark session that works where Ropewalk was installed by pip: Java found, workers on this interpreter.
 
     from ropewalk.spark.session import session
 
@@ -56,11 +56,11 @@ _SOCKET_DIRECTORY_MAX: Final = 50
 
 
 class SparkMissing(RopewalkError):
-    """PySpark is not installed, or too old."""
+    """An environment without PySpark, or with one that is too old."""
 
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what a session needs from the environment. Raises SparkMissing and JavaMissing.
+    """Set the environment variables that a session needs. Raises SparkMissing and JavaMissing.
 
     A PYSPARK_PYTHON that is set stays, because on a cluster it names the interpreter of other machines.
     """
@@ -79,7 +79,7 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def builder(master: str | None = None, **conf: str) -> SparkSession.Builder:
-    """A session builder with the defaults set; `conf` and later `.config` calls go before them.
+    """Return a session builder with the defaults set; `conf` and later `.config` calls go before them.
 
     Keyword names take `__` for each dot (`spark__ui__enabled="true"`); a mapping goes in as `**{...}` with dots.
     Without a master, Spark's own configuration decides, and `local[*]` if it says nothing.
@@ -130,14 +130,14 @@ def _remove(directory: str, pid: int) -> None:
 
 
 def session(master: str | None = None, **conf: str) -> SparkSession:
-    """A running session that knows `format("ropewalk")`."""
+    """Start, or get, a session that knows `format("ropewalk")`."""
     spark = builder(master, **conf).getOrCreate()
     register(spark)
     return spark
 
 
 def local_session(cores: int = 2, *, heap: str = "1g", **conf: str) -> SparkSession:
-    """A session on this machine alone. Failed tasks are tried again, as a cluster would."""
+    """Start a session on this machine alone. Failed tasks are tried again, as on a cluster."""
     return session(f"local[{cores},4]", **{"spark.driver.memory": heap, **conf})
 
 

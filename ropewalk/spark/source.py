@@ -1,6 +1,6 @@
-"""The class that Spark registers as format "ropewalk": it reads the options and hands over to the half they name.
+"""The data source that Spark registers as format "ropewalk": it parses the options and delegates to a reader or writer.
 
-`mode=store` is `store_source`; `mode=broker` is the live half. Spark makes objects of this class in several processes
+`mode=store` is `store.source`; `mode=broker` is the live half. Spark makes objects of this class in several processes
 and for every micro-batch, so nothing is kept here, and nothing heavy is imported before it is needed.
 """
 
@@ -30,7 +30,7 @@ _WRONG_USE: Final = "has no meaning in"
 
 
 class RopewalkSource(DataSource):
-    """`spark.read.format("ropewalk")`, and its three siblings."""
+    """The data source of `spark.read.format("ropewalk")`, and its three siblings."""
 
     @classmethod
     def name(cls) -> str:

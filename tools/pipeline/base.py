@@ -1,4 +1,4 @@
-"""What every job of `ropewalk pipeline` shares: a Spark session, a progress line, where rows come from, the report."""
+"""Shared parts of every `ropewalk pipeline` job: a Spark session, a progress line, the source of rows, the report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitB
 
 
 class NoSession(RopewalkError):
-    """No Spark session could be had."""
+    """A Spark session that could not be started."""
 
 
 Master = Annotated[
@@ -118,7 +118,7 @@ def make_source(
     check_crc: bool = True,
     fixed: bool = True,
 ) -> StoreSource | LiveSource:
-    """Where the rows come from: one of a store and live topics. `range_bytes` is how much one task reads."""
+    """Make the source of rows: one of a store and live topics. `range_bytes` is how much one task reads."""
     from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, default_broker_name, selection_for
     from ropewalk.spark.options import parse_options
 
@@ -152,7 +152,7 @@ def make_source(
 
 
 def times_of(since: str | None, until: str | None) -> tuple[int | None, int | None]:
-    """Times as options of the data source are read, in ms."""
+    """Parse times as the data source's options are parsed, in ms."""
     from ropewalk.spark.options import parse_options
 
     given = {"startingTimestamp": since, "endingTimestamp": until}
@@ -163,8 +163,8 @@ def times_of(since: str | None, until: str | None) -> tuple[int | None, int | No
     return options.starting_timestamp, options.ending_timestamp
 
 
-def what_of(source: Source) -> str:
-    """The source in a few words."""
+def describe_source(source: Source) -> str:
+    """Describe a source in a few words."""
     from ropewalk.spark.jobs.export.sources import LiveSource
 
     if isinstance(source, LiveSource):
@@ -176,10 +176,10 @@ def what_of(source: Source) -> str:
 def spark_tasks(
     job: str, master: str, conf: Sequence[str] | None, driver_memory: str
 ) -> Iterator[SparkTasks]:
-    """A session and who does the pieces, with a progress line; the session is stopped if it was ours."""
+    """Yield a runner on a Spark session, with a progress line; the session is stopped if it was ours."""
     from pyspark.sql import SparkSession
 
-    from ropewalk.spark.jobs.common.tasks import SparkTasks, explain
+    from ropewalk.spark.jobs.common.tasks import SparkTasks, error_text
     from ropewalk.spark.quiet import quiet_jvm
     from ropewalk.spark.session import session
 
@@ -200,7 +200,7 @@ def spark_tasks(
         except RopewalkError:
             raise
         except Exception as exc:
-            raise NoSession(f"Spark did not start at --master {master}: {explain(exc)}") from exc
+            raise NoSession(f"Spark did not start at --master {master}: {error_text(exc)}") from exc
         try:
             yield SparkTasks(spark, progress)
         finally:
@@ -227,13 +227,13 @@ def expected(as_json: bool) -> Iterator[None]:
     except RopewalkError as exc:
         kind = getattr(exc, "kind", "") or type(exc).__name__
         code = USAGE if kind in _USAGE_ERRORS else DATA_LOSS if kind == "DataLoss" else FAILED
-        fail(_spoken(str(exc)), exit_code=code, as_json=as_json)
+        fail(_with_cli_names(str(exc)), exit_code=code, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _spoken(text: str) -> str:
-    """An error as the command's user would say it."""
+def _with_cli_names(text: str) -> str:
+    """Return an error as the command's user would say it."""
     for option, word in _SPOKEN.items():
         text = text.replace(f"option {option} ", f"{word} ")
     return text
@@ -266,8 +266,8 @@ def finish(report: Report, as_json: bool, html: Path | None) -> None:
         raise typer.Exit(report.exit_code)
 
 
-def near_or_spark(master: str | None) -> Tasks | None:
-    """Who does the few looks of a small job: this process, unless a cluster was named."""
-    from ropewalk.spark.jobs.common.tasks import HereTasks
+def local_tasks(master: str | None) -> Tasks | None:
+    """Return a runner in this process for small jobs, unless a cluster was named."""
+    from ropewalk.spark.jobs.common.tasks import LocalTasks
 
-    return HereTasks() if master is None else None
+    return LocalTasks() if master is None else None

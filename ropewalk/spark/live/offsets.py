@@ -1,4 +1,5 @@
-"""Where a query of live topics stands: offsets of queues, the JSON that Spark keeps of them, and how far to go next.
+"""The position of a query over live topics: offsets of queues, the JSON that Spark keeps of them, and how far to go
+next.
 
     {"cluster": "DefaultCluster", "e": {"broker-a": "10.0.0.1:10911"}, "init": {...},
      "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "t": 1718000000000, "v": 1}
@@ -9,8 +10,8 @@ an offset, so everything is built by one function, sorted at every level.
 
 Where a new query begins is not stored by Spark, and is asked for again after a crash in its first batch, when "latest"
 would be another place. Therefore the end of batch 0 carries its beginning (`init`), and a beginning that says `fresh`
-is replaced by it (`start_of`). Spark runs a batch 0 also where there is nothing to read yet, so the beginning is logged
-as soon as a query runs.
+is replaced by it (`batch_start`). Spark runs a batch 0 also where there is nothing to read yet, so the beginning is
+logged as soon as a query runs.
 
 All functions here are pure. A `Queues` is a mapping from `QueueKey` to an offset.
 """
@@ -36,27 +37,27 @@ __all__ = [
     "backlog",
     "begin",
     "check_belongs",
-    "checked_ranges",
-    "judge_losses",
-    "limited",
-    "start_of",
-    "used_again",
-    "within",
+    "plan_ranges",
+    "enforce_losses",
+    "share_limit",
+    "batch_start",
+    "reused_offsets",
+    "clamp_to_target",
 ]
 
 VERSION: Final = 1
 
 
 class CheckpointMismatch(RopewalkError):
-    """The checkpoint was written by another query, or for other topics."""
+    """A checkpoint of another query, or of other topics."""
 
 
 class DataLoss(RopewalkError):
-    """Messages that the query should have read are not there any more."""
+    """Messages that the query should have read and that cannot be read any more."""
 
 
 class QueueKey(NamedTuple):
-    """One queue of one topic at one broker set."""
+    """The key of one queue of one topic at one broker set."""
 
     topic: str
     broker: str
@@ -70,14 +71,14 @@ Queues = Mapping[QueueKey, int]
 
 
 class Bounds(NamedTuple):
-    """What a broker has of a queue: `[low, high)`."""
+    """The offsets of a queue that a broker has: `[low, high)`."""
 
     low: int
     high: int
 
 
 class Range(NamedTuple):
-    """What is to be read of a queue: `[low, high)`."""
+    """The offsets of a queue that are to be read: `[low, high)`."""
 
     key: QueueKey
     low: int
@@ -103,7 +104,7 @@ class Position:
     time_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Equal positions give equal text, whatever order they were put together in."""
+        """Return the JSON document; equal positions give equal text, whatever their order was."""
         document: dict[str, Any] = {"q": _nested(self.queues), "v": VERSION}
         if self.cluster is not None:
             document["cluster"] = self.cluster
@@ -119,7 +120,7 @@ class Position:
 
     @classmethod
     def from_json(cls, document: Any) -> Position:
-        """Read what `to_json` wrote, perhaps long ago. Raises CheckpointMismatch."""
+        """Read a document of `to_json`, perhaps from long ago. Raises CheckpointMismatch."""
         if not isinstance(document, dict) or "q" not in document:
             raise CheckpointMismatch(
                 f"the checkpoint holds no offset of a live Ropewalk source but {str(document)[:200]}: it belongs to "
@@ -149,13 +150,13 @@ class Position:
         return frozenset(key.topic for key in self.queues)
 
 
-def start_of(start: Position, end: Position) -> Queues:
-    """Where the batch that ends at `end` begins: for a first batch, where it began when it was logged."""
+def batch_start(start: Position, end: Position) -> Queues:
+    """Return the start of the batch that ends at `end`: for a first batch, the start that was logged with it."""
     return end.init if start.fresh and end.init is not None else start.queues
 
 
 def check_belongs(position: Position, wanted: Callable[[str], bool], cluster: str | None) -> None:
-    """Refuse a checkpoint of other topics or of another cluster. Raises CheckpointMismatch."""
+    """Reject a checkpoint of other topics or of another cluster. Raises CheckpointMismatch."""
     others = sorted(topic for topic in position.topics if not wanted(topic))
     if others:
         raise CheckpointMismatch(
@@ -175,7 +176,8 @@ def check_belongs(position: Position, wanted: Callable[[str], bool], cluster: st
 def advance(
     start: Queues, latest: Mapping[QueueKey, Bounds], *, follow_back: bool = False
 ) -> dict[QueueKey, int]:
-    """As far as there is anything: new queues count from their first message, vanished ones keep their number.
+    """Return the end of everything that is there: new queues count from their first message, vanished ones keep their
+    offset.
 
     So does a queue whose offsets went back, unless the query is to `follow_back` and go on from there.
     """
@@ -186,17 +188,17 @@ def advance(
 
 
 def begin(start: Queues, latest: Mapping[QueueKey, Bounds]) -> dict[QueueKey, int]:
-    """`start` with the queues that came later: they are read from their first message."""
+    """Return `start` with the queues that came later, from their first message."""
     return {**{key: bounds.low for key, bounds in latest.items()}, **start}
 
 
 def backlog(start: Queues, end: Queues) -> int:
-    """How many offsets lie between."""
+    """Return the number of offsets between two positions."""
     return sum(max(0, high - start.get(key, high)) for key, high in end.items())
 
 
-def limited(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
-    """At most `limit` offsets of the way, shared out by how much each queue has; every queue moves.
+def share_limit(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
+    """Return an end at most `limit` offsets away, shared out by the backlog of each queue; every queue moves.
 
     With more queues than `limit` allows, each moves by one: a queue that never moves would age out.
     """
@@ -215,8 +217,8 @@ def limited(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
     return {key: start.get(key, end[key]) + steps.get(key, 0) if gaps[key] >= 0 else end[key] for key in end}
 
 
-def within(end: Queues, target: Queues, start: Queues) -> dict[QueueKey, int]:
-    """Not beyond a target that was fixed earlier, nor before the start; queues that came after it wait."""
+def clamp_to_target(end: Queues, target: Queues, start: Queues) -> dict[QueueKey, int]:
+    """Return an end not beyond a pinned target, nor before the start; queues that came after the target wait."""
     return {
         key: max(min(number, target[key]), start.get(key, 0)) if key in target else start[key]
         for key, number in end.items()
@@ -238,10 +240,10 @@ class Loss(NamedTuple):
         return f"{self.key}: {self.reason}"
 
 
-def checked_ranges(
+def plan_ranges(
     start: Queues, end: Queues, bounds: Mapping[QueueKey, Bounds]
 ) -> tuple[list[Range], list[Loss]]:
-    """What is to be read between two positions, given what the brokers have, and what of it is lost.
+    """Return the ranges between two positions that brokers can serve, and the losses.
 
     Empty ranges are left out. The order is that of the keys, so that a repeated batch gets the same partitions.
     """
@@ -300,8 +302,8 @@ CLOCK_SKEW_MS: Final = 10_000
 """How far the clocks of a broker and of the driver may be apart before the one is held against the other."""
 
 
-def used_again(start: Queues, stored_ms: Mapping[QueueKey, int | None], read_by_ms: int) -> list[Loss]:
-    """Queues whose last message that was read is not the one that stands there now.
+def reused_offsets(start: Queues, stored_ms: Mapping[QueueKey, int | None], read_by_ms: int) -> list[Loss]:
+    """Return the queues whose last message that was read is not the one at its offset now.
 
     After a change of masters an offset can belong to another message. `stored_ms` says when the message before the
     start was stored (None: it is not there, which is not judged here); the batch that read it was made by `read_by_ms`.
@@ -330,8 +332,8 @@ def _went_back(key: QueueKey, low: int, have: Bounds) -> Loss:
 _HINT: Final = "Set failOnDataLoss=false to go on without them, or start anew with a fresh checkpointLocation"
 
 
-def judge_losses(losses: list[Loss], *, fail: bool) -> int:
-    """Raise DataLoss if losses are to stop the query; else how many messages are passed over."""
+def enforce_losses(losses: list[Loss], *, fail: bool) -> int:
+    """Raise DataLoss if losses are to stop the query, else return how many messages are skipped."""
     if losses and fail:
         shown = "; ".join(str(loss) for loss in losses[:5])
         more = f"; and {len(losses) - 5} more queues" if len(losses) > 5 else ""

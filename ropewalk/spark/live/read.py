@@ -1,4 +1,4 @@
-"""What a task does for a live topic: read one range of one queue from its broker, and yield record batches.
+"""Run a task of a live topic: read one range of one queue from its broker, and yield record batches.
 
 A task has the addresses its driver saw. If a broker dies or hands its queues to another member, the task asks the
 name servers itself and goes on where it was, for as long as `pullTimeoutMs` allows without progress; then it fails,
@@ -48,7 +48,7 @@ log = structlog.get_logger("ropewalk.spark")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One range of one queue, with everything that a worker needs to read it."""
+    """A range of one queue, with everything that a worker needs to read it."""
 
     key: QueueKey
     low: int
@@ -70,7 +70,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the order of the queue."""
     check_stamp(task.made_by)
-    finder = _Finder(task, options, monotonic)
+    finder = _MemberLocator(task, options, monotonic)
     key = task.key
     reader = RangeReader(
         key.topic,
@@ -82,7 +82,7 @@ def read_task(
         count=options.pull_batch_size,
         max_bytes=options.pull_max_bytes,
         skip_lost=not options.fail_on_data_loss,
-        bulk=finder.knows_bulk,
+        bulk=finder.supports_bulk,
     )
     decoder = _Decoder(task, options, selection)
     timeout_s = options.pull_timeout_ms / 1000
@@ -104,7 +104,7 @@ def read_task(
                 yield from decoder.batches(gathered)
                 gathered, size = [], 0
         yield from decoder.batches(gathered)
-        finder.done(knows_bulk=reader.bulk)
+        finder.release(supports_bulk=reader.bulk)
     except RangeLost as exc:
         raise DataLoss(f"{exc}. failOnDataLoss=false goes on without them") from exc
     except Rejected as exc:
@@ -115,7 +115,7 @@ def read_task(
         log.warning("a queue is gone", queue=str(key), first=reader.position, last=task.high - 1)
     finally:
         finder.close()
-    decoder.tell_losses()
+    decoder.log_losses()
 
 
 class _Decoder:
@@ -154,7 +154,7 @@ class _Decoder:
         body = chunks[0].body if len(chunks) == 1 else b"".join(chunk.body for chunk in chunks)
         decoded = decode_pull(body, self._plan)
         for place in decoded.damage:
-            self._judge_damage(chunks, str(place))
+            self._handle_damage(chunks, str(place))
         self._lost += sum(chunk.next - chunk.first for chunk in chunks if chunk.lost)
         wanted = sum(chunk.next - chunk.first for chunk in chunks if not chunk.lost)
         if self._plan.filter.tags is None and (
@@ -162,10 +162,10 @@ class _Decoder:
             or decoded.row_count != wanted
             or not all(_is_a_run(batch) for batch in decoded.batches)
         ):
-            self._look_for_holes(chunks)
+            self._check_gaps(chunks)
         yield from decoded.batches
 
-    def tell_losses(self) -> None:
+    def log_losses(self) -> None:
         if self._lost:
             log.warning(
                 "messages were not there and are passed over", queue=str(self._task.key), count=self._lost
@@ -173,7 +173,7 @@ class _Decoder:
         if self._damaged:
             log.warning("damaged records", queue=str(self._task.key), count=self._damaged)
 
-    def _judge_damage(self, chunks: list[Chunk], text: str) -> None:
+    def _handle_damage(self, chunks: list[Chunk], text: str) -> None:
         if self._options.on_corrupt == "fail":
             raise CorruptRecord(
                 f"{self._task.key}, messages {chunks[0].first} to {chunks[-1].next - 1}: {text}. onCorrupt=skip leaves "
@@ -199,8 +199,8 @@ class _Decoder:
             raise RemoteProtocolError(f"{self._task.key}: the broker answered with messages of topic {topic}")
         return bool(offset == first.first)
 
-    def _look_for_holes(self, chunks: list[Chunk]) -> None:
-        """The careful way: which offsets of the range have no record. Raises DataLoss."""
+    def _check_gaps(self, chunks: list[Chunk]) -> None:
+        """Return the careful way: which offsets of the range have no record. Raises DataLoss."""
         for chunk in chunks:
             if chunk.lost:
                 continue
@@ -214,19 +214,19 @@ class _Decoder:
                     )
                 if size <= 0:
                     break  # damage, which was judged already
-                self._miss(expected, offset)
+                self._record_gap(expected, offset)
                 expected = offset + 1
                 at += size
                 if self._is_batch(chunk.body, at - size):
                     # One record of several messages: how many, its next neighbour tells.
                     more = at + _PLACE.size <= len(chunk.body)
                     expected = _PLACE.unpack_from(chunk.body, at)[2] if more else chunk.next
-            self._miss(expected, chunk.next)
+            self._record_gap(expected, chunk.next)
 
     def _is_batch(self, body: bytes, at: int) -> bool:
         return bool(body[at + 39] & 0x80)
 
-    def _miss(self, expected: int, found: int) -> None:
+    def _record_gap(self, expected: int, found: int) -> None:
         if found <= expected:
             return
         if self._options.fail_on_data_loss:
@@ -255,7 +255,7 @@ def _is_a_run(batch: pa.RecordBatch) -> bool:
 # -- whom to ask ------------------------------------------------------------------------------------------
 
 
-class _Finder:
+class _MemberLocator:
     """Finds the member of a broker set to read from: at first as the driver said, then as the name servers say."""
 
     def __init__(self, task: Task, options: Options, monotonic: Callable[[], float]) -> None:
@@ -266,33 +266,33 @@ class _Finder:
         self._connection: Connection | None = None
 
     @property
-    def knows_bulk(self) -> bool:
+    def supports_bulk(self) -> bool:
         """Whether the broker may know bulk pulls, as far as this worker has learnt."""
-        return self._task.address not in _pool().stock
+        return self._task.address not in _pool().without_bulk
 
     def connect(self) -> Connection:
         """Called first, and again whenever a connection broke. Raises Unreachable."""
         self._connection = None
         self._tries += 1
-        address = self._task.address if self._tries == 1 else self._look()
-        self._connection = _pool().take(address, self._monotonic())
+        address = self._task.address if self._tries == 1 else self._locate()
+        self._connection = _pool().acquire(address, self._monotonic())
         return self._connection
 
-    def done(self, *, knows_bulk: bool) -> None:
-        """The range was read: the connection can serve the next task."""
+    def release(self, *, supports_bulk: bool) -> None:
+        """Return the connection to the pool after the range was read."""
         if self._connection is not None:
             pool = _pool()
-            if not knows_bulk:
-                pool.stock.add(str(self._connection.address))
-            pool.give_back(self._connection, self._monotonic())
+            if not supports_bulk:
+                pool.without_bulk.add(str(self._connection.address))
+            pool.release(self._connection, self._monotonic())
             self._connection = None
 
     def close(self) -> None:
-        """The range was given up: what is still on the way is of no use to anybody."""
+        """Close the connection of a range that was given up, with all answers on their way."""
         if self._connection is not None:
             self._connection.close()
 
-    def _look(self) -> str:
+    def _locate(self) -> str:
         """Who has the queue now. A name server can take minutes to notice a death, so all members get their turn."""
         options, key = self._options, self._task.key
         if options.name_server is None:
@@ -323,17 +323,17 @@ class _Finder:
         raise Unreachable(f"no name server at {ring}: {'; '.join(failures)}")
 
 
-class _Pool:
+class _ConnectionPool:
     """Connections that wait for the next task of this worker."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.stock: set[str] = set()
+        self.without_bulk: set[str] = set()
         """Addresses of brokers that do not know bulk pulls."""
         self._idle: dict[str, tuple[Connection, float]] = {}
 
-    def take(self, address: str, now: float) -> Connection:
-        """A connection that nobody else uses. Raises Unreachable."""
+    def acquire(self, address: str, now: float) -> Connection:
+        """Return a connection that nobody else uses. Raises Unreachable."""
         for other, (connection, since) in list(self._idle.items()):
             if now - since > IDLE_S:
                 connection.close()
@@ -345,7 +345,7 @@ class _Pool:
                 return kept[0]
         return Connection(address)
 
-    def give_back(self, connection: Connection, now: float) -> None:
+    def release(self, connection: Connection, now: float) -> None:
         address = str(connection.address)
         if not connection.closed and address not in self._idle:
             self._idle[address] = (connection, now)
@@ -353,11 +353,11 @@ class _Pool:
             connection.close()
 
 
-_the_pool: _Pool | None = None
+_current_pool: _ConnectionPool | None = None
 
 
-def _pool() -> _Pool:
-    global _the_pool
-    if _the_pool is None or _the_pool.pid != os.getpid():
-        _the_pool = _Pool()
-    return _the_pool
+def _pool() -> _ConnectionPool:
+    global _current_pool
+    if _current_pool is None or _current_pool.pid != os.getpid():
+        _current_pool = _ConnectionPool()
+    return _current_pool

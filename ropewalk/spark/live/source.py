@@ -1,7 +1,7 @@
-"""What Spark calls when it reads live topics: a batch reader, and a stream reader with limits and checkpoints.
+"""Spark's readers of live topics: a batch reader, and a stream reader with limits and checkpoints.
 
-The driver looks at the cluster (`live_cluster`), plans (`live_plan`, `live_offsets`) and hands out `Task`s; workers
-carry them out (`live_read`). Spark makes these objects in several processes: a reader that plans is not the one whose
+The driver looks at the cluster (`cluster`), plans (`plan`, `offsets`) and hands out `Task`s; workers
+carry them out (`read`). Spark makes these objects in several processes: a reader that plans is not the one whose
 `read` runs, so nothing travels but the partitions and what `__init__` was given.
 
 Of the stream protocol it matters that `initialOffset` is called more than once, that `commit` comes one batch late and
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ropewalk.spark.live.cluster import Cluster, Found, check_live_options
+from ropewalk.spark.live.cluster import BoundsAnswer, Cluster, check_live_options
 from ropewalk.spark.live.offsets import (
     Bounds,
     CheckpointMismatch,
@@ -35,16 +35,16 @@ from ropewalk.spark.live.offsets import (
     Range,
     advance,
     backlog,
+    batch_start,
     begin,
     check_belongs,
-    checked_ranges,
-    judge_losses,
-    limited,
-    start_of,
-    used_again,
-    within,
+    clamp_to_target,
+    enforce_losses,
+    plan_ranges,
+    reused_offsets,
+    share_limit,
 )
-from ropewalk.spark.live.plan import chosen_queues, ending, split, starting, times_of, wants_topic
+from ropewalk.spark.live.plan import chosen_queues, ending, split, starting, times_of, topic_filter
 from ropewalk.spark.live.read import Task, read_task
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.rows.schema import Selection
@@ -61,7 +61,7 @@ log = structlog.get_logger("ropewalk.spark")
 
 
 class LivePartition(InputPartition):
-    """What Spark carries to a worker."""
+    """A task on its way to a worker."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(None)
@@ -89,15 +89,15 @@ class LiveReader(DataSourceReader):
                     + (f" (and {len(missing) - 1} others)" if len(missing) > 1 else "")
                 )
             keys = chosen_queues(options, cluster.queues())
-            bounds = cluster.patient_bounds(keys)
-            found = cluster.at_times(times_of(options, keys))
+            bounds = cluster.wait_for_bounds(keys)
+            found = cluster.offsets_at(times_of(options, keys))
             start = starting(options, bounds, found, stream=False)
-            found = cluster.at_times(times_of(options, keys, end=True))
+            found = cluster.offsets_at(times_of(options, keys, end=True))
             end = ending(options, bounds, found)
             # An end before the start is an empty read of that queue, not a loss: both were chosen freely.
             end = {key: max(end[key], start[key]) for key in end}
-            ranges, losses = checked_ranges(start, end, bounds)
-            lost = judge_losses(losses, fail=options.fail_on_data_loss)
+            ranges, losses = plan_ranges(start, end, bounds)
+            lost = enforce_losses(losses, fail=options.fail_on_data_loss)
             if lost:
                 log.warning("messages are not there any more and are passed over", count=lost)
             return [LivePartition(task) for task in tasks_of(ranges, options, cluster)]
@@ -105,7 +105,7 @@ class LiveReader(DataSourceReader):
             cluster.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On a worker. Spark sends an `InputPartition(None)` where `partitions` was empty."""
+        """Read one partition on a worker. Spark sends an `InputPartition(None)` where `partitions` was empty."""
         if not isinstance(partition, LivePartition):
             return iter(())
         return read_task(partition.task, self._options, self._selection)
@@ -124,16 +124,16 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection = selection
         self._monotonic = monotonic
-        self._driver: _Driver | None = None
+        self._driver: _StreamRun | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}  # sockets do not travel
 
     @property
-    def driver(self) -> _Driver:
+    def driver(self) -> _StreamRun:
         if self._driver is None:
             cluster = Cluster(self._options, monotonic=self._monotonic)
-            self._driver = _Driver(self._options, cluster, self._monotonic)
+            self._driver = _StreamRun(self._options, cluster, self._monotonic)
         return self._driver
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -165,7 +165,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return document
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.driver.fix_target()
+        self.driver.pin_target()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         tasks = self.driver.tasks(Position.from_json(start), Position.from_json(end))
@@ -186,7 +186,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.cluster.close()
 
 
-class _Driver:
+class _StreamRun:
     """The state of one run of a streaming query."""
 
     def __init__(
@@ -206,17 +206,17 @@ class _Driver:
         self.lost = 0
         self._options = options
         self._monotonic = monotonic
-        self._wants = wants_topic(options)
+        self._wants = topic_filter(options)
         self._target: dict[QueueKey, int] | None = None
         self._belongs = False
         self._began = monotonic()
-        self._gone_since: dict[QueueKey, float] = {}
+        self._vanished_since: dict[QueueKey, float] = {}
         self._sizes: dict[str, float] = {}
 
     # -- where to begin ------------------------------------------------------------------------------
 
     def initial(self) -> Position:
-        """The start of a new query. Spark asks more than once; only the first batch's end makes it last."""
+        """Return the start of a new query. Spark asks more than once; only the first batch's end makes it last."""
         options, cluster = self._options, self.cluster
         cluster.refresh(force=True)
         for topic in cluster.missing_topics():
@@ -224,13 +224,13 @@ class _Driver:
                 "a topic does not exist yet; it is read from its first message when it does", topic=topic
             )
         keys = self._keys()
-        bounds = cluster.patient_bounds(keys)
-        found = cluster.at_times(times_of(options, keys))
+        bounds = cluster.wait_for_bounds(keys)
+        found = cluster.offsets_at(times_of(options, keys))
         start = starting(options, bounds, found, stream=True)
         beyond = {key: max(number, bounds[key].high) for key, number in start.items()}
-        _, losses = checked_ranges(start, beyond, bounds)
+        _, losses = plan_ranges(start, beyond, bounds)
         if losses and options.starting_offsets is not None and not isinstance(options.starting_offsets, int):
-            self.lost += judge_losses(losses, fail=options.fail_on_data_loss)
+            self.lost += enforce_losses(losses, fail=options.fail_on_data_loss)
             start = {
                 key: min(max(number, bounds[key].low), bounds[key].high) for key, number in start.items()
             }
@@ -241,26 +241,26 @@ class _Driver:
     def latest(
         self, start: Position, rows: int | None, size: int | None, *, all_of_it: bool
     ) -> Position | None:
-        """The end of the next batch, or None if there is nothing (or not yet enough) to read.
+        """Return the end of the next batch, or None if there is nothing (or not yet enough) to read.
 
         A query that is fresh gets an end in any case: with it, its beginning is logged.
         """
         options, cluster = self._options, self.cluster
-        cluster.refresh(force=bool(self._gone_since))
+        cluster.refresh(force=bool(self._vanished_since))
         self._check_belongs(start)
         found = cluster.bounds(self._keys(start))
-        bounds = self._forgiving(found, start.queues)
+        bounds = self._ignoring_slave_lag(found, start.queues)
         self.newest = Position({key: have.high for key, have in bounds.items()}, cluster.cluster_name)
-        self._look_for_losses(start.queues, found)
-        self._look_for_other_messages(start, bounds)
+        self._check_losses(start.queues, found)
+        self._check_reused_offsets(start, bounds)
         have = begin(start.queues, bounds)
         end = advance(start.queues, bounds, follow_back=not options.fail_on_data_loss)
         if self._target is not None:
-            end = within(end, self._target, start.queues)
+            end = clamp_to_target(end, self._target, start.queues)
             have = {key: number for key, number in have.items() if key in end}
         if not all_of_it:
-            too_little = self._is_too_little(backlog(have, end))
-            end = dict(start.queues) if too_little else self._limited(have, end, rows, size)
+            too_little = self._is_below_minimum(backlog(have, end))
+            end = dict(start.queues) if too_little else self._apply_limits(have, end, rows, size)
         if end == dict(start.queues) and not start.fresh:
             return None
         if backlog(have, end):
@@ -273,10 +273,10 @@ class _Driver:
             time_ms=self._now_ms(),
         )
 
-    def fix_target(self) -> None:
+    def pin_target(self) -> None:
         """AvailableNow: what is there now is what is read, and nothing that comes later."""
         self.cluster.refresh(force=True)
-        bounds = self.cluster.patient_bounds(self._keys())
+        bounds = self.cluster.wait_for_bounds(self._keys())
         self._target = {key: have.high for key, have in bounds.items()}
 
     def _keys(self, start: Position | None = None) -> list[QueueKey]:
@@ -292,23 +292,25 @@ class _Driver:
         assign = self._options.assign or {}
         return key.queue_id in assign.get(key.topic, {}).get(key.broker, ())
 
-    def _forgiving(self, found: Found, start: Queues) -> dict[QueueKey, Bounds]:
-        """A slave that answers for its dead master may be behind: that is no loss, and nothing to go back for."""
+    def _ignoring_slave_lag(self, found: BoundsAnswer, start: Queues) -> dict[QueueKey, Bounds]:
+        """Return the bounds, raised to `start` where a slave that may be behind answers for its dead master."""
         return {
-            key: Bounds(have.low, max(have.high, start.get(key, 0))) if key.broker in found.behind else have
+            key: Bounds(have.low, max(have.high, start.get(key, 0)))
+            if key.broker in found.from_slaves
+            else have
             for key, have in found.bounds.items()
         }
 
-    def _look_for_losses(self, start: Queues, found: Found) -> None:
+    def _check_losses(self, start: Queues, found: BoundsAnswer) -> None:
         """Judge at once what no later batch would notice: offsets that went back, queues that are gone."""
-        bounds = self._forgiving(found, start)
-        asked = {key: number for key, number in start.items() if key.broker not in found.silent}
-        losses = checked_ranges(asked, asked, bounds)[1]
+        bounds = self._ignoring_slave_lag(found, start)
+        asked = {key: number for key, number in start.items() if key.broker not in found.unreachable}
+        losses = plan_ranges(asked, asked, bounds)[1]
         if self._options.fail_on_data_loss:
-            losses += [Loss(key, 0, "it is gone") for key in self._gone(asked, bounds)]
-        self.lost += judge_losses(losses, fail=self._options.fail_on_data_loss)
+            losses += [Loss(key, 0, "it is gone") for key in self._vanished_queues(asked, bounds)]
+        self.lost += enforce_losses(losses, fail=self._options.fail_on_data_loss)
 
-    def _look_for_other_messages(self, start: Position, bounds: Mapping[QueueKey, Bounds]) -> None:
+    def _check_reused_offsets(self, start: Position, bounds: Mapping[QueueKey, Bounds]) -> None:
         """Where a broker set has another master than when the start was found: are the messages still the same?"""
         if not start.masters or start.time_ms is None:
             return
@@ -324,31 +326,37 @@ class _Driver:
             if key.broker in changed and key in bounds and bounds[key].low < number <= bounds[key].high
         }
         if last:
-            losses = used_again(start.queues, self.cluster.stored_ms(last), start.time_ms)
-            self.lost += judge_losses(losses, fail=self._options.fail_on_data_loss)
+            losses = reused_offsets(start.queues, self.cluster.stored_ms(last), start.time_ms)
+            self.lost += enforce_losses(losses, fail=self._options.fail_on_data_loss)
             for loss in losses:
                 log.warning("offsets were used again", queue=str(loss.key), reason=loss.reason)
         self._masters_seen |= now
 
-    def _gone(self, asked: Queues, bounds: Mapping[QueueKey, Bounds]) -> list[QueueKey]:
+    def _vanished_queues(self, asked: Queues, bounds: Mapping[QueueKey, Bounds]) -> list[QueueKey]:
         """Queues that no name server has known for a while. A broker that is started anew comes back before that."""
         now = self._monotonic()
-        self._gone_since = {key: self._gone_since.get(key, now) for key in sorted(asked) if key not in bounds}
+        self._vanished_since = {
+            key: self._vanished_since.get(key, now) for key in sorted(asked) if key not in bounds
+        }
         patience = self._options.pull_timeout_ms / 1000
-        late = [key for key, since in self._gone_since.items() if now - since >= patience]
-        if self._gone_since and not late:
+        late = [key for key, since in self._vanished_since.items() if now - since >= patience]
+        if self._vanished_since and not late:
             log.warning(
-                "queues are gone", first=str(next(iter(self._gone_since))), count=len(self._gone_since)
+                "queues are gone",
+                first=str(next(iter(self._vanished_since))),
+                count=len(self._vanished_since),
             )
         return late
 
-    def _is_too_little(self, waiting: int) -> bool:
+    def _is_below_minimum(self, waiting: int) -> bool:
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or waiting >= least:
             return False
         return self._monotonic() - self._began < self._options.max_trigger_delay_ms / 1000
 
-    def _limited(self, have: Queues, end: Queues, rows: int | None, size: int | None) -> dict[QueueKey, int]:
+    def _apply_limits(
+        self, have: Queues, end: Queues, rows: int | None, size: int | None
+    ) -> dict[QueueKey, int]:
         if size is not None:
             waiting = [key for key in sorted(end) if end[key] > have.get(key, end[key])]
             self._sizes |= self.cluster.mean_sizes(have, waiting)
@@ -360,7 +368,7 @@ class _Driver:
                 )
                 by_size = max(1, int(size / mean))
                 rows = by_size if rows is None else min(rows, by_size)
-        return dict(end) if rows is None else limited(have, end, rows)
+        return dict(end) if rows is None else share_limit(have, end, rows)
 
     def _check_belongs(self, start: Position) -> None:
         if not self._belongs:
@@ -377,14 +385,14 @@ class _Driver:
     # -- what to read --------------------------------------------------------------------------------
 
     def tasks(self, start: Position, end: Position) -> list[Task]:
-        """The pieces of one batch. The same for a batch that is repeated after a crash."""
+        """Return the pieces of one batch. The same for a batch that is repeated after a crash."""
         options, cluster = self._options, self.cluster
         cluster.refresh()
         self._check_belongs(end)
-        begins = start_of(start, end)
+        begins = batch_start(start, end)
         bounds = self._bounds_for(begins, end.queues)
-        ranges, losses = checked_ranges(begins, end.queues, bounds)
-        lost = judge_losses(losses, fail=options.fail_on_data_loss)
+        ranges, losses = plan_ranges(begins, end.queues, bounds)
+        lost = enforce_losses(losses, fail=options.fail_on_data_loss)
         if lost:
             self.lost += lost
             log.warning("messages are not there any more and are passed over", count=lost)
@@ -402,15 +410,15 @@ class _Driver:
                 self._sleep(0.2)
         wanted = [key for key in keys if key in present]
         found = self.cluster.bounds(wanted)
-        bounds = self._forgiving(found, end)
+        bounds = self._ignoring_slave_lag(found, end)
         late = [key for key in wanted if key not in bounds]
         if late:
-            bounds |= self.cluster.patient_bounds(late)
+            bounds |= self.cluster.wait_for_bounds(late)
         return bounds
 
 
 def tasks_of(ranges: list[Range], options: Options, cluster: Cluster) -> list[Task]:
-    """Ranges in pieces, each with the address to read from."""
+    """Split ranges into tasks, each with the address to read from."""
     pieces = split(
         ranges, max_records=options.max_records_per_partition, min_partitions=options.min_partitions
     )

@@ -1,4 +1,4 @@
-"""`mode=store`: Spark's readers over store directories, batch and streaming.
+"""Spark's readers over store directories (`mode=store`), batch and streaming.
 
 A batch read is planned once for each `load()`: the splits of `store_plan`, read by `store_read` in the tasks. A
 streaming read tails the log of a store that somebody writes, a replica's for instance, without asking its broker for
@@ -46,14 +46,14 @@ _BACKWARDS_GRACE_S: Final = 10.0
 
 
 class StorePartition(InputPartition):
-    """One split on its way to a task."""
+    """A split on its way to a task."""
 
     def __init__(self, split: Split) -> None:
         super().__init__(split)
 
 
 def decode_plan(options: Options, selection: Selection) -> Plan:
-    """How tasks decode; what differs from store to store stands in each split."""
+    """Return the parameters of decoding; differences from store to store stand in each split."""
     return Plan(
         selection,
         decompress=options.decompress,
@@ -68,7 +68,7 @@ def decode_plan(options: Options, selection: Selection) -> Plan:
 def read_partition(
     partition: InputPartition, plan: Plan, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does. Spark makes up a partition without a value where a plan is empty."""
+    """Read one partition in a task. Spark makes up a partition without a value where a plan is empty."""
     split = partition.value
     if split is None:
         return
@@ -106,7 +106,7 @@ _Ends = dict[str, int]
 
 
 def _offset(ends: Mapping[str, int], **more: Any) -> dict[str, Any]:
-    """An offset as Spark stores it: keys in order, on every level."""
+    """Return an offset as Spark stores it: keys in order, on every level."""
     made: dict[str, Any] = {**more, "store": dict(sorted(ends.items())), "v": 1}
     return dict(sorted(made.items()))
 
@@ -289,7 +289,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._plan, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to give back: the checkpoint holds all there is."""
+        """Do nothing: the checkpoint holds all there is."""
 
 
 def _ends_of(offset: Mapping[str, Any]) -> _Ends:
@@ -315,7 +315,7 @@ def _check_range(store: Store, key: str, start: int, stop: int) -> None:
 
 
 def _shares(begin: Mapping[str, int], ends: Mapping[str, int], amount: int) -> _Ends:
-    """An amount for each log: in proportion to how far it is behind, and at least 1 where it is at all."""
+    """Return an amount for each log: in proportion to how far it is behind, and at least 1 where it is at all."""
     behind = {key: end - begin.get(key, 0) for key, end in ends.items()}
     total = max(sum(behind.values()), 1)
     return {key: min(count, max(1, amount * count // total)) if count else 0 for key, count in behind.items()}

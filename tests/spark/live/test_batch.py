@@ -30,7 +30,7 @@ def test_a_topic_is_read_whole_with_every_column(
     topic = ropewalk_broker.topic(queues=3)
     fill(ropewalk_broker, topic, 1000)
     if not bulk:
-        monkeypatch.setattr("ropewalk.spark.live.read._Finder.knows_bulk", False)
+        monkeypatch.setattr("ropewalk.spark.live.read._MemberLocator.supports_bulk", False)
     reader = make_reader(topic=topic)
     partitions = reader.partitions()
     assert len(partitions) == 3
@@ -172,7 +172,7 @@ def test_tags_are_filtered_also_where_their_hashes_are_equal(
     ropewalk_broker: RopewalkBroker, make_reader: MakeReader, bulk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not bulk:
-        monkeypatch.setattr("ropewalk.spark.live.read._Finder.knows_bulk", False)
+        monkeypatch.setattr("ropewalk.spark.live.read._MemberLocator.supports_bulk", False)
     topic = ropewalk_broker.topic(queues=1)
     fill(ropewalk_broker, topic, 300, tags="Aa,BB,C")  # "Aa" and "BB" have one hash in Java
     reader = make_reader(topic=topic, filterTags="Aa || C")

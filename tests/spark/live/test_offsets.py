@@ -16,14 +16,14 @@ from ropewalk.spark.live.offsets import (
     Range,
     advance,
     backlog,
+    batch_start,
     begin,
     check_belongs,
-    checked_ranges,
-    judge_losses,
-    limited,
-    start_of,
-    used_again,
-    within,
+    clamp_to_target,
+    enforce_losses,
+    plan_ranges,
+    reused_offsets,
+    share_limit,
 )
 
 A0, A1 = QueueKey("orders", "broker-a", 0), QueueKey("orders", "broker-a", 1)
@@ -44,10 +44,10 @@ def text(position: Position) -> str:
 
 @given(positions, st.booleans(), st.randoms())
 def test_equal_positions_are_equal_text_whatever_their_order(
-    queues: dict[QueueKey, int], with_init: bool, chance: object
+    queues: dict[QueueKey, int], with_init: bool, rng: object
 ) -> None:
     items = list(queues.items())
-    chance.shuffle(items)  # type: ignore[attr-defined]
+    rng.shuffle(items)  # type: ignore[attr-defined]
     masters = {"broker-b": "h:2", "broker-a": "h:1"} if with_init else {}
     time_ms = 1_718_000_000_000 if with_init else None
     one = Position(queues, "c", queues if with_init else None, False, masters, time_ms)
@@ -64,9 +64,9 @@ def test_equal_positions_are_equal_text_whatever_their_order(
 
 def test_a_first_batch_begins_where_it_was_logged_whatever_latest_is_by_now() -> None:
     logged = Position({A0: 150}, init={A0: 100})
-    assert start_of(Position({A0: 130}, fresh=True), logged) == {A0: 100}
-    assert start_of(Position({A0: 100}, fresh=True), Position({A0: 150})) == {A0: 100}
-    assert start_of(Position({A0: 150}), Position({A0: 200}, init={A0: 7})) == {A0: 150}
+    assert batch_start(Position({A0: 130}, fresh=True), logged) == {A0: 100}
+    assert batch_start(Position({A0: 100}, fresh=True), Position({A0: 150})) == {A0: 100}
+    assert batch_start(Position({A0: 150}), Position({A0: 200}, init={A0: 7})) == {A0: 150}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_limit_is_shared_out_in_proportion_and_used_up(
     start = {key: low for key, (low, _) in gaps.items()}
     end = {key: low + gap for key, (low, gap) in gaps.items()}
     total = backlog(start, end)
-    chosen = limited(start, end, limit)
+    chosen = share_limit(start, end, limit)
     steps = {key: chosen[key] - start[key] for key in chosen}
     waiting = [key for key, (_, gap) in gaps.items() if gap]
     assert all(0 <= steps[key] <= gaps[key][1] for key in gaps)
@@ -137,9 +137,9 @@ def test_a_limit_is_shared_out_in_proportion_and_used_up(
 
 def test_available_now_goes_to_its_target_and_no_further() -> None:
     target = {A0: 100, A1: 50}
-    assert within({A0: 120, A1: 40, B0: 7}, target, {A0: 90}) == {A0: 100, A1: 40}
+    assert clamp_to_target({A0: 120, A1: 40, B0: 7}, target, {A0: 90}) == {A0: 100, A1: 40}
     # A checkpoint beyond the target stays; a queue of the checkpoint that the target does not know keeps its number.
-    assert within({A0: 120, B0: 9}, {A0: 100}, {A0: 110, B0: 5}) == {A0: 110, B0: 5}
+    assert clamp_to_target({A0: 120, B0: 9}, {A0: 100}, {A0: 110, B0: 5}) == {A0: 110, B0: 5}
 
 
 # -- losses -----------------------------------------------------------------------------------------------
@@ -169,32 +169,32 @@ def test_every_kind_of_loss_has_its_words(
     low: int, high: int, have: Bounds | None, ranges: list[tuple[int, int]], lost: int, says: str | None
 ) -> None:
     bounds: Mapping[QueueKey, Bounds] = {} if have is None else {A0: have}
-    found, losses = checked_ranges({A0: low}, {A0: high}, bounds)
+    found, losses = plan_ranges({A0: low}, {A0: high}, bounds)
     assert found == [Range(A0, *one) for one in ranges]
-    assert judge_losses(losses, fail=False) == lost
+    assert enforce_losses(losses, fail=False) == lost
     if says is None:
-        assert judge_losses(losses, fail=True) == 0
+        assert enforce_losses(losses, fail=True) == 0
     else:
         with pytest.raises(DataLoss, match=f"queue 0 of orders at broker-a: .*{says}.*failOnDataLoss=false"):
-            judge_losses(losses, fail=True)
+            enforce_losses(losses, fail=True)
 
 
 def test_a_queue_without_a_start_is_read_from_its_first_message() -> None:
-    assert checked_ranges({}, {A0: 150}, {A0: HAVE}) == ([Range(A0, 100, 150)], [])
+    assert plan_ranges({}, {A0: 150}, {A0: HAVE}) == ([Range(A0, 100, 150)], [])
 
 
 def test_many_losses_are_counted_and_not_all_told() -> None:
     start = {QueueKey("t", "b", n): 0 for n in range(9)}
-    _, losses = checked_ranges(start, dict.fromkeys(start, 10), {})
+    _, losses = plan_ranges(start, dict.fromkeys(start, 10), {})
     with pytest.raises(DataLoss, match="and 4 more queues"):
-        judge_losses(losses, fail=True)
+        enforce_losses(losses, fail=True)
 
 
 def test_a_message_that_is_younger_than_the_batch_that_read_it_is_another_one() -> None:
     start = {A0: 10, A1: 20, B0: 30}
     read_by = 1_700_000_000_000
-    (loss,) = used_again(start, {A0: read_by - 5, A1: read_by + 60_000, B0: None}, read_by)
+    (loss,) = reused_offsets(start, {A0: read_by - 5, A1: read_by + 60_000, B0: None}, read_by)
     assert loss.key == A1
     assert "message 19 was stored 60 s after the batch that read it" in loss.reason
     # Clocks of two machines differ a little.
-    assert used_again(start, {A0: read_by + 9_000}, read_by) == []
+    assert reused_offsets(start, {A0: read_by + 9_000}, read_by) == []

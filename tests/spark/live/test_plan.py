@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.spark.live.offsets import Bounds, QueueKey, Range
-from ropewalk.spark.live.plan import PIECE_MIN, chosen_queues, ending, split, starting, times_of, wants_topic
+from ropewalk.spark.live.plan import PIECE_MIN, chosen_queues, ending, split, starting, times_of, topic_filter
 from ropewalk.spark.options import BadOption, Options, Use, parse_options
 
 A0, A1 = QueueKey("orders", "broker-a", 0), QueueKey("orders", "broker-a", 1)
@@ -20,11 +20,11 @@ def options(use: Use = "read", **given: Any) -> Options:
 
 
 def test_a_pattern_matches_whole_names_and_no_system_topics() -> None:
-    wants = wants_topic(options(topic=None, subscribePattern="order.*|SCHEDULE.*|%RETRY%g"))
+    wants = topic_filter(options(topic=None, subscribePattern="order.*|SCHEDULE.*|%RETRY%g"))
     assert [name for name in ("orders", "border", "SCHEDULE_TOPIC_XXXX", "%RETRY%g") if wants(name)] == [
         "orders"
     ]
-    wants = wants_topic(
+    wants = topic_filter(
         options(topic=None, subscribePattern="SCHEDULE.*|%RETRY%g", includeSystemTopics="true")
     )
     assert wants("SCHEDULE_TOPIC_XXXX")
@@ -32,7 +32,7 @@ def test_a_pattern_matches_whole_names_and_no_system_topics() -> None:
 
 
 def test_an_explicit_name_is_taken_whatever_it_is() -> None:
-    wants = wants_topic(options(topic="a, %RETRY%g"))
+    wants = topic_filter(options(topic="a, %RETRY%g"))
     assert wants("a")
     assert wants("%RETRY%g")
     assert not wants("b")

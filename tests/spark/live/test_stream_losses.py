@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from ropewalk.spark.live.cluster import BrokerSilent
+from ropewalk.spark.live.cluster import BrokerUnreachable
 from ropewalk.spark.live.offsets import CheckpointMismatch, DataLoss
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import MakeStream, fill, numbers, rows_of
@@ -96,5 +96,5 @@ def test_a_stream_outlives_a_broker_that_is_away_for_a_moment_and_not_one_that_s
     ropewalk_own_broker.process.kill()
     assert stream.latestOffset(start, ReadAllAvailable())["q"] == start["q"]
     now[0] += 6
-    with pytest.raises(BrokerSilent, match=r"has not answered for 6\.0 s"):
+    with pytest.raises(BrokerUnreachable, match=r"has not answered for 6\.0 s"):
         stream.latestOffset(start, ReadAllAvailable())

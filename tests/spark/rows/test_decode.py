@@ -149,14 +149,14 @@ def test_every_column_is_what_the_plain_reader_says(many: list[dict[str, Any]]) 
 def test_runs_of_records_of_one_size_are_walked_as_any_others(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chance = random.Random(seed)
-    sizes = [size for _ in range(12) for size in [chance.choice((0, 7, 8))] * chance.choice((1, 2, 3, 9, 30))]
+    rng = random.Random(seed)
+    sizes = [size for _ in range(12) for size in [rng.choice((0, 7, 8))] * rng.choice((1, 2, 3, 9, 30))]
     log = bytearray(log_of([{"body": b"x" * size} for size in sizes]) + encode_blank(500))
-    for _ in range(chance.choice((0, 0, 1, 2))):
-        log[chance.randrange(len(log))] ^= chance.choice((1, 0x80, 0xFF))
-    data = bytes(log[: chance.choice((len(log), chance.randrange(len(log))))])
-    rows = chance.choice((1, 5, 50, 4096))
-    stop = chance.randrange(len(data)) + BASE
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        log[rng.randrange(len(log))] ^= rng.choice((1, 0x80, 0xFF))
+    data = bytes(log[: rng.choice((len(log), rng.randrange(len(log))))])
+    rows = rng.choice((1, 5, 50, 4096))
+    stop = rng.randrange(len(data)) + BASE
     monkeypatch.setattr(decode_module, "_STEPS", 1 << 30)
     monkeypatch.setattr(scan_module, "_STEPS", 1 << 30)
     slow, walked = decode(data, batch_rows=rows), scan_of(data, stop)

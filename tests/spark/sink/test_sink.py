@@ -193,7 +193,7 @@ def test_rows_are_stored_once_and_in_order_of_their_queue(ropewalk_broker: Ropew
         queues.setdefault(record.properties["KEYS"], set()).add(record.queue_id)
     assert all(bodies == sorted(bodies) for bodies in by_key.values())
     assert all(len(found) == 1 for found in queues.values())
-    assert (sent.rows, sent.size, sent.reserved) == (1000, 6000, 0)
+    assert (sent.rows, sent.size, sent.unreplicated) == (1000, 6000, 0)
     spans = {key[2]: last - first + 1 for key, (first, last) in sent.offsets.items()}
     assert spans == Counter(record.queue_id for record in records)
 
@@ -363,7 +363,7 @@ ROLE = {"sync": b"brokerRole=SYNC_MASTER\n", "async": b"a=1\nbrokerRole=ASYNC_MA
     [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT],
 )
 @pytest.mark.parametrize(
-    ("wish", "role", "fails"),
+    ("required", "role", "fails"),
     [
         (None, "sync", True),
         (None, "async", False),
@@ -373,7 +373,7 @@ ROLE = {"sync": b"brokerRole=SYNC_MASTER\n", "async": b"a=1\nbrokerRole=ASYNC_MA
     ],
 )
 def test_stored_with_a_reservation_is_a_failure_where_replication_is_required(
-    code: int, wish: str | None, role: str, fails: bool
+    code: int, required: str | None, role: str, fails: bool
 ) -> None:
     with FakeCluster() as cluster:
         cluster.create_topic("T", 1)
@@ -385,7 +385,9 @@ def test_stored_with_a_reservation_is_a_failure_where_replication_is_required(
             answer.code = code
             return answer
 
-        target = options(cluster.address, requireReplication=wish, sendTimeoutMs="300" if fails else "20000")
+        target = options(
+            cluster.address, requireReplication=required, sendTimeoutMs="300" if fails else "20000"
+        )
         with answering(cluster, reserved):
             if fails:
                 with pytest.raises(
@@ -394,7 +396,7 @@ def test_stored_with_a_reservation_is_a_failure_where_replication_is_required(
                     write(target, table(body=["a", "b"]), columns())
             else:
                 sent = write(target, table(body=["a", "b"]), columns())
-                assert (sent.rows, sent.reserved) == (2, 2)
+                assert (sent.rows, sent.unreplicated) == (2, 2)
 
 
 def test_rows_that_one_machine_has_are_sent_again_until_a_slave_has_them() -> None:
@@ -410,7 +412,7 @@ def test_rows_that_one_machine_has_are_sent_again_until_a_slave_has_them() -> No
         with answering(cluster, alone_at_first) as seen:
             target = options(cluster.address, requireReplication="true")
             sent = write(target, table(body=["a", "b"]), columns())
-        assert (len(seen), sent.rows, sent.reserved) == (2, 2, 0)
+        assert (len(seen), sent.rows, sent.unreplicated) == (2, 2, 0)
         assert [record.body for record in cluster.records("T")] == [b"a", b"b", b"a", b"b"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.spark.jobs.audit.job import Audit, AuditOptions, CannotCompare, audit
-from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.common.tasks import LocalTasks, TaskFailed
 from ropewalk.spark.jobs.records.findings import Finding, Kind
 from tests.spark.jobs.faults import (
     NOBODY,
@@ -42,7 +42,7 @@ def pair(pristine: Path, tmp_path: Path) -> Pair:
 
 
 def look(*roots: Path, **options: int) -> Audit:
-    return audit(HereTasks(), AuditOptions(tuple(map(str, roots)), **options))  # type: ignore[arg-type]
+    return audit(LocalTasks(), AuditOptions(tuple(map(str, roots)), **options))  # type: ignore[arg-type]
 
 
 def summary(findings: list[Finding]) -> list[tuple[str, int, int, int]]:
@@ -93,9 +93,9 @@ def test_thirty_faults_at_once_are_told_apart(pair: Pair, piece_size: int) -> No
 
 @pytest.mark.parametrize("seed", range(40 if os.environ.get("ROPEWALK_LONG") == "1" else 2))
 def test_thirty_faults_in_any_order_are_told_apart(pair: Pair, seed: int) -> None:
-    chance = random.Random(seed)
-    faults = chance.sample(SPREAD, len(SPREAD))
-    expected = [fault(pair, 60 + 35 * at + chance.randrange(10)) for at, (_name, fault) in enumerate(faults)]
+    rng = random.Random(seed)
+    faults = rng.sample(SPREAD, len(SPREAD))
+    expected = [fault(pair, 60 + 35 * at + rng.randrange(10)) for at, (_name, fault) in enumerate(faults)]
     assert summary(look(pair.a, pair.b, piece_size=9000).findings) == wanted(expected)
 
 

@@ -13,15 +13,15 @@ from ropewalk.spark.jobs.audit.digest import (
     Digests,
     compare_digests,
     comparison_report,
+    compute_digests,
     digests_report,
-    take_digests,
 )
 from ropewalk.spark.jobs.audit.job import CannotCompare
-from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.common.tasks import LocalTasks
 from ropewalk.spark.jobs.records.log_files import open_store
 from tests.spark.jobs.stores import SEGMENT_SIZE, fill, flip, replica_of
 
-TASKS = HereTasks()
+TASKS = LocalTasks()
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digests_of(root: Path) -> Digests:
     """As they arrive on the other machine."""
-    return Digests.decode(take_digests(TASKS, str(root)).encode(), "a.json")
+    return Digests.decode(compute_digests(TASKS, str(root)).encode(), "a.json")
 
 
 def segments(root: Path) -> list[Path]:
@@ -50,12 +50,12 @@ def test_every_flipped_bit_is_in_a_block_that_is_named(store: Path, tmp_path: Pa
     made = digests_of(store)
     assert (len(made.filled) > 3, made.begin, made.end) == (True, 0, made.filled[-1][1])
     assert digests_report(made, "a.json").summary["bytes"] == sum(end - base for base, end in made.filled)
-    chance = random.Random(5)
+    rng = random.Random(5)
     for number in range(12):
         copy = replica_of(store, tmp_path / str(number))
         # Not of a size, which would move where the segment's records end.
-        base, end = chance.choice(made.filled)
-        place = chance.randrange(base + 100, end)
+        base, end = rng.choice(made.filled)
+        place = rng.randrange(base + 100, end)
         flip(segments(copy)[base // SEGMENT_SIZE], place - base)
         done = compare_digests(TASKS, str(copy), made)
         assert done.compared == len(made.digests)

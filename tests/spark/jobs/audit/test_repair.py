@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.spark.jobs.audit.job import Audit, AuditOptions, audit
 from ropewalk.spark.jobs.audit.repair import CannotRepair, Repaired, repair
-from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.common.tasks import LocalTasks, TaskFailed
 from tests.spark.jobs.faults import SPREAD, WHOLE, Expected, Pair, in_body
 from tests.spark.jobs.stores import fill, replica_of
 
@@ -27,11 +27,11 @@ def pair(pristine: Path, tmp_path: Path) -> Pair:
 
 
 def look(*roots: Path) -> Audit:
-    return audit(HereTasks(), AuditOptions(tuple(map(str, roots))))
+    return audit(LocalTasks(), AuditOptions(tuple(map(str, roots))))
 
 
 def mended(pair: Pair, out: Path) -> list[Repaired]:
-    return repair(HereTasks(), look(pair.a, pair.b), str(out))
+    return repair(LocalTasks(), look(pair.a, pair.b), str(out))
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ import pytest
 from ropewalk import __version__
 from ropewalk.spark.jobs.audit.job import AuditOptions, audit
 from ropewalk.spark.jobs.audit.repair import repair
-from ropewalk.spark.jobs.common.tasks import HereTasks, Key, SparkTasks, TaskFailed, do_piece, explain
+from ropewalk.spark.jobs.common.tasks import Key, LocalTasks, SparkTasks, TaskFailed, do_piece, error_text
 from ropewalk.spark.jobs.export.job import ExportOptions, export
 from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
 from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
@@ -46,7 +46,7 @@ class ElsewhereTasks:
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
         return [pickle.loads(self._do(function, piece)) for piece in pieces]
 
-    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+    def run_one(self, function: Callable[[T], R], piece: T, label: str) -> R:
         return self.run(function, [piece], label)[0]
 
     def _do(self, function: Callable[[T], R], piece: T) -> bytes:
@@ -107,7 +107,7 @@ def test_a_worker_of_another_version_refuses() -> None:
 
 def test_what_a_task_met_comes_back_with_its_kind(tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="is no store directory") as caught:
-        HereTasks().run(open_store, [str(tmp_path)], "x")
+        LocalTasks().run(open_store, [str(tmp_path)], "x")
     assert caught.value.kind == UnreadableStore.__name__
 
 
@@ -145,4 +145,4 @@ def test_spark_does_pieces_in_their_order_and_brings_errors_back(spark: SparkSes
     ],
 )
 def test_of_a_spark_error_a_person_gets_the_line_that_helps(text: str, wanted: str) -> None:
-    assert explain(Exception(text)) == wanted
+    assert error_text(Exception(text)) == wanted

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.spark.jobs.common.tasks import HereTasks, Key, TaskFailed
+from ropewalk.spark.jobs.common.tasks import Key, LocalTasks, TaskFailed
 from ropewalk.spark.jobs.export.compact import compact
 from ropewalk.spark.jobs.export.job import BadExport, Exported, ExportOptions, export, export_report
-from ropewalk.spark.jobs.export.lake import BatchPlan, LakeDamaged, LakeMismatch, read_lake, settle_plan
+from ropewalk.spark.jobs.export.lake import BatchPlan, LakeDamaged, LakeMismatch, read_lake, record_plan
 from ropewalk.spark.jobs.export.lake_writer import _parted, _size
 from ropewalk.spark.jobs.export.sources import DamagedLog, StoreSource, selection_for
 from ropewalk.spark.live.offsets import DataLoss
@@ -77,7 +77,7 @@ def manifest_agrees(lake: Path) -> bool:
 
 
 def run(root: Path, lake: Path, tasks: Any = None, **options: Any) -> Exported:
-    return export(tasks or HereTasks(), source(root), ExportOptions(str(lake), **options))
+    return export(tasks or LocalTasks(), source(root), ExportOptions(str(lake), **options))
 
 
 def test_a_store_becomes_a_lake_with_every_row_once(store: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_small_batches_hold_the_same(store: Path, tmp_path: Path) -> None:
 def test_only_the_topics_and_columns_that_were_asked_for(store: Path, tmp_path: Path) -> None:
     chosen = source(store, topics=("trüb",), selection=selection_for(("queueOffset", "body"), "default"))
     export(
-        HereTasks(),
+        LocalTasks(),
         chosen,
         ExportOptions(str(tmp_path / "lake"), partition_by=("dt", "hour"), codec="snappy"),
     )
@@ -126,7 +126,7 @@ class Crash(BaseException):
     """As if the driver had been killed."""
 
 
-class CrashingTasks(HereTasks):
+class CrashingTasks(LocalTasks):
     """Does pieces until its time has come, in the middle of a list of them as well as between two."""
 
     def __init__(self, pieces: int) -> None:
@@ -155,10 +155,10 @@ class CrashingTasks(HereTasks):
 def test_an_export_that_dies_after_any_piece_goes_on_where_it_was(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     crashes = left_a_plan = 0
-    chance = random.Random(1)
+    rng = random.Random(1)
     for _run in range(400):
         try:
-            run(store, lake, CrashingTasks(chance.randrange(6, 18)), max_per_batch=100)
+            run(store, lake, CrashingTasks(rng.randrange(6, 18)), max_per_batch=100)
             break
         except Crash:
             crashes += 1
@@ -266,9 +266,9 @@ def test_two_exports_at_once_do_not_double_a_row(store: Path, tmp_path: Path) ->
             break
     assert state.pending is not None
     other = BatchPlan(state.batches, None, {"log": 1}, [[0, 1]], "")
-    assert settle_plan((str(lake), other)) == state.pending
+    assert record_plan((str(lake), other)) == state.pending
 
-    class Overtaken(HereTasks):
+    class Overtaken(LocalTasks):
         def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
             if label == "batch 1":
                 run(store, lake, max_per_batch=200)
@@ -310,7 +310,7 @@ def test_small_files_become_large_ones_of_the_same_rows_whatever_happens_in_betw
             pq.read_table(lake / merged.path, columns=["storeTimestamp"]).column(0).cast("int64").to_pylist()
         )
         assert (merged.min_time_ms, merged.max_time_ms) == (min(times) // 1000, max(times) // 1000)
-    assert not compact(HereTasks(), str(lake), target_bytes=1).merged
+    assert not compact(LocalTasks(), str(lake), target_bytes=1).merged
     # What an export finds begun it completes, and goes on behind it.
     fill(copy, 77, first=500, seed=3)
     run(copy, lake, max_per_batch=20)
@@ -325,20 +325,20 @@ def test_small_files_become_large_ones_of_the_same_rows_whatever_happens_in_betw
 
 def test_a_lake_is_not_compacted_under_a_batch_that_was_begun(store: Path, tmp_path: Path) -> None:
     with pytest.raises(LakeMismatch, match="is no lake"):
-        compact(HereTasks(), str(tmp_path), target_bytes=1 << 20)
+        compact(LocalTasks(), str(tmp_path), target_bytes=1 << 20)
     lake = tmp_path / "lake"
     run(store, lake, max_per_batch=100)
     state = read_lake(str(lake))
     begun = BatchPlan(state.batches, state.position, {"log": 1}, [[0, 1]], state.last)
-    settle_plan((str(lake), begun))
+    record_plan((str(lake), begun))
     with pytest.raises(LakeMismatch, match="has begun batch"):
-        compact(HereTasks(), str(lake), target_bytes=1 << 20)
+        compact(LocalTasks(), str(lake), target_bytes=1 << 20)
 
 
 def test_a_lake_of_something_else_is_refused(store: Path, tmp_path: Path) -> None:
     run(store, tmp_path / "lake")
     with pytest.raises(TaskFailed, match=r"lake with topics \[\].*has \['orders'\]"):
-        export(HereTasks(), source(store, topics=("orders",)), ExportOptions(str(tmp_path / "lake")))
+        export(LocalTasks(), source(store, topics=("orders",)), ExportOptions(str(tmp_path / "lake")))
     with pytest.raises(TaskFailed, match="partition_by"):
         run(store, tmp_path / "lake", partition_by=("dt", "hour"))
     for wrong in ({"codec": "zip"}, {"partition_by": ("day",)}):
@@ -350,9 +350,9 @@ def test_a_mistake_in_what_is_read_leaves_no_lake_behind(store: Path, tmp_path: 
     lake = tmp_path / "lake"
     options = ExportOptions(str(lake))
     with pytest.raises(TaskFailed, match="no store directory"):
-        export(HereTasks(), source(tmp_path / "nowhere"), options)
+        export(LocalTasks(), source(tmp_path / "nowhere"), options)
     assert not lake.exists()
-    export(HereTasks(), source(store, topics=("orders",)), options)
+    export(LocalTasks(), source(store, topics=("orders",)), options)
     assert rows_of(lake) and manifest_agrees(lake)
 
 
@@ -379,7 +379,7 @@ def test_damage_is_refused_or_left_out_as_asked(store: Path, tmp_path: Path) -> 
     with pytest.raises(DamagedLog, match="audit --repair"):
         run(copy, tmp_path / "refused")
     in_body(0.5, 1)(pair, 310)
-    export(HereTasks(), source(copy, on_corrupt="skip"), ExportOptions(str(tmp_path / "lake")))
+    export(LocalTasks(), source(copy, on_corrupt="skip"), ExportOptions(str(tmp_path / "lake")))
     gone = {(r.topic, r.queue_id, r.queue_offset) for r in (pair.records[300], pair.records[310])}
     wanted = [row for row in rows_in(store) if row[:3] not in gone]
     assert rows_of(tmp_path / "lake") == wanted
@@ -387,7 +387,7 @@ def test_damage_is_refused_or_left_out_as_asked(store: Path, tmp_path: Path) -> 
 
 def test_what_retention_took_before_it_was_exported_is_lost_data(store: Path, tmp_path: Path) -> None:
     copy = replica_of(store, tmp_path / "store")
-    export(HereTasks(), source(copy), ExportOptions(str(tmp_path / "lake"), max_per_batch=50))
+    export(LocalTasks(), source(copy), ExportOptions(str(tmp_path / "lake"), max_per_batch=50))
     commits = tmp_path / "lake" / "_ropewalk" / "commits"
     plans = tmp_path / "lake" / "_ropewalk" / "plans"
     for path in sorted(commits.iterdir())[1:] + sorted(plans.iterdir())[1:]:
@@ -422,9 +422,9 @@ def test_records_that_are_gone_when_their_turn_comes_are_not_passed_over(store: 
 def test_a_batch_is_cut_by_topic_and_day() -> None:
     import pyarrow as pa
 
-    chance = random.Random(4)
-    days = [1_700_000_000_000_000 + 86_400_000_000 * chance.randrange(3) for _ in range(50)]
-    topics = [chance.choice(TOPICS) for _ in range(50)]
+    rng = random.Random(4)
+    days = [1_700_000_000_000_000 + 86_400_000_000 * rng.randrange(3) for _ in range(50)]
+    topics = [rng.choice(TOPICS) for _ in range(50)]
     batch = pa.record_batch(
         {
             "topic": topics,

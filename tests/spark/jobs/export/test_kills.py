@@ -96,12 +96,11 @@ Source = tuple[tuple[str, ...], list[Row]]
 def live_topic(broker: RopewalkBroker, count: int) -> Source:
     """A topic of three queues; keys come again and again, in every queue."""
     topic = broker.topic("orders", queues=3)
-    chance = random.Random(11)
+    rng = random.Random(11)
     rows: list[Row] = []
     for queue in broker.client.read_queues(topic):
         share = [
-            (f"key-{chance.randrange(50)}", chance.randbytes(chance.randrange(1, 400)))
-            for _ in range(count // 3)
+            (f"key-{rng.randrange(50)}", rng.randbytes(rng.randrange(1, 400))) for _ in range(count // 3)
         ]
         for first in range(0, len(share), 200):
             batch = [Message(body, keys=key) for key, body in share[first : first + 200]]
@@ -184,7 +183,7 @@ def test_every_row_is_there_once_after_kills(
     source, rows = (
         live_topic(ropewalk_broker, count) if kind == "topic" else store_directory(tmp_path / "store", count)
     )
-    chance = random.Random(1)
+    rng = random.Random(1)
     kills = 0
     wanted = 20 if long_run else 3
     for _run in range(60):
@@ -192,9 +191,9 @@ def test_every_row_is_there_once_after_kills(
         export = start(source)
         before = export.commits()
         # Somewhere in a batch: a moment after a commit, or after tasks began to write.
-        target = before + chance.randrange(1, 3)
+        target = before + rng.randrange(1, 3)
         if kills < wanted and export.wait_for(lambda: export.commits() >= target, "a commit"):  # noqa: B023
-            time.sleep(chance.random() * 0.3)
+            time.sleep(rng.random() * 0.3)
             if kills % 3 == 0:
                 workers = export.members("pyspark.daemon")
                 if len(workers) > 1:

@@ -13,7 +13,7 @@ import pytest
 
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
-from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.common.tasks import LocalTasks, TaskFailed
 from ropewalk.spark.jobs.export.job import Exported, ExportOptions, export
 from ropewalk.spark.jobs.export.lake import read_lake
 from ropewalk.spark.jobs.export.sources import LiveSource, selection_for
@@ -42,7 +42,7 @@ def source(broker: RopewalkBroker, topic: str, columns: tuple[str, ...] = (), **
 
 
 def run(broker: RopewalkBroker, topic: str, lake: Path, limit: int | None = None) -> Exported:
-    return export(HereTasks(), source(broker, topic), ExportOptions(str(lake), max_per_batch=limit))
+    return export(LocalTasks(), source(broker, topic), ExportOptions(str(lake), max_per_batch=limit))
 
 
 def rows_of(lake: Path) -> list[tuple[int, int, bytes]]:
@@ -85,7 +85,7 @@ def test_a_stream_goes_on_while_messages_come(ropewalk_broker: RopewalkBroker, t
         looks += 1  # one more look, behind the last message
         return looks < 2
 
-    export(HereTasks(), source(ropewalk_broker, topic), ExportOptions(str(lake)), wait=wait)
+    export(LocalTasks(), source(ropewalk_broker, topic), ExportOptions(str(lake)), wait=wait)
     sender.join()
     assert sorted(body for *_place, body in rows_of(lake)) == sorted(b"message %d" % n for n in range(80))
 
@@ -107,8 +107,8 @@ def test_live_topics_are_counted_and_their_newest_shown(ropewalk_broker: Ropewal
     for number in range(45, 50):
         time.sleep(0.01)  # messages of one millisecond have no order among queues
         send(ropewalk_broker, topic, number, 1)
-    done = stats(HereTasks(), source(ropewalk_broker, topic, COLUMNS), top_keys=3)
+    done = stats(LocalTasks(), source(ropewalk_broker, topic, COLUMNS), top_keys=3)
     assert sum(each.count for each in done.total.queues.values()) == 50
     assert done.doubles == 0 and len(done.top_keys) == 3
-    rows = newest(HereTasks(), source(ropewalk_broker, topic, TAIL_COLUMNS), 5)
+    rows = newest(LocalTasks(), source(ropewalk_broker, topic, TAIL_COLUMNS), 5)
     assert [row["body"] for row in rows] == [b"message %d" % n for n in range(45, 50)]

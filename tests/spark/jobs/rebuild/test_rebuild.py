@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.spark.jobs.audit.job import AuditOptions, audit
-from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.common.tasks import LocalTasks, TaskFailed
 from ropewalk.spark.jobs.export.job import ExportOptions, export
 from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
 from ropewalk.spark.jobs.rebuild.index_files import items_of, pack_index
@@ -45,7 +45,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_queues_and_index_are_the_brokers_own(store: Path, tmp_path: Path) -> None:
     options = RebuildOptions(str(store), str(tmp_path / "out"), verify=True, piece_size=20_000)
-    done = rebuild(HereTasks(), options)
+    done = rebuild(LocalTasks(), options)
     report = rebuild_report(options, done)
     assert report.exit_code == 0 and not done.different
     assert report.summary["records"] == report.summary["entries"] == 1200
@@ -57,7 +57,7 @@ def test_queues_and_index_are_the_brokers_own(store: Path, tmp_path: Path) -> No
 
 def test_one_topic_alone_can_be_rebuilt(store: Path, tmp_path: Path) -> None:
     options = RebuildOptions(str(store), str(tmp_path / "out"), ("consumequeue",), ("trüb",), verify=True)
-    done = rebuild(HereTasks(), options)
+    done = rebuild(LocalTasks(), options)
     assert not done.different and not (tmp_path / "out" / "index").exists()
     assert contents(tmp_path / "out" / "consumequeue" / "trüb") == contents(store / "consumequeue" / "trüb")
     assert [path.name for path in (tmp_path / "out" / "consumequeue").iterdir()] == ["trüb"]
@@ -72,7 +72,7 @@ def test_what_differs_from_the_stores_own_is_named(store: Path, tmp_path: Path) 
     data[GEOMETRY.item_position(7)] ^= 1
     index.write_bytes(data)
     options = RebuildOptions(str(copy), str(tmp_path / "out"), verify=True)
-    done = rebuild(HereTasks(), options)
+    done = rebuild(LocalTasks(), options)
     record = pair.records[30]
     assert done.different == [
         (f"consumequeue/{record.topic}/{record.queue_id}", "1 entries differ"),
@@ -83,12 +83,12 @@ def test_what_differs_from_the_stores_own_is_named(store: Path, tmp_path: Path) 
 
 def test_a_source_and_a_used_directory_are_not_written_to(store: Path, tmp_path: Path) -> None:
     with pytest.raises(CannotRebuild, match="never writes into the store"):
-        rebuild(HereTasks(), RebuildOptions(str(store), str(store / "new")))
+        rebuild(LocalTasks(), RebuildOptions(str(store), str(store / "new")))
     (tmp_path / "file").touch()
     with pytest.raises(TaskFailed, match="not empty"):
-        rebuild(HereTasks(), RebuildOptions(str(store), str(tmp_path)))
+        rebuild(LocalTasks(), RebuildOptions(str(store), str(tmp_path)))
     with pytest.raises(CannotRebuild, match="'queues'"):
-        rebuild(HereTasks(), RebuildOptions(str(store), str(tmp_path), ("queues",)))
+        rebuild(LocalTasks(), RebuildOptions(str(store), str(tmp_path), ("queues",)))
 
 
 # -- the cores, without Spark ------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def test_a_source_and_a_used_directory_are_not_written_to(store: Path, tmp_path:
 @pytest.mark.parametrize("piece_size", [700, 3000, 1 << 20])
 def test_a_walk_in_pieces_finds_what_a_walk_in_one_finds(store: Path, piece_size: int) -> None:
     files = open_store(str(store))
-    whole = walk(HereTasks(), files)
-    pieces = walk(HereTasks(), files, piece_size=piece_size)
+    whole = walk(LocalTasks(), files)
+    pieces = walk(LocalTasks(), files, piece_size=piece_size)
     assert (
         (pieces.records, pieces.end, pieces.lost) == (whole.records, whole.end, ()) == (1200, whole.end, ())
     )
@@ -114,7 +114,7 @@ def test_a_walk_goes_on_behind_damage_and_says_what_is_lost(store: Path, tmp_pat
     pair = Pair.of(copy, copy)
     in_field(3)(pair, 500)
     record = pair.records[500]
-    found = walk(HereTasks(), open_store(str(copy)), piece_size=4000)
+    found = walk(LocalTasks(), open_store(str(copy)), piece_size=4000)
     assert found.records == 1199
     assert found.lost == ((record.offset, record.offset + record.size),)
 
@@ -124,14 +124,14 @@ def test_a_topic_that_no_directory_can_have_leads_nowhere(tmp_path: Path) -> Non
     made = MadeStore(tmp_path / "store")
     for topic in (f"{tmp_path}/a", "../../../../b", "..", "c\0c", "d" * 300, "%RETRY%e|f", "orders"):
         made.append(topic, dispatch=False)
-    assert len(audit(HereTasks(), AuditOptions((str(made.root),))).findings) == 7
+    assert len(audit(LocalTasks(), AuditOptions((str(made.root),))).findings) == 7
     options = RebuildOptions(str(made.root), str(tmp_path / "out"), ("consumequeue",))
-    assert [queue.topic for queue in rebuild(HereTasks(), options).queues] == ["%RETRY%e|f", "orders"]
+    assert [queue.topic for queue in rebuild(LocalTasks(), options).queues] == ["%RETRY%e|f", "orders"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
     lake = tmp_path / "lake"
     rows = StoreSource(str(made.root), ("d" * 300,), selection_for((), "default"), "b")
     with pytest.raises(TaskFailed, match=r"topic=ddd\S* is longer than the name of a directory can be"):
-        export(HereTasks(), rows, ExportOptions(str(lake)))
+        export(LocalTasks(), rows, ExportOptions(str(lake)))
 
 
 @pytest.mark.parametrize("at", [20, 22])
@@ -142,7 +142,7 @@ def test_a_number_far_from_all_others_makes_no_files_between(store: Path, tmp_pa
     record = pair.records[500]
     pair.flip(0, record.offset + at, 0x40)
     options = RebuildOptions(str(copy), str(tmp_path / "out"), ("consumequeue",), verify=True)
-    done = rebuild(HereTasks(), options)
+    done = rebuild(LocalTasks(), options)
     assert rebuild_report(options, done).exit_code == 1
     assert [q.topic for q in done.queues if q.astray] == [record.topic] and done.walk.records == 1200
     assert done.different == [(f"consumequeue/{record.topic}/{record.queue_id}", "1 entries differ")]
@@ -169,8 +169,8 @@ def test_a_queue_that_begins_late_is_filled_up_to_its_first_number() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_packed_index_is_what_the_store_would_have_written(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    geometry = Geometry(chance.randrange(1, 40), 60)
+    rng = random.Random(seed)
+    geometry = Geometry(rng.randrange(1, 40), 60)
     before = IndexHeader(5000, 9000, 10, 90, 3, 60) if seed % 2 else None
     path = tmp_path / "own"
     disk = Disk()
@@ -182,12 +182,12 @@ def test_a_packed_index_is_what_the_store_would_have_written(tmp_path: Path, see
     stored: list[int] = []
     offset, at = 100, 8000 if seed < 3 else 12_000
     while len(hashes) < 59:
-        values = [chance.randrange(1 << 31) for _ in range(chance.randrange(3))][: 59 - len(hashes)]
+        values = [rng.randrange(1 << 31) for _ in range(rng.randrange(3))][: 59 - len(hashes)]
         own.put(values, offset, at)
         hashes += values
         offsets += [offset] * len(values)
         stored += [at] * len(values)
-        offset, at = offset + chance.randrange(1, 500), at + chance.randrange(3000)
+        offset, at = offset + rng.randrange(1, 500), at + rng.randrange(3000)
     own.write_back()
     disk.close()
     made = bytearray(geometry.file_size)
@@ -197,10 +197,10 @@ def test_a_packed_index_is_what_the_store_would_have_written(tmp_path: Path, see
 
 
 def test_items_are_counted_with_the_records_that_have_none(store: Path) -> None:
-    (stretch, *_rest) = walk(HereTasks(), open_store(str(store))).stretches
+    (stretch, *_rest) = walk(LocalTasks(), open_store(str(store))).stretches
     found, window = scan_stretch(stretch)
     items = items_of(window.data, found.records)
     assert items.records == len(found.records) and items.last_offset == found.records.offset[-1]
     assert len(items.hashes) > items.records
-    none = items_of(window.data, found.records.take(slice(0, 0)))
+    none = items_of(window.data, found.records.select(slice(0, 0)))
     assert (len(none.hashes), none.records, none.last_offset) == (0, 0, -1)

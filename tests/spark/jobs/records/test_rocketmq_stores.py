@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.spark.jobs.audit.job import AuditOptions, audit
-from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.common.tasks import LocalTasks
 from ropewalk.spark.jobs.export.job import ExportOptions, export
 from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
 from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
@@ -34,14 +34,14 @@ def store(name: str, tmp_path: Path) -> Path:
 
 
 def test_an_audit_finds_nothing_to_object_to(store: Path) -> None:
-    found = audit(HereTasks(), AuditOptions((str(store),), piece_size=10_000))
+    found = audit(LocalTasks(), AuditOptions((str(store),), piece_size=10_000))
     assert not found.findings
     assert found.records == found.entries and found.records[0] > 100
 
 
 def test_queues_are_the_brokers_own_and_so_is_the_index(store: Path, name: str, tmp_path: Path) -> None:
     done = rebuild(
-        HereTasks(), RebuildOptions(str(store), str(tmp_path / "out"), verify=True, piece_size=10_000)
+        LocalTasks(), RebuildOptions(str(store), str(tmp_path / "out"), verify=True, piece_size=10_000)
     )
     assert not done.different and not done.walk.lost and done.verified > 5
     for path in sorted((store / "consumequeue").glob("*/*/*")):
@@ -55,7 +55,7 @@ def test_queues_are_the_brokers_own_and_so_is_the_index(store: Path, name: str, 
 
 def test_a_lake_holds_what_a_java_consumer_got(store: Path, name: str, tmp_path: Path) -> None:
     source = StoreSource(str(store), (), selection_for((), "full"), "b")
-    export(HereTasks(), source, ExportOptions(str(tmp_path / "lake")))
+    export(LocalTasks(), source, ExportOptions(str(tmp_path / "lake")))
     rows: set[tuple[Any, ...]] = set()
     for path in (tmp_path / "lake").glob("topic=*/**/*.parquet"):
         table = pq.ParquetFile(path).read(["topic", "queueId", "queueOffset", "uniqKey", "body"])
@@ -71,5 +71,5 @@ def _place(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_what_a_kill_leaves_is_told_apart_from_damage(name: str, store: Path) -> None:
-    kinds = {f.kind for f in audit(HereTasks(), AuditOptions((str(store), str(store)))).findings}
+    kinds = {f.kind for f in audit(LocalTasks(), AuditOptions((str(store), str(store)))).findings}
     assert not kinds - {Kind.TORN_TAIL}

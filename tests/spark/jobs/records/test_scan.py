@@ -32,21 +32,21 @@ BASE = 1 << 20
 DELAYS = parse_delays(DEFAULT_DELAYS)
 
 
-def make(chance: random.Random, count: int, *, checksums: bool = False) -> tuple[bytes, list[Record]]:
+def make(rng: random.Random, count: int, *, checksums: bool = False) -> tuple[bytes, list[Record]]:
     """Records of all shapes back to back, and what a plain decoder reads."""
     data, records = b"", []
     for number in range(count):
-        topic = chance.choice(("T", "orders", "%RETRY%" + "g" * 125, "SCHEDULE_TOPIC_XXXX"))
+        topic = rng.choice(("T", "orders", "%RETRY%" + "g" * 125, "SCHEDULE_TOPIC_XXXX"))
         pairs = [("UNIQ_KEY", f"{number:032X}")]
-        if chance.random() < 0.7:
-            pairs.append(("TAGS", chance.choice(("a", "refund", "größe", "x" * 40))))
-        if chance.random() < 0.3:
-            pairs += [("TAGS", "later"), ("DELAY", str(chance.randrange(0, 30)))]
+        if rng.random() < 0.7:
+            pairs.append(("TAGS", rng.choice(("a", "refund", "größe", "x" * 40))))
+        if rng.random() < 0.3:
+            pairs += [("TAGS", "later"), ("DELAY", str(rng.randrange(0, 30)))]
         properties = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
         parts: list[Any] = [
-            topic.encode(), number % 5, 0, number, BASE + len(data), chance.choice((0, 1, 4, 8, 12, 0x100)),
-            1_700_000_000_000, chance.choice(HOSTS), 1_700_000_000_000 + number, chance.choice(HOSTS), 0, 0,
-            chance.randbytes(chance.choice((0, 1, 200))), properties + (bytes(20) if checksums else b""),
+            topic.encode(), number % 5, 0, number, BASE + len(data), rng.choice((0, 1, 4, 8, 12, 0x100)),
+            1_700_000_000_000, rng.choice(HOSTS), 1_700_000_000_000 + number, rng.choice(HOSTS), 0, 0,
+            rng.randbytes(rng.choice((0, 1, 200))), properties + (bytes(20) if checksums else b""),
         ]  # fmt: skip
         record = encode_record(*parts)
         if checksums:
@@ -78,9 +78,9 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("seed", range(4))
 def test_fields_topics_and_tag_codes_are_those_of_the_plain_decoder(seed: int) -> None:
-    chance = random.Random(seed)
-    data, records = make(chance, 120)
-    data += encode_blank(64) + chance.randbytes(56)
+    rng = random.Random(seed)
+    data, records = make(rng, 120)
+    data += encode_blank(64) + rng.randbytes(56)
     window = window_of(data)
     found = scan(window, BASE + len(data), start=BASE)
     assert found.stop is Stop.FILLER and not found.lost

@@ -14,7 +14,7 @@ import pytest
 
 from ropewalk.client.core.messages import Message
 from ropewalk.format.record import Record
-from ropewalk.spark.jobs.common.tasks import HereTasks, TaskFailed
+from ropewalk.spark.jobs.common.tasks import LocalTasks, TaskFailed
 from ropewalk.spark.jobs.export.compact import compact
 from ropewalk.spark.jobs.export.job import ExportOptions, export
 from ropewalk.spark.jobs.export.lake import LakeMismatch
@@ -23,9 +23,9 @@ from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, readable
 from ropewalk.spark.jobs.replay.job import (
     COLUMNS,
     BadReplay,
-    Bucket,
     Replayed,
     ReplayOptions,
+    TokenBucket,
     replay,
     replay_report,
 )
@@ -73,7 +73,7 @@ def test_every_message_of_a_store_arrives_as_it_was_and_in_order_of_its_queue(
         ropewalk_broker.namesrv, topic, keep_queues=True, max_per_batch=100, preserve_time=True
     )
     selection = selection_for(options.columns, "default")
-    done = replay(HereTasks(), replace(source(store), selection=selection), options)
+    done = replay(LocalTasks(), replace(source(store), selection=selection), options)
     records = {origin(record): record for record in Pair.of(store, store).records}
     assert (done.sent.rows, done.lost, done.batches > 2) == (300, 0, True)
     sent = ropewalk_broker.messages(topic, 300)
@@ -109,7 +109,7 @@ def test_a_store_that_grows_by_what_is_replayed_is_replayed_once(
     last = broker.messages(first, 60)[-1]
     broker.wait_until(lambda: readable_end(str(root)) >= last.offset + last.size, "a store that can be read")
     own = StoreSource(str(root), (first,), SELECTION, "b", range_bytes=2_000)
-    done = replay(HereTasks(), own, ReplayOptions(broker.namesrv, second, max_per_batch=20))
+    done = replay(LocalTasks(), own, ReplayOptions(broker.namesrv, second, max_per_batch=20))
     assert done.sent.rows == 60
     records = broker.messages(second, 60)
     assert [record.body for record in records] == [b"%d" % n for n in range(60)]
@@ -121,7 +121,7 @@ class Crash(BaseException):
     """As if the driver had been killed."""
 
 
-class Crashing(HereTasks):
+class Crashing(LocalTasks):
     """Sends so many pieces, and dies."""
 
     def __init__(self, pieces: int) -> None:
@@ -163,31 +163,31 @@ def test_a_replay_that_dies_goes_on_and_repeats_no_more_than_its_batch(
     bodies = Counter(record.body for record in ropewalk_broker.messages(second))
     assert bodies.keys() == {b"%d-%d" % (q, n) for q in (0, 1) for n in range(300)}
     assert max(bodies.values()) <= 2 and sum(bodies.values()) - 600 <= 100 * crashes
-    assert replay(HereTasks(), live, options).batches == 0
+    assert replay(LocalTasks(), live, options).batches == 0
     ropewalk_broker.send(first, b"one more")
-    assert replay(HereTasks(), live, options).sent.rows == 1
+    assert replay(LocalTasks(), live, options).sent.rows == 1
     other = ReplayOptions(ropewalk_broker.namesrv, "elsewhere", options.journal)
     with pytest.raises(TaskFailed, match=r"journal of a replay with to '.*', and this one has 'elsewhere'"):
-        replay(HereTasks(), live, other)
+        replay(LocalTasks(), live, other)
     Path(str(options.journal)).write_text("{")
     with pytest.raises(TaskFailed, match="cannot be read as the journal"):
-        replay(HereTasks(), live, options)
+        replay(LocalTasks(), live, options)
     with pytest.raises(BadReplay, match="would read what it writes"):
-        replay(HereTasks(), live, ReplayOptions(ropewalk_broker.namesrv, first))
+        replay(LocalTasks(), live, ReplayOptions(ropewalk_broker.namesrv, first))
 
 
 def test_a_lake_is_sent_again_by_topic_and_time(
     store: Path, ropewalk_broker: RopewalkBroker, tmp_path: Path
 ) -> None:
     export(
-        HereTasks(),
+        LocalTasks(),
         StoreSource(str(store), (), selection_for((), "full"), "b"),
         ExportOptions(str(tmp_path / "lake"), max_per_batch=90),
     )
     topic = ropewalk_broker.topic("lake", queues=1)
     since, until = START_MS + 37 * 50, START_MS + 37 * 200
     lake = LakeSource(str(tmp_path / "lake"), ("orders",), since, until, COLUMNS)
-    done = replay(HereTasks(), lake, ReplayOptions(ropewalk_broker.namesrv, topic, max_per_batch=40))
+    done = replay(LocalTasks(), lake, ReplayOptions(ropewalk_broker.namesrv, topic, max_per_batch=40))
     wanted = {
         origin(record): record.body
         for record in Pair.of(store, store).records
@@ -197,21 +197,21 @@ def test_a_lake_is_sent_again_by_topic_and_time(
     found = by_origin(ropewalk_broker.messages(topic, len(wanted)))
     assert time.time() - min(record.born_timestamp for record in found.values()) / 1000 < 600
     assert {key: record.body for key, record in found.items()} == wanted
-    compact(HereTasks(), str(tmp_path / "lake"), target_bytes=1 << 30)
+    compact(LocalTasks(), str(tmp_path / "lake"), target_bytes=1 << 30)
     with pytest.raises(LakeMismatch, match="were merged since 2 of them were read"):
-        lake.plan(HereTasks(), {"files": 2}, None)
-    again = lake.plan(HereTasks(), None, None)
-    assert again is not None and lake.plan(HereTasks(), again.end, None) is None
+        lake.plan(LocalTasks(), {"files": 2}, None)
+    again = lake.plan(LocalTasks(), None, None)
+    assert again is not None and lake.plan(LocalTasks(), again.end, None) is None
     with pytest.raises(LakeMismatch, match="is no lake"):
-        replay(HereTasks(), LakeSource(str(tmp_path)), ReplayOptions(ropewalk_broker.namesrv, topic))
+        replay(LocalTasks(), LakeSource(str(tmp_path)), ReplayOptions(ropewalk_broker.namesrv, topic))
     export(
-        HereTasks(),
+        LocalTasks(),
         StoreSource(str(store), (), selection_for(("keys",), "full"), "b"),
         ExportOptions(str(tmp_path / "narrow")),
     )
     with pytest.raises(TaskFailed, match="have no column body"):
         replay(
-            HereTasks(), LakeSource(str(tmp_path / "narrow")), ReplayOptions(ropewalk_broker.namesrv, topic)
+            LocalTasks(), LakeSource(str(tmp_path / "narrow")), ReplayOptions(ropewalk_broker.namesrv, topic)
         )
 
 
@@ -222,12 +222,12 @@ def test_a_bucket_lets_a_rate_through() -> None:
         nonlocal now
         now += seconds
 
-    bucket = Bucket(50, lambda: now, sleep)
+    bucket = TokenBucket(50, lambda: now, sleep)
     for _ in range(505):
-        bucket.take()
+        bucket.acquire()
     assert now == pytest.approx(10, abs=0.05)
     now += 100  # what was not used is not saved up
     before = now
     for _ in range(55):
-        bucket.take()
+        bucket.acquire()
     assert now - before == pytest.approx(1, abs=0.05)

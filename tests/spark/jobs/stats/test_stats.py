@@ -19,7 +19,7 @@ from ropewalk.client.core.messages import Message
 from ropewalk.format.record import Record
 from ropewalk.spark.jobs.common.page import render, ticks
 from ropewalk.spark.jobs.common.report import Bars, Lines, Report, Strips, Table
-from ropewalk.spark.jobs.common.tasks import HereTasks
+from ropewalk.spark.jobs.common.tasks import LocalTasks
 from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, selection_for
 from ropewalk.spark.jobs.inspect import newest, offsets_report, schema_report, store_offsets, tail_report
 from ropewalk.spark.jobs.latency.group import COLUMNS as GROUP_COLUMNS
@@ -35,7 +35,7 @@ from ropewalk.spark.jobs.latency.group import (
 from ropewalk.spark.jobs.latency.job import COLUMNS as LATENCY_COLUMNS
 from ropewalk.spark.jobs.latency.job import latency, latency_report, measure_batch
 from ropewalk.spark.jobs.latency.trace import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
-from ropewalk.spark.jobs.stats.histogram import Histogram, bins_of, lowest_of, together
+from ropewalk.spark.jobs.stats.histogram import Histogram, bins_of, lowest_of, merge_histograms
 from ropewalk.spark.jobs.stats.job import COLUMNS, BadStats, stats, stats_report
 from ropewalk.spark.live.cluster import Cluster
 from ropewalk.testing import RopewalkBroker
@@ -64,7 +64,7 @@ def source(root: Path, columns: tuple[str, ...]) -> StoreSource:
 
 
 def test_counts_are_those_of_a_plain_loop(store: Path, records: list[Record]) -> None:
-    done = stats(HereTasks(), source(store, COLUMNS), by=("topic", "queue", "minute"), top_keys=5)
+    done = stats(LocalTasks(), source(store, COLUMNS), by=("topic", "queue", "minute"), top_keys=5)
     groups = Counter((r.topic, r.queue_id, r.store_timestamp // 60_000 * 60_000) for r in records)
     assert {name: each.count for name, each in done.total.groups.items()} == groups
     assert done.total.tags == Counter((r.topic, r.tags or "") for r in records)
@@ -91,24 +91,24 @@ def test_missing_numbers_and_doubles_are_findings(store: Path) -> None:
                 yield batch.slice(3, 10)
 
     odd = Odd(whole.path, (), whole.selection, "b", range_bytes=20_000)
-    done = stats(HereTasks(), odd)
+    done = stats(LocalTasks(), odd)
     assert done.doubles > 0 and done.double_keys[0][1] == 2
     assert stats_report("x", done, ("topic",)).exit_code == 1
 
 
 def test_groups_that_do_not_exist_are_refused_by_name(store: Path) -> None:
     with pytest.raises(BadStats, match="--by week"):
-        stats(HereTasks(), source(store, COLUMNS), by=("week",))
+        stats(LocalTasks(), source(store, COLUMNS), by=("week",))
 
 
 def test_a_histogram_is_never_more_than_three_percent_low() -> None:
-    chance = random.Random(2)
-    values = [chance.randrange(1 << chance.randrange(1, 45)) for _ in range(20_000)]
+    rng = random.Random(2)
+    values = [rng.randrange(1 << rng.randrange(1, 45)) for _ in range(20_000)]
     bins = bins_of(np.array(values, np.int64)).tolist()
     for value, number in zip(values, bins, strict=True):
         assert lowest_of(number) <= value < lowest_of(number + 1)
         assert value - lowest_of(number) <= value / 32
-    parts = together(
+    parts = merge_histograms(
         Histogram.of(np.array(values[at : at + 1000], np.int64)) for at in range(0, 20_000, 1000)
     )
     assert parts.bins == Histogram.of(np.array(values, np.int64)).bins
@@ -120,10 +120,10 @@ def test_a_histogram_is_never_more_than_three_percent_low() -> None:
 
 
 def test_latencies_are_stored_minus_born_and_skew_is_not_cut_off() -> None:
-    chance = random.Random(5)
-    born = [1_700_000_000_000 + chance.randrange(200_000) for _ in range(3000)]
-    delays = [chance.choice((0, 1, 5, 40, 9000, -3, -700)) for _ in born]
-    topics = [chance.choice(("a", "b")) for _ in born]
+    rng = random.Random(5)
+    born = [1_700_000_000_000 + rng.randrange(200_000) for _ in range(3000)]
+    delays = [rng.choice((0, 1, 5, 40, 9000, -3, -700)) for _ in born]
+    topics = [rng.choice(("a", "b")) for _ in born]
     batch = pa.record_batch(
         {
             "topic": topics,
@@ -146,12 +146,12 @@ def test_latencies_are_stored_minus_born_and_skew_is_not_cut_off() -> None:
 
 
 def test_every_message_of_a_store_is_measured(store: Path) -> None:
-    found = latency(HereTasks(), source(store, LATENCY_COLUMNS), window_ms=10_000)
+    found = latency(LocalTasks(), source(store, LATENCY_COLUMNS), window_ms=10_000)
     assert sum(each.count for each in found.values()) == 700
 
 
 def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> None:
-    made, chance = MadeStore(tmp_path, segment_size=8192), random.Random(3)
+    made, rng = MadeStore(tmp_path, segment_size=8192), random.Random(3)
     ids = []
     for number in range(120):
         if number % 9:
@@ -160,7 +160,7 @@ def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> Non
         else:
             ids.append((STORE_HOST + made.append(f"t{number % 2}").to_bytes(8, "big")).hex().upper())
     # The message of a number is stored that many ms after the first.
-    delays = {n: chance.choice((0, 3, 90, 4000, -2)) for n in range(120) if n % 4}
+    delays = {n: rng.choice((0, 3, 90, 4000, -2)) for n in range(120) if n % 4}
 
     def entry(kind: str, group: str, name: str, at: int) -> bytes:
         return (
@@ -174,7 +174,7 @@ def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> Non
         entries.append(entry("SubBefore", "other", ids[number], at - 1))
         entries.append(entry("SubAfter", "g", ids[number], at - 1))
     entries += [entry("SubBefore", "g", f"unknown-{number}", MADE_MS) for number in range(5)]
-    chance.shuffle(entries)
+    rng.shuffle(entries)
     for first in range(0, len(entries), 3):
         made.append("traces", body=b"".join(entries[first : first + 3]))
 
@@ -182,7 +182,7 @@ def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> Non
         return StoreSource(str(tmp_path), topics, selection_for(columns, "default"), "b", range_bytes=3000)
 
     messages, traces = of(MESSAGE_COLUMNS, "t0", "t1"), of(TRACE_COLUMNS, "traces")
-    found, traced = trace_latency(HereTasks(), messages, traces, "g", window_ms=10)
+    found, traced = trace_latency(LocalTasks(), messages, traces, "g", window_ms=10)
     assert (traced.messages, traced.begun, traced.others) == (120, len(delays), 5)
     windows = Counter((f"t{n % 2}", (MADE_MS + 1 + n) // 10 * 10) for n in delays)
     assert {name: each.count for name, each in found.items()} == windows
@@ -194,14 +194,14 @@ def test_a_group_is_measured_by_what_its_consumers_traced(tmp_path: Path) -> Non
         }
     )
     with pytest.raises(BadGroup, match="no trace tells of group nobody"):
-        trace_latency(HereTasks(), messages, traces, "nobody")
+        trace_latency(LocalTasks(), messages, traces, "nobody")
 
 
 def test_the_newest_messages_come_last(store: Path, records: list[Record]) -> None:
     from ropewalk.spark.jobs.inspect import TAIL_COLUMNS
 
     for count in (1, 7, 150):
-        rows = newest(HereTasks(), source(store, TAIL_COLUMNS), count)
+        rows = newest(LocalTasks(), source(store, TAIL_COLUMNS), count)
         assert [row["body"] for row in rows] == [record.body for record in records[-count:]]
         assert len(tail_report("x", rows).tables[0].rows) == count
 
@@ -247,7 +247,7 @@ class _Page(HTMLParser):
 
 
 def test_a_page_is_whole_and_fetches_nothing(store: Path) -> None:
-    done = stats(HereTasks(), source(store, COLUMNS), by=("topic",), top_keys=3)
+    done = stats(LocalTasks(), source(store, COLUMNS), by=("topic",), top_keys=3)
     text = render(stats_report("<store> & more", done, ("topic",)), made_by="test")
     page = _Page()
     page.feed(text)
@@ -297,7 +297,7 @@ def test_what_a_group_consumes_is_measured_from_the_store_to_the_look_that_saw_i
         range_messages=10,
     )
     with pytest.raises(BadGroup, match="has committed no offset"):
-        group_latency(HereTasks(), live, group, watch_s=0, interval_s=1)
+        group_latency(LocalTasks(), live, group, watch_s=0, interval_s=1)
     cluster = Cluster(live.parsed())
     cluster.refresh(force=True)
     first, second = cluster.queues()
@@ -313,8 +313,8 @@ def test_what_a_group_consumes_is_measured_from_the_store_to_the_look_that_saw_i
 
     watched = watch_group((live, group, 4.0, 1.0), now_ms=lambda: now, sleep=sleep)
     cluster.close()
-    assert [look.offsets[first] for look in watched.looks] == [5, 12, 8, 20, 20]
-    (consumed,) = consumed_ranges(watched.looks)
+    assert [look.offsets[first] for look in watched.snapshots] == [5, 12, 8, 20, 20]
+    (consumed,) = consumed_ranges(watched.snapshots)
     assert consumed == Consumed(first, 5, 20, ((12, start + 1000), (20, start + 3000)))
     stored = [
         record.store_timestamp for record in broker.messages(topic) if record.queue_id == first.queue_id
