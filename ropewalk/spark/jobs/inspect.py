@@ -140,7 +140,7 @@ def _at_time(store: Store, queue: Queue, low: int, high: int, at_ms: int) -> int
 
 
 def checkpoint_offsets(path: str) -> list[tuple[Cell, ...]]:
-    """Return the offsets in the checkpoint of a Spark query over live topics. Blocks; raises `CannotLook`."""
+    """Return the offsets in the checkpoint of a Spark query over live topics. Blocks; raises `CannotInspect`."""
     directory = Path(path, "offsets")
     try:
         numbers = [int(each.name) for each in directory.iterdir() if each.name.isdigit()]
@@ -159,7 +159,7 @@ def checkpoint_offsets(path: str) -> list[tuple[Cell, ...]]:
 
 
 def lake_offsets(path: str) -> list[tuple[Cell, ...]]:
-    """Return the offsets that a lake has reached. Blocks; raises `CannotLook`."""
+    """Return the offsets that a lake has reached. Blocks; raises `CannotInspect`."""
     position = read_lake(path).position
     if position is None:
         raise CannotInspect(f"{path} is no lake, or holds no batch yet")

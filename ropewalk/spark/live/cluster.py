@@ -224,6 +224,23 @@ class Cluster:
             for queue in route.read_queues()
         )
 
+    def absence_of(self, key: QueueKey) -> str:
+        """Say why a queue is not among those that can be read."""
+        route = self._routes.get(key.topic)
+        if route is None:
+            return f"topic {key.topic} does not exist any more"
+        counts = {data.broker_name: data.read_queue_count for data in route.queues}
+        if key.broker not in counts or key.broker not in route.brokers:
+            others = ", ".join(sorted(counts)) or "no broker"
+            return f"broker {key.broker} does not serve topic {key.topic} any more; it is served by {others}"
+        if key.queue_id >= counts[key.broker]:
+            plural = "" if counts[key.broker] == 1 else "s"
+            return (
+                f"topic {key.topic} has {counts[key.broker]} readable queue{plural} at {key.broker} now: it was made "
+                f"smaller"
+            )
+        return f"topic {key.topic} may not be read at {key.broker} now: its permission was taken away"
+
     def missing_topics(self) -> list[str]:
         """Return the topics that were named and do not exist."""
         named = list(self._options.assign) if self._options.assign is not None else list(self._options.topics)

@@ -2,11 +2,12 @@
 next.
 
     {"cluster": "DefaultCluster", "e": {"broker-a": "10.0.0.1:10911"}, "init": {...},
-     "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "t": 1718000000000, "v": 1}
+     "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "s": {...}, "t": 1718000000000, "v": 1}
 
-`q` holds for each queue the next offset to be read, `e` who was the master of each broker set when that was found out,
-and `t` when (ms): offsets that a later master gave to other messages can be told by both. Spark compares the *text* of
-an offset, so everything is built by one function, sorted at every level.
+`q` holds for each queue the next offset to be read, and `s` when the message before it was stored (ms): if the message
+at that offset has another store time later, the queue holds other messages. `e` names the master of each broker set and
+`t` the time (ms) when the offsets were determined, which tell the same, less exactly, where `s` has nothing. Spark
+compares the *text* of an offset, so everything is built by one function, sorted at every level.
 
 Where a new query begins is not stored by Spark, and is asked for again after a crash in its first batch, when "latest"
 would be another place. Therefore the end of batch 0 carries its beginning (`init`), and a beginning that says `fresh`
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from ropewalk.errors import RopewalkError
@@ -41,6 +43,7 @@ __all__ = [
     "enforce_losses",
     "share_limit",
     "batch_start",
+    "replaced_messages",
     "reused_offsets",
     "clamp_to_target",
 ]
@@ -102,6 +105,8 @@ class Position:
     masters: Mapping[str, str] = field(default_factory=dict)
     """The master of each broker set, by its address."""
     time_ms: int | None = None
+    last_ms: Queues = field(default_factory=dict)
+    """The store time of the message before each offset, ms; queues without such a message are missing."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON document; equal positions give equal text, whatever their order was."""
@@ -114,6 +119,8 @@ class Position:
             document["fresh"] = True
         if self.masters:
             document["e"] = dict(sorted(self.masters.items()))
+        if self.last_ms:
+            document["s"] = _nested(self.last_ms)
         if self.time_ms is not None:
             document["t"] = self.time_ms
         return dict(sorted(document.items()))
@@ -139,6 +146,7 @@ class Position:
                 document.get("fresh") is True,
                 {str(name): str(address) for name, address in document.get("e", {}).items()},
                 int(document["t"]) if "t" in document else None,
+                _flat(document.get("s", {})),
             )
         except (AttributeError, TypeError, ValueError) as exc:
             raise CheckpointMismatch(
@@ -298,6 +306,31 @@ def plan_ranges(
     return ranges, losses
 
 
+def replaced_messages(
+    position: Position, bounds: Mapping[QueueKey, Bounds], stored_ms: Mapping[QueueKey, int | None]
+) -> list[Loss]:
+    """Return the queues in which the message before a position is not the one that was there.
+
+    `stored_ms` says when the message at that offset was stored; None, or a missing queue, is not judged here.
+    """
+    return [
+        Loss(
+            key,
+            0,
+            f"the query stands at offset {position.queues[key]}, and message {position.queues[key] - 1} was stored at "
+            f"{_time_text(stored)}, where the one that was read was stored at {_time_text(known)}: the queue, now from "
+            f"{bounds[key].low} to {bounds[key].high}, holds other messages, as after the topic was deleted and made "
+            f"again, the store was lost, another broker took the name, or a fail-over to a replica that had less",
+        )
+        for key, known in sorted(position.last_ms.items())
+        if key in bounds and (stored := stored_ms.get(key)) is not None and stored != known
+    ]
+
+
+def _time_text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 CLOCK_SKEW_MS: Final = 10_000
 """How far the clocks of a broker and of the driver may be apart before the one is held against the other."""
 
@@ -324,8 +357,8 @@ def _went_back(key: QueueKey, low: int, have: Bounds) -> Loss:
     return Loss(
         key,
         low - have.high,
-        f"the query stands at offset {low}, and the queue ends at {have.high}: offsets went back, as after a fail-over "
-        f"to a replica that had less, or because the topic was deleted and made again",
+        f"the query stands at offset {low}, and the queue ends at {have.high}: offsets went back, because the topic "
+        f"was deleted (and perhaps made again), the broker lost its store, or a fail-over to a replica that had less",
     )
 
 

@@ -30,7 +30,14 @@ from ropewalk.client.core.steps import require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import CorruptRecord, OutcomeUnknown, Rejected, RemoteProtocolError
 from ropewalk.format.record import decode_record
-from ropewalk.spark.live.offsets import DataLoss, QueueKey
+from ropewalk.spark.live.offsets import (
+    Bounds,
+    DataLoss,
+    Position,
+    QueueKey,
+    enforce_losses,
+    replaced_messages,
+)
 from ropewalk.spark.options import Options
 from ropewalk.spark.rows.schema import Selection
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
@@ -57,6 +64,8 @@ class Task:
     """Who serves the queue, as the driver saw it."""
     partition_base: int = 0
     """For the kafka preset: queues of the topic at brokers that sort before this one."""
+    last_ms: int | None = None
+    """The store time that the last message of the range must have; None where it is not known."""
     made_by: Stamp = field(default_factory=stamp)
 
 
@@ -163,6 +172,8 @@ class _Decoder:
             or not all(_is_a_run(batch) for batch in decoded.batches)
         ):
             self._check_gaps(chunks)
+        if self._plan.filter.tags is None and self._task.last_ms is not None:
+            self._check_last(chunks[-1], self._task.last_ms)
         yield from decoded.batches
 
     def log_losses(self) -> None:
@@ -200,7 +211,7 @@ class _Decoder:
         return bool(offset == first.first)
 
     def _check_gaps(self, chunks: list[Chunk]) -> None:
-        """Return the careful way: which offsets of the range have no record. Raises DataLoss."""
+        """Find the offsets of the range that have no record, record by record. Raises DataLoss."""
         for chunk in chunks:
             if chunk.lost:
                 continue
@@ -222,6 +233,25 @@ class _Decoder:
                     more = at + _PLACE.size <= len(chunk.body)
                     expected = _PLACE.unpack_from(chunk.body, at)[2] if more else chunk.next
             self._record_gap(expected, chunk.next)
+
+    def _check_last(self, chunk: Chunk, last_ms: int) -> None:
+        """Compare the last message of the range with the one that the plan saw. Raises DataLoss."""
+        last = self._task.high - 1
+        if chunk.lost or chunk.next <= last:
+            return
+        at, offset = 0, -1
+        while at + _PLACE.size <= len(chunk.body) and offset != last:
+            size, _, offset = _PLACE.unpack_from(chunk.body, at)
+            if size <= 0:
+                return  # damage, which was judged already
+            at += size
+        if offset != last:
+            return  # in a record of several messages
+        stored = decode_record(chunk.body[at - size : at], check_crc=False).store_timestamp
+        if stored != last_ms:
+            bounds = {self._task.key: Bounds(self._task.low, self._task.high)}
+            read = Position({self._task.key: last + 1}, last_ms={self._task.key: last_ms})
+            enforce_losses(replaced_messages(read, bounds, {self._task.key: stored}), fail=True)
 
     def _is_batch(self, body: bytes, at: int) -> bool:
         return bool(body[at + 39] & 0x80)

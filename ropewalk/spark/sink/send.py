@@ -166,7 +166,7 @@ class Sender:
         return target
 
     def _queue(self, row: Outgoing) -> Queue:
-        """Return the same for the same row, as long as the topic's queues are the same; or any."""
+        """Return the queue of a row: the same for the same row while the topic's queues are the same; or any."""
         queues = self.queues(row.topic)
         message = row.message
         if row.queue_id is not None or row.broker is not None:

@@ -126,7 +126,7 @@ def _read_log(split: LogSplit, plan: Plan, report: Report) -> Iterator[pa.Record
 
 
 def _check_next(opened: _OpenSegment, position: int, plan: Plan, report: Report) -> None:
-    """Return the record behind a split belongs to the next one, which would not miss it if it were damaged."""
+    """Report damage right behind a split: its record belongs to the next split, which would not miss it."""
     segment = opened.segment
     size = _LOOK_AHEAD
     while True:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from ropewalk.client.core.routes import QueueData, TopicRoute
 from ropewalk.spark.live.offsets import DataLoss, QueueKey, Range
 from ropewalk.spark.live.read import _pool
-from ropewalk.spark.live.source import tasks_of
+from ropewalk.spark.live.tasks import tasks_of
 from ropewalk.spark.options import BadOption, parse_options
 from ropewalk.spark.versions import VersionMismatch
 from ropewalk.testing import RopewalkBroker

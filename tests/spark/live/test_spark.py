@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import command_of
+from ropewalk.codes import RequestCode
+from ropewalk.format.headers import TopicHeader
 from ropewalk.testing import RopewalkBroker
 from tests.spark.live.readers import fill
 
@@ -160,3 +164,28 @@ def test_a_stream_becomes_messages_of_another_topic(
         batch(spark, ropewalk_broker, topic=source, columns="body").load().write.format("ropewalk").option(
             "nameServer", ropewalk_broker.namesrv
         ).option("topic", target).mode("overwrite").save()
+
+
+def test_a_topic_that_was_deleted_is_an_error_and_so_is_another_of_its_name(
+    spark: SparkSession, ropewalk_broker: RopewalkBroker, tmp_path: Path
+) -> None:
+    topic = ropewalk_broker.topic("deleted", queues=1)
+    frame = stream(spark, ropewalk_broker, topic=topic, pullTimeoutMs="1s").load()
+    checkpoint, lake = tmp_path / "checkpoint", tmp_path / "lake"
+    fill(ropewalk_broker, topic, 10)
+    assert run_once(frame, checkpoint, lake).exception() is None
+    fill(ropewalk_broker, topic, 5, start=10)
+    with Connection(ropewalk_broker.broker) as connection:
+        delete = command_of(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic))
+        assert connection.call(delete).code == 0
+    # The name server may tell of the topic for a while yet; its broker has nothing of it then.
+    says = f"queue 0 of {topic} at .*stands at offset 10, and (topic .* does not exist|the queue ends at 0)"
+    with pytest.raises(Exception, match=says):
+        run_once(frame, checkpoint, lake)
+    ropewalk_broker.topic("deleted", queues=1)
+    fill(ropewalk_broker, topic, 20)
+    with pytest.raises(
+        Exception, match=f"queue 0 of {topic} at .*message 9 was stored .*failOnDataLoss=false"
+    ):
+        run_once(frame, checkpoint, lake)
+    assert numbers(spark.read.parquet(str(lake))) == list(range(10))

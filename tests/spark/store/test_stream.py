@@ -228,7 +228,8 @@ def test_a_checkpoint_of_something_else_is_told(made: MadeStore) -> None:
         stream.partitions({"q": {"orders": {}}, "v": 1}, end)
     other = reader(f"b={made.root}")
     with pytest.raises(
-        DataLoss, match="the checkpoint tells of a store 'a' that option path no longer names"
+        DataLoss,
+        match="tells of a store 'a', in which the query has come to 5 and which option path no longer names",
     ):
         other.partitions(end, {"store": {"a": 5, "b": 10}, "v": 1})
     beyond = {"store": {"a": 1 << 40}, "v": 1}
@@ -250,3 +251,40 @@ def test_options_that_a_stream_cannot_follow_are_refused(
 ) -> None:
     with pytest.raises(BadOption, match=said):
         reader(made.root, **options)
+
+
+def test_a_store_that_is_gone_is_no_end_of_available_now(made: MadeStore, tmp_path: Path) -> None:
+    other = MadeStore(tmp_path / "other", segment_size=8192)
+    other.fill(5)
+    both = f"a={made.root},b={other.root}"
+    end = reader(both).latestOffset(reader(both, startingOffsets="earliest").initialOffset(), ALL)
+    other.fill(5)
+    again = reader(f"a={made.root}")
+    again.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match=r"tells of a store 'b', .* has come to \d+ .*failOnDataLoss=false"):
+        again.latestOffset(end, ALL)
+    lenient = reader(f"a={made.root}", failOnDataLoss="false")
+    lenient.prepareForTriggerAvailableNow()
+    assert lenient.latestOffset(end, ALL) == end
+
+
+@pytest.mark.parametrize("count", [60, 40])
+def test_another_log_of_that_name_is_told_although_it_is_long_enough(
+    made: MadeStore, tmp_path: Path, count: int
+) -> None:
+    start = reader(f"a={made.root}", startingOffsets="earliest").initialOffset()
+    end = reader(f"a={made.root}").latestOffset(start, ALL)
+    other = MadeStore(tmp_path / "other", segment_size=8192)
+    other._clock_ms += 5000
+    other.fill(count)
+    again = reader(f"a={other.root}")
+    again.prepareForTriggerAvailableNow()
+    said = r"the log of a holds other records before offset \d+ .*failOnDataLoss=false"
+    with pytest.raises(DataLoss, match=said):
+        again.latestOffset(end, ALL)
+    with pytest.raises(DataLoss, match=said):
+        reader(f"a={other.root}").partitions(start, end)
+    lenient = reader(f"a={other.root}", failOnDataLoss="false")
+    assert len(rows(lenient, start, lenient.latestOffset(end, ALL))) == count
+    # The same log, copied elsewhere, is the same.
+    assert reader(f"a={made.root}").latestOffset(end, ALL) == end

@@ -17,13 +17,17 @@ from ropewalk.spark.jobs.export.lake_writer import TIME
 from ropewalk.spark.jobs.records.log_files import SegmentFile, StoreFiles, open_store
 from ropewalk.spark.jobs.records.walk import PIECE_SIZE, walk
 from ropewalk.spark.live.cluster import Cluster
+from ropewalk.spark.live.last_read import compare_last_read, stored_before
 from ropewalk.spark.live.offsets import (
+    Bounds,
     DataLoss,
+    Loss,
     Position,
     QueueKey,
     Range,
     advance,
     begin,
+    check_belongs,
     enforce_losses,
     plan_ranges,
     share_limit,
@@ -118,6 +122,11 @@ class StoreSource:
                 f"this job has come to log offset {start}, and {self.path} begins at {store.min_offset} now: "
                 f"retention took {store.min_offset - start} bytes before they were read. Begin anew, with a lake or a "
                 f"journal of its own"
+            )
+        if start > store.end_offset:
+            raise DataLoss(
+                f"this job has come to log offset {start}, and the files of {self.path} end at {store.end_offset} now: "
+                f"its tail was lost, or it is another log. Begin anew, with a lake or a journal of its own"
             )
         if end is not None and end <= start:
             return None
@@ -282,10 +291,12 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
         keys = chosen_queues(options, cluster.queues())
         bounds = cluster.wait_for_bounds(keys)
         if position is None:
+            before = Position({})
             start = starting(options, bounds, cluster.offsets_at(times_of(options, keys)), stream=False)
         else:
             before = Position.from_json(position)
-            _check_cluster(before, cluster, options)
+            check_belongs(before, topic_filter(options), cluster.cluster_name)
+            _check_losses(before, bounds, cluster, fail=options.fail_on_data_loss)
             start = begin(before.queues, bounds)
         if source.fixed:
             stops = ending(options, bounds, cluster.offsets_at(times_of(options, keys, end=True)))
@@ -303,8 +314,8 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
             return None
         name = cluster.cluster_name
         return Planned(
-            Position(start, name).to_json(),
-            Position(end, name).to_json(),
+            Position(start, name, last_ms=before.last_ms).to_json(),
+            Position(end, name, last_ms=stored_before(cluster, end, bounds, before)).to_json(),
             [[*piece.key, piece.low, piece.high] for piece in pieces],
             lost,
         )
@@ -316,10 +327,17 @@ class NoTopic(RopewalkError):
     """The topic that was named does not exist."""
 
 
-def _check_cluster(before: Position, cluster: Cluster, options: Options) -> None:
-    from ropewalk.spark.live.offsets import check_belongs
-
-    check_belongs(before, topic_filter(options), cluster.cluster_name)
+def _check_losses(
+    before: Position, bounds: Mapping[QueueKey, Bounds], cluster: Cluster, *, fail: bool
+) -> None:
+    """Judge what a plan of ranges does not notice: queues that are gone, and other messages in front of a position."""
+    losses = [
+        Loss(key, 0, f"this job has come to offset {number}, and {cluster.absence_of(key)}")
+        for key, number in sorted(before.queues.items())
+        if key not in bounds
+    ]
+    losses += compare_last_read(cluster, before, before.queues, bounds)
+    enforce_losses(losses, fail=fail)
 
 
 def default_broker_name(path: str) -> str:

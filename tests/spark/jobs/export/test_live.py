@@ -20,6 +20,7 @@ from ropewalk.spark.jobs.export.sources import LiveSource, selection_for
 from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, lake_offsets, live_offsets, newest
 from ropewalk.spark.jobs.stats.job import COLUMNS, stats
 from ropewalk.testing import RopewalkBroker
+from tests.ropewalk.client.fake_cluster import FakeCluster
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,3 +113,44 @@ def test_live_topics_are_counted_and_their_newest_shown(ropewalk_broker: Ropewal
     assert done.doubles == 0 and len(done.top_keys) == 3
     rows = newest(LocalTasks(), source(ropewalk_broker, topic, TAIL_COLUMNS), 5)
     assert [row["body"] for row in rows] == [b"message %d" % n for n in range(45, 50)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    moments = iter(range(1_700_000_000_000, 1_800_000_000_000))
+    with FakeCluster(clock=lambda: next(moments)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("queues", "messages", "says"),
+    [
+        (2, 12, r"queue 0 of T at fake-broker: .*message 9 was stored .* holds other messages"),
+        (2, 4, r"queue 0 of T at fake-broker: .*stands at offset 10, and the queue ends at 4"),
+        (1, 12, r"queue 1 of T at fake-broker: .*come to offset 10, and topic T has 1 readable queue at"),
+        (0, 0, "topic T does not exist"),
+    ],
+)
+def test_a_topic_that_is_not_the_one_of_the_lake_is_lost_data(
+    cluster: FakeCluster, tmp_path: Path, queues: int, messages: int, says: str
+) -> None:
+    def put(count: int, queues: int) -> None:
+        cluster.topics.pop("T", None)
+        if queues:
+            cluster.create_topic("T", queues)
+        for queue_id in range(queues):
+            for number in range(count):
+                cluster.put("T", queue_id, b"%d" % number)
+
+    def run() -> Exported:
+        options = {"nameServer": cluster.address, "topic": "T"}
+        live = LiveSource(options, selection_for(("body",), "full"))
+        return export(LocalTasks(), live, ExportOptions(str(tmp_path / "lake")))
+
+    put(10, 2)
+    assert sum(batch[3] for batch in run().batches) == 20
+    assert not run().batches
+    put(messages, queues)
+    with pytest.raises(TaskFailed, match=says) as raised:
+        run()
+    assert raised.value.kind == "DataLoss"
