@@ -5,7 +5,8 @@ Spark hands options over as text under lower-cased names. `parse_options` turns 
 An option that exists but means nothing here (a sink's option in a read, a broker's beside `mode=store`) is refused
 too: whoever wrote it expects something of it. Names that start with `x-` are the caller's own and pass.
 
-Times are milliseconds since 1970 or ISO 8601, UTC where no zone is written, whatever the session's zone is.
+Times are milliseconds since 1970 or ISO 8601 with a zone. One without is refused: it would be of the session's zone for
+most users of Spark, which a data source does not know. `ropewalk.spark.read` knows it and takes them.
 Sizes may end in k, m or g (of 1024), durations in ms, s, m or h.
 """
 
@@ -16,13 +17,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.rows.schema import PRESETS, Selection, chosen_columns, nearest
 
-__all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "parse_options"]
+__all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "fits", "parse_options"]
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -103,10 +104,14 @@ def _time_ms(value: str) -> int:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
         raise _InvalidValue(
-            "expected milliseconds since 1970 or a time such as 2025-06-01T12:00:00Z (UTC where no zone is written)"
+            "expected milliseconds since 1970 or a time with its zone, such as 2025-06-01T12:00:00Z or "
+            "2025-06-01T14:00:00+02:00"
         ) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        raise _InvalidValue(
+            f"it has no zone, and which one is meant? Write {value.strip()}Z for UTC, an offset such as +02:00, or "
+            f"milliseconds since 1970; ropewalk.spark.read(spark, since=...) takes times of the session's zone"
+        )
     return round(moment.timestamp() * 1000)
 
 
@@ -318,9 +323,9 @@ _SPELLINGS: Final = {
 _USE_TEXT: Final[dict[str, str]] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
 # What Spark itself puts beside a source's options.
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "outputmode", "serialization.format"))
-_TABLES: Final = (
-    "a table cannot be made of this source: Spark keeps a table's options to itself when the table is read. "
-    "Make a view instead: spark.read.format('ropewalk').options(...).load().createOrReplaceTempView('name')"
+_NOTHING: Final = (
+    "no options were given. A table whose columns are listed has none when it is read: leave the columns out "
+    "(CREATE TABLE name USING ropewalk OPTIONS (...); option columns chooses some)"
 )
 _SECRETS: Final[dict[str, tuple[str, str]]] = {
     "access_key": ("accessKey", "ROPEWALK_ACCESS_KEY"),
@@ -336,8 +341,8 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
     """
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
-    if not raw or any(spelling.lower().startswith("option.") for spelling in raw):
-        raise BadOption(_TABLES if raw else f"no options were given. If this is a table: {_TABLES}")
+    if not raw:
+        raise BadOption(_NOTHING)
     for spelling, text in raw.items():
         low = spelling.lower()
         if low.startswith("x-") or low in _OF_SPARK:
@@ -366,6 +371,14 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
     options = Options(**values)
     _check_combinations(options, given, use)
     return options
+
+
+def fits(spelling: str, use: Use) -> bool:
+    """Return whether an option exists and has a meaning in a use; `x-…` always has."""
+    low = spelling.lower()
+    if low.startswith("x-"):
+        return True
+    return low in _NAMES and use[0] in _FIELDS[_NAMES[low]].metadata["uses"]
 
 
 def _unknown(name: str) -> str:

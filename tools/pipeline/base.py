@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,7 +126,7 @@ def make_source(
     if (store is None) == (name_server is None):
         raise UsageError("say where to read: --store DIR or --name-server HOST:PORT, and not both")
     selection = selection_for(tuple(columns), preset)
-    times = {"startingTimestamp": since, "endingTimestamp": until}
+    times = {"startingTimestamp": utc_of(since), "endingTimestamp": utc_of(until)}
     given = {name: value for name, value in times.items() if value is not None}
     if store is not None:
         if on_corrupt not in ("fail", "skip"):
@@ -151,11 +152,22 @@ def make_source(
     return LiveSource(raw, selection, fixed, max(size >> 10, 1000))
 
 
+def utc_of(text: str | None) -> str | None:
+    """Return a time with its zone: UTC where none is given, as the help of `--since` says."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return text  # milliseconds, or nothing that options know
+    return text if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
+
+
 def times_of(since: str | None, until: str | None) -> tuple[int | None, int | None]:
     """Parse times as the data source's options are parsed, in ms."""
     from ropewalk.spark.options import parse_options
 
-    given = {"startingTimestamp": since, "endingTimestamp": until}
+    given = {"startingTimestamp": utc_of(since), "endingTimestamp": utc_of(until)}
     options = parse_options(
         {"mode": "store", "path": "-", **{name: value for name, value in given.items() if value is not None}},
         "read",
@@ -181,7 +193,7 @@ def spark_tasks(
 
     from ropewalk.spark.jobs.common.tasks import SparkTasks, error_text
     from ropewalk.spark.quiet import quiet_jvm
-    from ropewalk.spark.session import session
+    from ropewalk.spark.spark_session import session
 
     settings = {"spark.app.name": f"ropewalk {job}", "spark.driver.memory": driver_memory}
     settings |= parse_pairs(conf or (), "--conf")

@@ -29,6 +29,7 @@ from tools.pipeline.base import (
     local_tasks,
     make_source,
     spark_tasks,
+    utc_of,
 )
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def offsets(
             raise UsageError("say what to look at: one of --store, --name-server, --checkpoint and --lake")
         at_ms = None
         if at is not None:
-            option = {"mode": "store", "path": "-", "startingTimestamp": at}
+            option = {"mode": "store", "path": "-", "startingTimestamp": str(utc_of(at))}
             try:
                 at_ms = parse_options(option, "read").starting_timestamp
             except BadOption as exc:

@@ -156,7 +156,7 @@ def test_topics_queues_tags_and_times_choose_rows(made: MadeStore) -> None:
     assert chosen(brokerName="broker-a", assign=assign) == chosen(assign=assign)
     assert chosen(brokerName="broker-b", assign=assign) == []
     since, until = START_MS + 40, START_MS + 80
-    assert chosen(startingTimestamp=str(since), endingTimestamp="2023-11-14T22:13:20.080") == where(
+    assert chosen(startingTimestamp=str(since), endingTimestamp="2023-11-14T22:13:20.080Z") == where(
         lambda row: since <= round(row["storeTimestamp"].timestamp() * 1000) < until
     )
     start = json.dumps({"orders": {"b": {"0": 5, "1": 28}}})

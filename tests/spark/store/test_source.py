@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ropewalk.spark
-from ropewalk.spark.session import start_all
+from ropewalk.spark.spark_session import start_all
 from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
 
 if TYPE_CHECKING:
