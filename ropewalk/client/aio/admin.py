@@ -30,7 +30,7 @@ T = TypeVar("T")
 def _held(
     conversation: Callable[Concatenate[AdminCore, P], Steps[T]],
 ) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]]:
-    """A method that holds this conversation, with its parameters and its docstring."""
+    """Return a method that holds this conversation, with its parameters and its docstring."""
 
     @wraps(conversation)
     async def method(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -44,7 +44,7 @@ class AsyncAdmin:
     """An administrator of one cluster. Use it as `async with`."""
 
     def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
-        """Nothing is connected yet. `timeout` seconds bound each connect and each answer.
+        """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """

@@ -46,7 +46,7 @@ from ropewalk.client.core.produce.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    shares_of,
+    split_result,
 )
 from ropewalk.client.core.request_reply import (
     NoReply,
@@ -61,7 +61,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
 
-GOODBYE_S = 1.0
+UNREGISTER_S = 1.0
 """How long leaving may take once nothing is pending."""
 
 
@@ -78,7 +78,7 @@ class PendingResult:
         return self._outcome is not None
 
     async def wait(self) -> SendResult:
-        """Where the message lies. Raises what its send raised."""
+        """Wait for the result of the send, and return it. Raises what the send raised."""
         await self._settled.wait()
         assert self._outcome is not None
         if isinstance(self._outcome, RopewalkError):
@@ -99,7 +99,7 @@ class _Waiting:
 
 
 class AsyncProducer:
-    """Sends messages from a trio or asyncio program. Use it as `async with`."""
+    """A producer for trio and asyncio programs. Use it as `async with`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class AsyncProducer:
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
@@ -128,7 +128,7 @@ class AsyncProducer:
 
     @property
     def counts(self) -> SendCounts:
-        """What became of every message so far."""
+        """The outcomes of all messages so far, by kind."""
         return self._core.counts
 
     @property
@@ -217,7 +217,7 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Send what waits for company, and return once every message handed over has its outcome."""
         while self._pending_count:
-            self._batcher.hurry()
+            self._batcher.close_batches()
             self._wake.set()
             await self._moved.wait()
 
@@ -262,7 +262,7 @@ class AsyncProducer:
         return await self.send(topic, answer, selector=selector, timeout=timeout)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return await self._open_links.drive(self._core.queues(topic))
 
     # Inside
@@ -296,8 +296,8 @@ class AsyncProducer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._abandon()
-                with anyio.move_on_after(GOODBYE_S, shield=True):
-                    await self._links.drive(self._core.goodbye())
+                with anyio.move_on_after(UNREGISTER_S, shield=True):
+                    await self._links.drive(self._core.unregister())
                 self._links = None
         if failure is not None:
             raise failure
@@ -305,7 +305,7 @@ class AsyncProducer:
     async def _send_what_gathers(self, tasks: TaskGroup) -> None:
         while True:
             now = clock()
-            for key, batch in self._batcher.take(now):
+            for key, batch in self._batcher.pop_ready(now):
                 self._under_way.update(batch)
                 tasks.start_soon(self._send_together, key, batch)
             due = self._batcher.next_due()
@@ -323,24 +323,24 @@ class AsyncProducer:
         except RopewalkError as exc:
             outcome = exc
         if isinstance(outcome, SendResult):
-            for pending, share in zip(batch, shares_of(outcome), strict=True):
+            for pending, share in zip(batch, split_result(outcome), strict=True):
                 pending._settle(share)
         else:
             for pending in batch:
                 pending._settle(outcome)
         self._under_way.difference_update(batch)
-        self._batcher.landed(key)
+        self._batcher.completed(key)
         self._wake.set()
         self._notify_moved()
 
     def _abandon(self) -> None:
-        """The block was left in a hurry: whoever waits for an outcome hears that there will be none."""
+        """Return the block was left in a hurry: whoever waits for an outcome hears that there will be none."""
         never_left = Unreachable("the producer was closed before this message was sent")
         cut_off = OutcomeUnknown("the producer was closed before the broker answered")
         for pending in self._under_way:
             pending._settle(cut_off)  # already counted, by the send that was cut off
         self._under_way.clear()
-        for _key, batch in self._batcher.take_all():
+        for _key, batch in self._batcher.pop_all():
             self.counts.submitted += len(batch)
             self.counts.refused += len(batch)
             for pending in batch:

@@ -23,7 +23,7 @@ from ropewalk.client.machine import new_pull_core
 
 
 class AsyncPullConsumer:
-    """Reads queues its program chooses. Use it as `async with`."""
+    """A consumer that reads the queues its program chooses. Use it as `async with`."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AsyncPullConsumer:
         *,
         consume_from: ConsumeFrom = "last",
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
         self._stack = AsyncExitStack()
         self._links: AsyncLinks | None = None
@@ -77,11 +77,11 @@ class AsyncPullConsumer:
         await self._open.drive(self._core.seek_to_time(timestamp_ms))
 
     async def position(self, queue: TopicQueue) -> int:
-        """Where the next poll goes on in a queue."""
+        """Return the offset at which the next poll reads a queue."""
         return await self._open.drive(self._core.position(queue))
 
     async def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
         return await self._open.drive(self._core.poll(max_count, timeout))
 
     async def commit(self) -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ropewalk.client.blocking.links import BlockingLinks, Together
+from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -41,7 +41,7 @@ from ropewalk.client.core.produce.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    shares_of,
+    split_result,
 )
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
@@ -120,7 +120,7 @@ LOOK_S = 0.002
 
 
 class Producer:
-    """Sends messages and blocks meanwhile. Use it as `with`, or `close` it."""
+    """A producer whose methods block. Use it as `with`, or `close` it."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Producer:
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
@@ -164,7 +164,7 @@ class Producer:
 
     @property
     def counts(self) -> SendCounts:
-        """What became of every message so far."""
+        """The outcomes of all messages so far, by kind."""
         return self._core.counts
 
     @property
@@ -286,12 +286,12 @@ class Producer:
     def flush(self, timeout: float | None = None) -> bool:
         """Send what waits for company and wait until every message has its outcome. False if time was up first."""
         with self._changed:
-            self._batcher.hurry()
+            self._batcher.close_batches()
             self._changed.notify_all()
             return self._fewer.wait_for(lambda: not self._pending_count, timeout)
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return self._links.drive(self._core.queues(topic), self._changed)
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ class Producer:
         links = self._links if not self._closing else None
         with self._changed:
             self._closing = True
-            abandoned = self._batcher.take_all()
+            abandoned = self._batcher.pop_all()
             self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
             self.counts.refused += count
             self._changed.notify_all()
@@ -347,14 +347,16 @@ class Producer:
         if self._sender is not None:
             self._sender.join()  # bounded by the time limit of the send it is in
         if links is not None:
-            links.drive(self._core.goodbye(), self._changed)
+            links.drive(self._core.unregister(), self._changed)
         for links in self._all_links:
             links.close()
         self._stack.close()
 
     def _send_what_gathers(self) -> None:
         links = BlockingLinks(timeout=self._core.options.timeout)
-        talks: Together[tuple[Any, list[_Pending]], SendResult] = Together(links, self._changed)
+        talks: ConversationPool[tuple[Any, list[_Pending]], SendResult] = ConversationPool(
+            links, self._changed
+        )
         while (batches := self._next_batches(wait=not talks)) or talks:
             for key, batch in batches:
                 messages = [message for message, _ in batch]
@@ -366,17 +368,17 @@ class Producer:
             self._settle(talks)
         links.close()
 
-    def _settle(self, talks: Together[tuple[Any, list[_Pending]], SendResult]) -> None:
+    def _settle(self, talks: ConversationPool[tuple[Any, list[_Pending]], SendResult]) -> None:
         """Tell everybody who waits for a batch that has its outcome."""
         ended, talks.ended = talks.ended, []
         for (_, batch), outcome in ended:
-            results = shares_of(outcome) if isinstance(outcome, SendResult) else outcome
+            results = split_result(outcome) if isinstance(outcome, SendResult) else outcome
             _settle_together([future for _, future in batch], results)
         if ended:
             with self._changed:
                 for (key, batch), _ in ended:
                     self._under_way -= len(batch)
-                    self._batcher.landed(key)
+                    self._batcher.completed(key)
                 if self._pending_count <= self._core.options.pending_max // 2:
                     self._fewer.notify_all()
 
@@ -385,7 +387,7 @@ class Producer:
         with self._changed:
             while not self._closing:
                 now = clock()
-                batches = self._batcher.take(now)
+                batches = self._batcher.pop_ready(now)
                 if batches or not wait:
                     self._under_way += sum(len(batch) for _, batch in batches)
                     return batches

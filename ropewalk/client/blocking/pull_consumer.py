@@ -22,7 +22,7 @@ from ropewalk.client.machine import new_pull_core
 
 
 class PullConsumer:
-    """Reads queues its program chooses. Use it as `with`, or `close` it."""
+    """A consumer that reads the queues its program chooses. Use it as `with`, or `close` it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class PullConsumer:
         *,
         consume_from: ConsumeFrom = "last",
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
         self._links = BlockingLinks()
 
@@ -77,11 +77,11 @@ class PullConsumer:
         self._links.drive(self._core.seek_to_time(timestamp_ms))
 
     def position(self, queue: TopicQueue) -> int:
-        """Where the next poll goes on in a queue."""
+        """Return the offset at which the next poll reads a queue."""
         return self._links.drive(self._core.position(queue))
 
     def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
         return self._links.drive(self._core.poll(max_count, timeout))
 
     def commit(self) -> None:

@@ -36,7 +36,7 @@ class PushConsumer:
         on_error: OnError = print_failure,
         **options: Unpack[PushSettings],
     ) -> None:
-        """As `AsyncPushConsumer`. Nothing is connected yet."""
+        """Make it as `AsyncPushConsumer`, without connecting."""
         self._consumer = AsyncPushConsumer(
             group, topics, handler, name_servers, client_id=client_id, on_error=on_error, **options
         )

@@ -18,7 +18,7 @@ MONTH_MS_MAX = 31 * 86_400_000
 
 
 def month_start_ms(now_ms: int) -> int:
-    """The first instant of the local month that contains `now_ms`."""
+    """Return the first instant of the local month that contains `now_ms`."""
     moment = time.localtime(now_ms / 1000)
     return int(time.mktime((moment.tm_year, moment.tm_mon, 1, 0, 0, 0, 0, 0, -1)) * 1000)
 
@@ -34,14 +34,14 @@ class UniqueKeys:
         self._month_ms = month_start_ms(now_ms())
 
     def next(self) -> str:
-        """An id that this source has not given before (65536 of them fit in a millisecond)."""
+        """Return an id that this source has not given before (65536 of them fit in a millisecond)."""
         prefix = self._prefix_now()
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
         return f"{prefix}{counter:04X}"
 
-    def take(self, count: int) -> tuple[str, ...]:
-        """As many ids as `next` would give, for a look at the clock each hundred."""
+    def next_many(self, count: int) -> tuple[str, ...]:
+        """Return as many ids as `next` would, reading the clock once for each hundred."""
         keys: list[str] = []
         for begin in range(0, count, 100):
             prefix, counter = self._prefix_now(), self._counter
@@ -61,14 +61,17 @@ class UniqueKeys:
 
 
 def ip_of(host: str) -> str:
-    """The IP of a host, IPv4 where it has one, as Java's clients prefer. Blocks. Raises OSError if nobody knows it."""
+    """Return the IP of a host, IPv4 where it has one, as Java's clients prefer.
+
+    Blocks. Raises OSError if nobody knows it.
+    """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return str(found[0][4][0])
 
 
 def local_ip() -> bytes:
-    """The address of this machine that an ordinary route would use; loopback when there is none.
+    """Return the address of this machine that an ordinary route would use; loopback when there is none.
 
     Connecting a datagram socket sends nothing: it only asks the kernel which address it would use.
     """
@@ -82,7 +85,7 @@ def local_ip() -> bytes:
 
 
 def default_unique_keys() -> UniqueKeys:
-    """The source a client uses unless it is handed another one."""
+    """Return the source a client uses unless it is handed another one."""
     return UniqueKeys(
         local_ip(), os.getpid(), random.SystemRandom().getrandbits(32), lambda: time.time_ns() // 1_000_000
     )

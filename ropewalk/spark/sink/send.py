@@ -261,7 +261,7 @@ class Sender:
             self._attempt(target)
             return False
         try:
-            answer = target.connection.take(target.opaque)
+            answer = target.connection.poll_answer(target.opaque)
         except OutcomeUnknown as exc:
             self._again(target, exc)
             return False
