@@ -5,7 +5,8 @@
         pending = await producer.send_async("orders", Message(b"two"))
         await producer.flush()
 
-Runs under trio and asyncio. Any number of tasks may use one producer. `send_async` lets messages wait a few
+Runs under trio and asyncio. Any number of tasks may use one producer; `start` and `close` are the same as the
+block, for programs that open it in one task and close it in another. `send_async` lets messages wait a few
 milliseconds for company and sends those together that may lie in one queue; each gets an outcome of its own, and
 `counts` accounts for all of them. Leaving the block waits for what is pending; leaving it by an exception or a
 cancellation does not, and what had not been answered then is counted as unknown.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import AsyncIterator, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Unpack
@@ -27,6 +28,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
@@ -99,7 +101,7 @@ class _Waiting:
 
 
 class AsyncProducer:
-    """A producer for trio and asyncio programs. Use it as `async with`."""
+    """A producer for trio and asyncio programs. Use it as `async with`, or `start` and `close` it from any task."""
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class AsyncProducer:
         self._batcher: Batcher[PendingResult] = self._core.new_batcher()
         self._under_way: set[PendingResult] = set()
         self._asked: dict[str, _Waiting] = {}
-        self._running: AbstractAsyncContextManager[None] | None = None
         self._links: AsyncLinks | None = None
+        self._lifespan = Lifespan("producer", self._run)
 
     @property
     def counts(self) -> SendCounts:
@@ -135,17 +137,22 @@ class AsyncProducer:
     def client_id(self) -> str:
         return self._core.client_id
 
+    async def start(self) -> None:
+        """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        await self._lifespan.close()
+
     async def __aenter__(self) -> AsyncProducer:
-        assert self._running is None, "a producer is opened once"
-        self._running = self._run()
-        await self._running.__aenter__()
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
 
     # Sending
 
@@ -203,7 +210,7 @@ class AsyncProducer:
         """
         message = as_message(message)
         check_sendable(topic, [message])
-        assert self._links is not None, "a producer sends inside its `async with` block"
+        self._lifespan.require_open()
         while self._pending_count >= self._core.options.pending_max:
             await self._moved.wait()
         pending = PendingResult(message)
@@ -269,7 +276,8 @@ class AsyncProducer:
 
     @property
     def _open_links(self) -> AsyncLinks:
-        assert self._links is not None, "a producer sends inside its `async with` block"
+        self._lifespan.require_open()
+        assert self._links is not None, "open from the first moment to the last"
         return self._links
 
     @property

@@ -11,10 +11,11 @@ One task at a time uses a consumer. What a poll does, and what a position is, is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.consuming import ConsumeFrom
@@ -23,7 +24,7 @@ from ropewalk.client.machine import new_pull_core
 
 
 class AsyncPullConsumer:
-    """A consumer that reads the queues its program chooses. Use it as `async with`."""
+    """A consumer that reads the queues its program chooses. Use it as `async with`, or `start` and `close` it."""
 
     def __init__(
         self,
@@ -35,18 +36,25 @@ class AsyncPullConsumer:
     ) -> None:
         """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
-        self._stack = AsyncExitStack()
         self._links: AsyncLinks | None = None
+        self._lifespan = Lifespan("pull consumer", self._run)
+
+    async def start(self) -> None:
+        """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Hang up. Nothing is committed by it. Closing twice is harmless."""
+        await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncPullConsumer:
-        self._links = await self._stack.enter_async_context(AsyncLinks.open())
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._links = None
-        return await self._stack.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -90,5 +98,11 @@ class AsyncPullConsumer:
 
     @property
     def _open(self) -> AsyncLinks:
-        assert self._links is not None, "a consumer reads inside its `async with` block"
+        self._lifespan.require_open()
+        assert self._links is not None, "open from the first moment to the last"
         return self._links
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with AsyncLinks.open() as self._links:
+            yield

@@ -28,7 +28,7 @@ import math
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.offset_file import load_offsets, save_offsets
 from ropewalk.client.aio.queue_reader import QueueReader, ReadingOptions
@@ -132,7 +133,7 @@ def print_failure(message: ReceivedMessage, exc: Exception) -> None:
 
 
 class AsyncPushConsumer:
-    """A member of a consumer group. Use it as `async with`."""
+    """A member of a consumer group. Use it as `async with`, or `start` and `close` it from any task."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class AsyncPushConsumer:
         self._stats: dict[str, ConsumeStats] = {}
         self._name_servers = name_servers
         self._started_ms = now_ms()
-        self._running: AbstractAsyncContextManager[None] | None = None
+        self._lifespan = Lifespan("push consumer", self._run)
 
     @property
     def client_id(self) -> str:
@@ -190,17 +191,25 @@ class AsyncPushConsumer:
         """The queues that are ours at the moment, without those of the retry topic."""
         return tuple(sorted(queue for queue in self._readers if queue.topic in self._topics))
 
+    async def start(self) -> None:
+        """Join the group; handlers are called from now on.
+
+        Raises `Unreachable` when there is no name server, and `NotOpen` the second time.
+        """
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Let the handlers that are at work finish, record the progress and leave. Closing twice is harmless."""
+        await self._lifespan.close()
+
     async def __aenter__(self) -> AsyncPushConsumer:
-        assert self._running is None, "a consumer is opened once"
-        self._running = self._run()
-        await self._running.__aenter__()
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
 
     # The course of a consumer's life
 
