@@ -28,6 +28,11 @@ def new_client_id(instance: str | None = None) -> str:
     return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
 
 
+def own_client_id(given: str | None) -> str:
+    """Return the client id for a process that was forked: a given one, told apart by the process, or a new one."""
+    return new_client_id() if given is None else f"{given}#{os.getpid()}"
+
+
 def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> ConsumerCore:
     """Return a consumer's core on this machine's clocks. Raises `BadAddress` when the list cannot be read."""
     return ConsumerCore(name_servers, identity, unique_keys=default_unique_keys(), clock=clock, now_ms=now_ms)

@@ -58,7 +58,8 @@ from ropewalk.client.core.request_reply import (
     request_message,
 )
 from ropewalk.client.core.routes import Queue
-from ropewalk.client.machine import clock, new_client_id, now_ms
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
@@ -126,6 +127,8 @@ class AsyncProducer:
         self._under_way: set[PendingResult] = set()
         self._asked: dict[str, _Waiting] = {}
         self._links: AsyncLinks | None = None
+        self._given_id = client_id
+        renew_after_fork(self)
         self._lifespan = Lifespan("producer", self._run)
 
     @property
@@ -136,6 +139,10 @@ class AsyncProducer:
     @property
     def client_id(self) -> str:
         return self._core.client_id
+
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.client_id = own_client_id(self._given_id)
 
     async def start(self) -> None:
         """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""

@@ -20,7 +20,8 @@ from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.consuming import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.machine import new_pull_core
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import new_client_id, new_pull_core
 
 
 class AsyncPullConsumer:
@@ -37,7 +38,12 @@ class AsyncPullConsumer:
         """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
         self._links: AsyncLinks | None = None
+        renew_after_fork(self)
         self._lifespan = Lifespan("pull consumer", self._run)
+
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.renew(new_client_id())
 
     async def start(self) -> None:
         """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""

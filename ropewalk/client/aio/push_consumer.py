@@ -63,7 +63,15 @@ from ropewalk.client.core.consume.membership import HEARTBEAT_S, Subscription
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
-from ropewalk.client.machine import clock, new_client_id, new_consumer_core, now_ms, subscriptions
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import (
+    clock,
+    new_client_id,
+    new_consumer_core,
+    now_ms,
+    own_client_id,
+    subscriptions,
+)
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
@@ -180,6 +188,8 @@ class AsyncPushConsumer:
         self._stats: dict[str, ConsumeStats] = {}
         self._name_servers = name_servers
         self._started_ms = now_ms()
+        self._given_id = client_id
+        renew_after_fork(self)
         self._lifespan = Lifespan("push consumer", self._run)
 
     @property
@@ -190,6 +200,10 @@ class AsyncPushConsumer:
     def queues(self) -> tuple[TopicQueue, ...]:
         """The queues that are ours at the moment, without those of the retry topic."""
         return tuple(sorted(queue for queue in self._readers if queue.topic in self._topics))
+
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.renew(own_client_id(self._given_id))
 
     async def start(self) -> None:
         """Join the group; handlers are called from now on.

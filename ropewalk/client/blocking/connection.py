@@ -27,6 +27,7 @@ from ropewalk.client.core.connection import (
     Unreachable,
     refuse_peer_request,
 )
+from ropewalk.client.fork import renew_after_fork
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -60,6 +61,7 @@ class Connection:
             self._socket = socket.create_connection(self.address, timeout)
         except OSError as exc:
             raise Unreachable(f"cannot connect to {self.address}: {_reason(exc)}") from exc
+        renew_after_fork(self)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         self._heard_at = time.monotonic()
@@ -138,6 +140,11 @@ class Connection:
     def close(self) -> None:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
+
+    def renew(self) -> None:
+        """Let go of the socket in a child process: it is the parent's, for whom it stays open."""
+        self._answers.clear()
+        self._close("this process was forked: the connection is its parent's")
 
     def __enter__(self) -> Connection:
         return self

@@ -18,7 +18,8 @@ from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.consuming import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.machine import new_pull_core
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import new_client_id, new_pull_core
 
 
 class PullConsumer:
@@ -35,6 +36,11 @@ class PullConsumer:
         """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
         self._links = BlockingLinks()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a child process: with a client id of its own. Positions stay; connections see to themselves."""
+        self._core.renew(new_client_id())
 
     def close(self) -> None:
         """Hang up. Nothing is committed by it; closing twice is harmless."""

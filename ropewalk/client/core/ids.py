@@ -14,6 +14,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from ropewalk.client.fork import renew_after_fork
+
 MONTH_MS_MAX = 31 * 86_400_000
 
 
@@ -28,10 +30,15 @@ class UniqueKeys:
 
     def __init__(self, ip: bytes, pid: int, salt: int, now_ms: Callable[[], int]) -> None:
         assert len(ip) in (4, 16), ip
-        self._prefix = f"{ip.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
+        self._ip = ip
+        self._prefix = self._prefix_of(pid, salt)
         self._now_ms = now_ms
         self._counter = 0
         self._month_ms = month_start_ms(now_ms())
+
+    def renew(self) -> None:
+        """Begin anew in a process that was forked: with its id and a salt of its own."""
+        self._prefix = self._prefix_of(os.getpid(), random.SystemRandom().getrandbits(32))
 
     def next(self) -> str:
         """Return an id that this source has not given before (65536 of them fit in a millisecond)."""
@@ -49,6 +56,9 @@ class UniqueKeys:
             keys += [f"{prefix}{number & 0xFFFF:04X}" for number in range(counter, counter + some)]
             self._counter = (counter + some) & 0xFFFF
         return tuple(keys)
+
+    def _prefix_of(self, pid: int, salt: int) -> str:
+        return f"{self._ip.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
 
     def _prefix_now(self) -> str:
         elapsed = self._now_ms() - self._month_ms
@@ -86,6 +96,8 @@ def local_ip() -> bytes:
 
 def default_unique_keys() -> UniqueKeys:
     """Return the source a client uses unless it is handed another one."""
-    return UniqueKeys(
+    keys = UniqueKeys(
         local_ip(), os.getpid(), random.SystemRandom().getrandbits(32), lambda: time.time_ns() // 1_000_000
     )
+    renew_after_fork(keys)
+    return keys

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
@@ -108,6 +108,10 @@ class ConsumerCore:
         self._now_ms = now_ms
         self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
         self._pull_from: dict[TopicQueue, int] = {}
+
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked."""
+        self.identity = replace(self.identity, client_id=client_id)
 
     def subscription(self, topic: str) -> Subscription:
         """Return the subscription of a topic; all of it, where none was given."""

@@ -53,6 +53,11 @@ class PullCore:
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
 
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked. Positions stay."""
+        self._consumer.renew(client_id)
+        self._ahead.clear()
+
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
         return tuple(self._positions)
