@@ -263,7 +263,7 @@ class Sender:
             self._attempt(target)
             return False
         try:
-            answer = target.connection.take(target.opaque)
+            answer = target.connection.poll_answer(target.opaque)
         except OutcomeUnknown as exc:
             self._retry(target, exc)
             return False

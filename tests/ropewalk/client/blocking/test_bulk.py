@@ -90,7 +90,7 @@ def drive(reader: RangeReader, broker: Broker, chance: random.Random, losses: in
         if waiting:
             ticket, command = waiting.pop(chance.randrange(len(waiting)))
             reader.answer(ticket, broker.answer(command))
-        while (chunk := reader.take()) is not None:
+        while (chunk := reader.next_chunk()) is not None:
             chunks.append(chunk)
     raise AssertionError("no progress")
 
@@ -207,7 +207,7 @@ def test_a_broker_that_is_not_there_yet_is_asked_again_later() -> None:
     assert reader.wait_s > 0
     assert reader.starving is not None
     chunks = []
-    while (chunk := reader.take()) is not None:
+    while (chunk := reader.next_chunk()) is not None:
         chunks.append(chunk)
     broker.maximum = 60
     chunks += drive(reader, broker, random.Random(1))
@@ -221,7 +221,7 @@ def test_after_patience_the_missing_end_is_an_error_or_counted() -> None:
     reader = RangeReader("T", QUEUE, 40, 60, skip_lost=True)
     reader.requests()
     reader.give_up()
-    assert reader.take() == Chunk(40, 60, b"", lost=True)
+    assert reader.next_chunk() == Chunk(40, 60, b"", lost=True)
     assert reader.done
     assert reader.lost == 20
 

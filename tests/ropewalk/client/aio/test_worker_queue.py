@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from ropewalk.client.aio.worker_queue import Handoff
+from ropewalk.client.aio.worker_queue import WorkerQueue
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 def test_handlers_that_wait_run_in_as_many_workers_as_there_are(run: Run) -> None:
     async def story() -> None:
-        handoff = Handoff[int]()
+        handoff = WorkerQueue[int]()
         at_work, most = 0, 0
 
         async def work() -> None:
             nonlocal at_work, most
             while True:
-                await handoff.take()
+                await handoff.get()
                 at_work += 1
                 most = max(most, at_work)
                 await anyio.sleep(0.01)
@@ -39,13 +39,13 @@ def test_handlers_that_wait_run_in_as_many_workers_as_there_are(run: Run) -> Non
 
 def test_handlers_that_do_not_wait_leave_the_other_workers_asleep(run: Run) -> None:
     async def story() -> None:
-        handoff = Handoff[int]()
+        handoff = WorkerQueue[int]()
         taken: list[tuple[int, int]] = []
         woken: set[int] = set()
 
         async def work(number: int) -> None:
             while True:
-                item = await handoff.take()
+                item = await handoff.get()
                 woken.add(number)
                 taken.append((number, item))
 
@@ -66,11 +66,11 @@ def test_handlers_that_do_not_wait_leave_the_other_workers_asleep(run: Run) -> N
 
 def test_a_worker_that_is_cancelled_as_it_is_woken_loses_nothing(run: Run) -> None:
     async def story() -> None:
-        handoff = Handoff[str]()
+        handoff = WorkerQueue[str]()
         taken: list[str] = []
 
         async def take_one() -> None:
-            taken.append(await handoff.take())
+            taken.append(await handoff.get())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take_one)

@@ -14,7 +14,7 @@ from ropewalk.client.aio.producer import AsyncProducer
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import Message, SendResult, SendStatus, command_of
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.headers import ProducerGroupHeader
@@ -56,7 +56,7 @@ def test_messages_arrive_as_they_were_sent_without_a_loop(ropewalk_broker: Ropew
 
 def check_mixed(broker: RopewalkBroker, topic: str) -> None:
     records = broker.messages(topic, 6)
-    bodies = sorted(readable_body(record.sys_flag, record.body)[0] for record in records)
+    bodies = sorted(decompress_body(record.sys_flag, record.body)[0] for record in records)
     assert bodies == sorted([b"plain", b"marked", b"z" * 5000, b"b1", b"b2", b"oneway"])
     (marked,) = [record for record in records if record.body == b"marked"]
     assert marked.properties["KEYS"] == "k1" and marked.properties["TAGS"] == "paid"

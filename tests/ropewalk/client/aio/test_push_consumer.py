@@ -387,7 +387,7 @@ def test_a_queue_is_unlocked_when_its_handler_is_through_and_its_progress_record
         reader = QueueReader(nobody, nobody, queue, 0, consumer.options, lambda *_: None)
         consumer._leaving[queue] = reader
         consumer._rebalance_now = anyio.Event()
-        monkeypatch.setattr(QueueReader, "settled", settled)
+        monkeypatch.setattr(QueueReader, "wait_idle", settled)
         monkeypatch.setattr(consumer, "_record", record)
         monkeypatch.setattr(consumer, "_unlock", unlock)
         await consumer._finish_giving_up(reader)

@@ -138,7 +138,7 @@ def test_waiting_for_any_of_several_returns_when_one_has_something(cluster: Fake
     with Connection(cluster.address) as quiet, Connection(cluster.address) as busy:
         opaque = busy.start(ROUTE)
         receive_any([quiet, busy], 5)
-        answer = busy.take(opaque)
+        answer = busy.poll_answer(opaque)
         assert answer is not None
         assert answer.code == 17
         started = time.monotonic()

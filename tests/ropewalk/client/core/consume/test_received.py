@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received, received_all
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received, received
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
@@ -64,8 +64,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_of_any_kind_between_others_is_read_as_by_itself(kind: str) -> None:
     data = ORDINARY + KINDS[kind] + ORDINARY
-    assert received_all(data, SOURCE) == one_by_one(data, SOURCE)
-    assert len(received_all(data, SOURCE)) == 3
+    assert decode_received(data, SOURCE) == one_by_one(data, SOURCE)
+    assert len(decode_received(data, SOURCE)) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,22 +74,22 @@ def test_a_byte_that_is_wrong_or_missing_is_seen_as_record_by_record(kind: str) 
     for position in range(len(data)):
         for wrong in {data[position] ^ 1, data[position] ^ 0x80}:
             damaged = data[:position] + bytes((wrong,)) + data[position + 1 :]
-            assert outcome(received_all, damaged) == outcome(one_by_one, damaged), position
-        assert outcome(received_all, data[:position]) == outcome(one_by_one, data[:position])
+            assert outcome(decode_received, damaged) == outcome(one_by_one, damaged), position
+        assert outcome(decode_received, data[:position]) == outcome(one_by_one, data[:position])
 
 
 def test_what_is_left_unread_is_there_when_it_is_asked_for() -> None:
-    (message,) = received_all(ORDINARY, SOURCE)
+    (message,) = decode_received(ORDINARY, SOURCE)
     assert (message.message_id, message.tags, message.keys) == ("7F01", "paid", "a b")
     assert message.properties == {"UNIQ_KEY": "7F01", "KEYS": "a b", "TAGS": "paid", "colour": "blue"}
     assert message.offset_message_id == "7F000001" + "00002A9F" + "0000000000001000"
-    (nameless,) = received_all(record(), SOURCE)
+    (nameless,) = decode_received(record(), SOURCE)
     assert nameless.message_id == nameless.offset_message_id
     assert nameless.group is None
 
 
 def test_a_message_cannot_be_changed_and_can_be_copied() -> None:
-    (message,) = received_all(ORDINARY, SOURCE)
+    (message,) = decode_received(ORDINARY, SOURCE)
     with pytest.raises(AttributeError):
         message.topic = "other"  # type: ignore[misc]
     with pytest.raises(AttributeError, match="no 'topics'"):

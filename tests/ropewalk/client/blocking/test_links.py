@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ropewalk.client.blocking.links import BlockingLinks, Together
+from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.steps import Ask, Steps, ask
 from ropewalk.codes import RequestCode
@@ -25,7 +25,7 @@ def talk(address: str, timeout_s: float = 5.0, times: int = 1) -> Steps[int]:
     return code
 
 
-def hold(together: Together[int, int], until: int) -> dict[int, int | RopewalkError]:
+def hold(together: ConversationPool[int, int], until: int) -> dict[int, int | RopewalkError]:
     found: dict[int, int | RopewalkError] = {}
     while len(found) < until:
         together.wait(5.0)
@@ -41,7 +41,7 @@ def links() -> BlockingLinks:
 
 def test_all_have_asked_before_the_first_is_answered(cluster: FakeCluster, links: BlockingLinks) -> None:
     cluster.answers[SEND.code] = lambda request: None
-    together = Together[int, int](links, threading.Lock())
+    together = ConversationPool[int, int](links, threading.Lock())
     for number in range(5):
         together.begin(number, talk(cluster.address))
     cluster.wait_for_request(SEND.code, 5)
@@ -51,7 +51,7 @@ def test_all_have_asked_before_the_first_is_answered(cluster: FakeCluster, links
 
 def test_each_goes_on_from_its_own_answers(cluster: FakeCluster, links: BlockingLinks) -> None:
     cluster.answers[SEND.code] = lambda request: request.reply(0)
-    together = Together[int, int](links, threading.Lock())
+    together = ConversationPool[int, int](links, threading.Lock())
     for number in range(4):
         together.begin(number, talk(cluster.address, times=number + 1))
     assert hold(together, 4) == {0: 0, 1: 0, 2: 0, 3: 0}
@@ -61,7 +61,7 @@ def test_each_goes_on_from_its_own_answers(cluster: FakeCluster, links: Blocking
 
 def test_silence_ends_one_and_leaves_the_others_waiting(cluster: FakeCluster, links: BlockingLinks) -> None:
     cluster.answers[SEND.code] = lambda request: None
-    together = Together[int, int](links, threading.Lock())
+    together = ConversationPool[int, int](links, threading.Lock())
     together.begin(0, talk(cluster.address, timeout_s=30.0))
     together.begin(1, talk(cluster.address, timeout_s=0.05))
     (outcome,) = hold(together, 1).items()
@@ -72,7 +72,7 @@ def test_silence_ends_one_and_leaves_the_others_waiting(cluster: FakeCluster, li
 
 def test_a_peer_that_hangs_up_ends_all_that_waited_for_it(cluster: FakeCluster, links: BlockingLinks) -> None:
     cluster.answers[SEND.code] = lambda request: None
-    together = Together[int, int](links, threading.Lock())
+    together = ConversationPool[int, int](links, threading.Lock())
     for number in range(3):
         together.begin(number, talk(cluster.address))
     cluster.wait_for_request(SEND.code, 3)
@@ -91,7 +91,7 @@ def test_a_conversation_hears_of_a_failure_and_may_go_on(cluster: FakeCluster, l
             return (yield from talk(cluster.address))
         raise AssertionError("nobody is there")
 
-    together = Together[int, int](links, threading.Lock())
+    together = ConversationPool[int, int](links, threading.Lock())
     together.begin(0, elsewhere())
     assert hold(together, 1) == {0: 7}
     links.close()

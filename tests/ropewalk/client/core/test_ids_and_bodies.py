@@ -4,7 +4,7 @@ import zlib
 import pytest
 
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys, month_start_ms
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.codes import MessageSysFlag
 
 NOW_MS = 1_700_000_000_000
@@ -42,21 +42,21 @@ def test_two_clients_on_one_machine_give_different_keys() -> None:
 
 
 def test_a_plain_body_is_left_alone() -> None:
-    assert readable_body(0, b"hello") == (b"hello", None)
-    assert readable_body(MessageSysFlag.COMPRESSION_ZLIB, b"hello") == (b"hello", None)
+    assert decompress_body(0, b"hello") == (b"hello", None)
+    assert decompress_body(MessageSysFlag.COMPRESSION_ZLIB, b"hello") == (b"hello", None)
 
 
 @pytest.mark.parametrize("kind", [0, MessageSysFlag.COMPRESSION_ZLIB])
 def test_zlib_is_undone_whether_or_not_it_is_named(kind: int) -> None:
     packed = zlib.compress(b"hello" * 100, 5)
-    assert readable_body(MessageSysFlag.COMPRESSED | kind, packed) == (b"hello" * 100, None)
+    assert decompress_body(MessageSysFlag.COMPRESSED | kind, packed) == (b"hello" * 100, None)
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), [(MessageSysFlag.COMPRESSION_LZ4, "LZ4"), (MessageSysFlag.COMPRESSION_ZSTD, "ZSTD")]
 )
 def test_other_compressions_are_shown_as_stored_with_a_note(kind: int, name: str) -> None:
-    body, trouble = readable_body(MessageSysFlag.COMPRESSED | kind, b"packed")
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED | kind, b"packed")
     assert body == b"packed"
     assert trouble is not None
     assert name in trouble
@@ -66,13 +66,13 @@ def test_other_compressions_are_shown_as_stored_with_a_note(kind: int, name: str
 def test_a_damaged_body_is_shown_as_stored_with_a_note(damage: object) -> None:
     assert callable(damage)
     packed = damage(zlib.compress(b"hello" * 100))
-    body, trouble = readable_body(MessageSysFlag.COMPRESSED, packed)
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED, packed)
     assert body == packed
     assert trouble is not None
 
 
 def test_a_body_that_unfolds_without_bound_is_not_unfolded() -> None:
-    body, trouble = readable_body(MessageSysFlag.COMPRESSED, zlib.compress(bytes(1_000_000)), size_max=1000)
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED, zlib.compress(bytes(1_000_000)), size_max=1000)
     assert len(body) < 2000
     assert trouble is not None
     assert "more than 1000 bytes" in trouble

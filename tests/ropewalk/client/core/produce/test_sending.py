@@ -15,7 +15,7 @@ from ropewalk.client.core.produce.sending import (
     ProducerCore,
     ProducerOptions,
     ProducerSettings,
-    shares_of,
+    split_result,
 )
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
@@ -184,8 +184,8 @@ def test_a_batch_is_one_request_and_its_shares_follow_each_other() -> None:
     ((_, command),) = it.sends()
     assert command.code == RequestCode.SEND_BATCH_MESSAGE
     assert [item.body for item in split_batch(command.body)] == [b"1", b"2"]
-    assert [share.queue_offset for share in shares_of(result)] == [7, 8]
-    assert shares_of(result)[1].unique_keys == (result.unique_keys[1],)
+    assert [share.queue_offset for share in split_result(result)] == [7, 8]
+    assert split_result(result)[1].unique_keys == (result.unique_keys[1],)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_broker_hears_of_the_producer_before_its_first_message_and_every_half_
     it.script.now += 30
     it.script.hold(it.core.send("T", [Message(b"x")]))
     assert it.script.asked[-2][1].code == RequestCode.HEART_BEAT
-    it.script.hold(it.core.goodbye())
+    it.script.hold(it.core.unregister())
     assert it.script.asked[-1][1].code == RequestCode.UNREGISTER_CLIENT
 
 

@@ -13,7 +13,7 @@ from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.blocking.push_consumer import PushConsumer
 from ropewalk.client.core.admin_requests import reset_offsets
-from ropewalk.client.core.consume.consume_stats import Tally
+from ropewalk.client.core.consume.consume_stats import ConsumeStats
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import Queue
@@ -209,13 +209,13 @@ def test_a_reset_for_another_group_or_in_another_language_moves_nothing() -> Non
 
 
 def test_rates_are_those_of_the_last_minute() -> None:
-    tally = Tally()
+    stats = ConsumeStats()
     for second in range(20):
-        tally.pulled(float(second), 0.002, 4)
-        tally.handled(float(second), 0.010, ok=second % 4 != 0)
-    now = tally.document(20.0)
+        stats.pulled(float(second), 0.002, 4)
+        stats.handled(float(second), 0.010, ok=second % 4 != 0)
+    now = stats.document(20.0)
     assert now["pullTPS"] == pytest.approx(4.0) and now["pullRT"] == pytest.approx(2.0)
     assert now["consumeOKTPS"] == pytest.approx(0.75) and now["consumeFailedTPS"] == pytest.approx(0.25)
     assert now["consumeRT"] == pytest.approx(10.0) and now["consumeFailedMsgs"] == 5
-    later = tally.document(200.0)
+    later = stats.document(200.0)
     assert later["consumeOKTPS"] == 0 and later["consumeFailedMsgs"] == 5
