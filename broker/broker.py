@@ -303,7 +303,7 @@ class Broker:
                 lambda: self._delay_progress.dump(self.now_ms()),
             ),
         }
-        if self.member.has_company:
+        if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
         return tables
@@ -479,7 +479,7 @@ class Broker:
         Not where a flush is waited for: who looks for it takes the interpreter from its thread.
         """
         if self.replication.reports_at_once:
-            return self.member.record.terms.required_acks > 0
+            return self.member.record.policy.required_acks > 0
         return len(self.acks) > 0 and not self.store.config.sync_flush
 
     def wakened(self) -> None:
@@ -517,7 +517,7 @@ class Broker:
 
     def reported(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
-        self.replication.take_reports()
+        self.replication.apply_reports()
         self._complete_acks()
 
     def _complete_acks(self) -> None:
@@ -534,7 +534,7 @@ class Broker:
         now = self.monotonic_ms()
         self.store.tick()
         self.replication.tick()
-        if self.replication.has_company or self.ha_status.slaves:
+        if self.replication.has_replicas or self.ha_status.slaves:
             self.ha_status = self.replication.status(self.ha_status, self.now_ms())
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)

@@ -36,7 +36,7 @@ from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, Session, Unfinished
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
-from broker.replication.block_repair import Mending
+from broker.replication.block_repair import BlockRepair
 from broker.replication.master_slave import SLAVE, promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
@@ -371,7 +371,7 @@ class BrokerProcess:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, self.shell)
                 nursery.start_soon(SlaveSync(broker, self.shell).run)
-                nursery.start_soon(Mending(broker).run)
+                nursery.start_soon(BlockRepair(broker).run)
                 while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                     await trio.sleep(_TICK_S)
                 nursery.cancel_scope.cancel()
@@ -512,7 +512,7 @@ class BrokerProcess:
             "sendOk": promise,
             "startMs": round(took_s * 1000),
             "brokerId": record.broker_id,
-            "epoch": record.reign,
+            "epoch": record.leader_epoch,
         }
         if self.options.json:
             return json.dumps(ready)
@@ -522,7 +522,11 @@ class BrokerProcess:
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
             + f"data {ready['dataDir']}, {mode}"
-            + (f" (id {record.broker_id}, epoch {record.reign}: ropewalk/role.json)" if record.reign else "")
+            + (
+                f" (id {record.broker_id}, epoch {record.leader_epoch}: ropewalk/role.json)"
+                if record.leader_epoch
+                else ""
+            )
             + ", "
             + (promise if role == SLAVE else f"SEND_OK means {promise}")
         )

@@ -75,7 +75,7 @@ class Replication:
         self.on_role: Callable[[], None] = lambda: None
         """Called when the role has changed."""
         self.counts: Callable[[HaConnection], bool] = lambda connection: True
-        """Whether the group's terms let a slave's reports count already."""
+        """Returns whether the group's policy lets a slave's reports count already."""
         self.source = LogSource(store.log, store.completions, config.warm_window_bytes)
         self.rules = HaRules(
             heartbeat_ms=config.ha_send_heartbeat_interval,
@@ -243,7 +243,7 @@ class Replication:
                 )
 
     @property
-    def has_company(self) -> bool:
+    def has_replicas(self) -> bool:
         """Whether there is anything to tell about replication."""
         return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
 
@@ -313,7 +313,7 @@ class Replication:
         if self.service.connections:
             self.service.advance()
 
-    def take_reports(self) -> None:
+    def apply_reports(self) -> None:
         """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
         if self.waits and self.client is None:
             self._count_reports()
