@@ -17,13 +17,15 @@ from typing import Any
 
 import structlog
 
+from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
 from broker.consume.bulk_pull import BulkPull, BulkRules
 from broker.consume.pull import PullProcessor, PullRules
 from broker.consume.query import Queries
 from broker.consume.requests import Requests
 from broker.consume.retry import RetryRules, SendBack
-from broker.metrics.snapshot import Metrics
+from broker.context import BrokerContext
+from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
@@ -33,20 +35,15 @@ from broker.remoting.session import PULL_FAMILY, Handlers, Session, Unfinished
 from broker.remoting.shell import Connection
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.status import HaStatus
 from broker.settings.config import BrokerConfig
 from broker.state import json_file
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
 from broker.state.offsets import OffsetTable
-from broker.state.queue_locks import LockTable
-from broker.state.request_modes import RequestModes
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
-from broker.waiting.client_calls import Asks
-from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue, Owed, give
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
@@ -82,7 +79,7 @@ class Broker:
         disk: Disk,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
-        chance: random.Random,
+        rng: random.Random,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
         ip: str | None = None,
@@ -94,12 +91,6 @@ class Broker:
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
         `clock` tells seconds finely, for statistics alone.
         """
-        self.config = config
-        self.address = address
-        self.disk = disk
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
-        self.stopping = False
         self._wake = wake
         host = encode_host(ip or address[0], address[1])
         self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
@@ -120,24 +111,40 @@ class Broker:
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.rpc_times = self.statistics.rpc
-        self.hold = PullHold()
         self.acks = AckQueue(self.rpc_times)
-        self.asks = Asks()
-        self.locks = LockTable()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        levels = self.store.config.delay_levels
+        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        self.context = context = BrokerContext(
+            config=config,
+            address=address,
+            disk=disk,
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            rng=rng,
+            store=self.store,
+            reader=self.reader,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            statistics=self.statistics,
+            delays=self.delays,
+            acks=self.acks,
+            topics_changed=self.topics_changed,
+            find_route=self._own_route,
+        )
+        self.held_pulls = context.held_pulls
+        self.request_modes = context.request_modes
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        self.request_modes = RequestModes()
-        self.find_route: Callable[[str, Callable[[TopicRoute | None], None]], None] = self._own_route
-        """Where a topic is on all brokers; whoever has name servers to ask replaces it."""
-        self.ha_status = HaStatus()
-        """What replication lets others know; replaced whole by whoever replicates."""
-        self.metrics = Metrics(self)
         self.replication = Replication(config, self.store, monotonic_ms)
         self.replication.on_role = self._role_changed
-        levels = self.store.config.delay_levels
-        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        self.member = HaMember(
+            context, self.replication, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays
+        )
+        self.metrics = Metrics(context, self.count_metrics)
         self._delays_behind = False
         self._stalled_until_ms, self._stall = 0, ""
         self._delays_noted = -1
@@ -149,15 +156,15 @@ class Broker:
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
-        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
-        retries = RetryRules(self.groups, self.topics, self.locks, now_ms, monotonic_ms)
+        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
+        retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
             _send_rules(config),
             self.store,
             self.topics,
             self.groups,
             self.statistics,
-            chance=chance,
+            chance=rng,
             make_unique_key=keys.next,
             refusal=self._refusal,
             topic_created=self.topics_changed,
@@ -174,7 +181,7 @@ class Broker:
             self.groups,
             self.clients,
             self.offsets,
-            self.hold,
+            context.held_pulls,
             self.statistics,
             monotonic_ms=monotonic_ms,
         )
@@ -185,7 +192,7 @@ class Broker:
             sends,
             self.store,
             self.clients,
-            self.asks,
+            context.client_calls,
             self.acks,
             keep=config.store_reply_message_enable,
             address=address,
@@ -193,8 +200,8 @@ class Broker:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
-        send_back = SendBack(self, retries, self.delays.place, self._refusal, chance)
-        self.requests = Requests(self)
+        send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
+        self.requests = Requests(context)
         self.handlers = Handlers(self.rpc_times)
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
@@ -213,15 +220,47 @@ class Broker:
         self.handlers.hurry = self._sends.hurry = self.replication.hurry
         self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)
-        Queries(self).register(self.handlers)
-        self.admin = Admin(self)
+        Queries(context).register(self.handlers)
+        self.admin = Admin(
+            AdminContext(
+                context,
+                reconfigure=self.reconfigure,
+                settings_changed=self._settings_changed,
+                delay_offsets=self._delay_offsets,
+            ),
+            self.member,
+            self.replication,
+        )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
         self._topics_stale = False
         self.unfinished = Unfinished()
-        self.member = HaMember(self, f"{chance.getrandbits(64):016x}")
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Return the configuration that counts at the moment."""
+        return self.context.config
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the address that clients are told to connect to."""
+        return self.context.address
+
+    def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
+        """Return the metric families that are known at once, and the jobs that bring the rest."""
+        from broker.metrics import families  # nothing of it is needed before somebody asks
+
+        return families.of_broker(
+            families.MetricSources(
+                self.context,
+                self.member.record.role,
+                self.admin.waiting,
+                self.metrics.loop_delays,
+                self.metrics.on_loop,
+            )
+        )
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -234,7 +273,7 @@ class Broker:
         if recovered.records:
             log.info("read the end of the log again", records=recovered.records, ends_at=recovered.end)
         directory = self.config.store_path_root_dir / "config"
-        now = self.now_ms()
+        now = self.context.now_ms()
         self._load_delays(directory / "delayOffset.json")
         for name, load in (
             ("topics.json", self.topics.load),
@@ -261,7 +300,7 @@ class Broker:
         self._sends.wait(self.store.config.sync_flush or self.replication.waits)
         if not self.replication.is_slave:
             # A topic made moments before its master died: its messages came here, its configuration did not.
-            self._adopt_orphans(self.now_ms())
+            self._adopt_orphans(self.context.now_ms())
             self.topics_changed()
 
     def _load_delays(self, path: Path) -> None:
@@ -296,11 +335,11 @@ class Broker:
             directory / "messageRequestMode.json": (self.request_modes.generation, self.request_modes.dump),
             directory / "consumerOffset.json": (
                 self.offsets.changed,
-                lambda: self.offsets.dump(self.now_ms()),
+                lambda: self.offsets.dump(self.context.now_ms()),
             ),
             directory / "delayOffset.json": (
                 self._delay_progress.generation,
-                lambda: self._delay_progress.dump(self.now_ms()),
+                lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
         if self.member.has_replicas:
@@ -320,13 +359,13 @@ class Broker:
         self._delay_progress.stop()
         self.store.close()
         # Only now is all that was delivered flushed, and the file may say so.
-        data = self._delay_progress.final(self.now_ms())
+        data = self._delay_progress.final(self.context.now_ms())
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Go by another configuration from now on, in what may change while the broker runs."""
-        before, self.config = self.config, config
-        now = self.now_ms()
+        before, self.context.config = self.context.config, config
+        now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
         self._pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
@@ -341,6 +380,9 @@ class Broker:
             self.topics.touch(now)
         self.topics_changed()
 
+    def _settings_changed(self, changes: dict[str, str]) -> None:
+        self.on_settings_changed(changes)
+
     def _own_route(self, topic: str, found: Callable[[TopicRoute | None], None]) -> None:
         """The queues of this broker alone."""
         config = self.topics.get(topic)
@@ -352,12 +394,12 @@ class Broker:
         address = ":".join(map(str, self.address))
         found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
 
-    def follow_delays(self, offsets: dict[int, int]) -> None:
+    def _follow_delays(self, offsets: dict[int, int]) -> None:
         """A slave keeps how far its master has delivered."""
         self.delays.follow(offsets)
         self._delay_progress.note(offsets, self.store.log.end_offset)
 
-    def delay_offsets(self) -> dict[str, Any]:
+    def _delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
         return {
             "dataVersion": self._delay_progress.data_version.to_json(),
@@ -393,7 +435,7 @@ class Broker:
             text = "stored, but there are fewer slaves than inSyncReplicas asks for"
             give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
             return
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         self.acks.add(
             owed,
             self.store.log.end_offset,
@@ -404,13 +446,13 @@ class Broker:
         )
 
     def _session_closed(self, session: Session) -> None:
-        self.hold.release(session)
+        self.held_pulls.release(session)
         self.admin.ha.forget(session)
         self.requests.notify(self.clients.closed(session))
 
     def _refusal(self) -> tuple[int, str] | None:
         """Why no message is taken at the moment."""
-        if self.stopping:
+        if self.context.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
         if self.replication.refused is not None:
             return self.replication.refused
@@ -419,28 +461,18 @@ class Broker:
         if len(self.acks) >= ACKS_WAITING_MAX:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
         if self._stalled_until_ms:
-            if self.monotonic_ms() < self._stalled_until_ms:
+            if self.context.monotonic_ms() < self._stalled_until_ms:
                 return ResponseCode.SYSTEM_BUSY, self._stall
             self._stalled_until_ms = 0
         return None
 
     def _append_stalled(self, took_s: float) -> None:
         """The disk held an append up for long. What came meanwhile is refused: it may do better elsewhere."""
-        self._stalled_until_ms = self.monotonic_ms() + STALL_ECHO_MS
+        self._stalled_until_ms = self.context.monotonic_ms() + STALL_ECHO_MS
         self._stall = (
             f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: an append took {took_s:.1f} s"
         )
         log.warning("the disk held an append up", seconds=round(took_s, 1))
-
-    def unready(self) -> tuple[str, ...]:
-        """Why messages are not taken, as long as it lasts: a sentence each for who watches over this broker."""
-        stopping = "the broker is shutting down" if self.stopping else None
-        ha, store = self.ha_status, self.store
-        return tuple(
-            why
-            for why in (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing)
-            if why is not None
-        )
 
     def topics_changed(self) -> None:
         """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.
@@ -512,7 +544,7 @@ class Broker:
             store.woken.clear()
             for queue in woken:
                 if queue.held is not None:
-                    self.hold.arrived(queue)
+                    self.held_pulls.arrived(queue)
         self._complete_acks()
 
     def reported(self) -> None:
@@ -531,34 +563,34 @@ class Broker:
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
         self.begin_turn()
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         self.store.tick()
         self.replication.tick()
-        if self.replication.has_replicas or self.ha_status.slaves:
-            self.ha_status = self.replication.status(self.ha_status, self.now_ms())
+        if self.replication.has_replicas or self.context.ha_status.slaves:
+            self.context.ha_status = self.replication.status(self.context.ha_status, self.context.now_ms())
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
         self._delay_progress.flushed(self.store.flushed_offset)
-        self.hold.expire(now)
+        self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.replication.confirmed)
         self.requests.tell_members()
-        self.asks.expire(now)
-        self.statistics.tick(self.now_ms())
+        self.context.client_calls.expire(now)
+        self.statistics.tick(self.context.now_ms())
         self.metrics.tick()
         self.end_turn()
 
     def expire_clients(self) -> None:
         """Drop clients without a heartbeat; every ten seconds."""
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         dead, notifications = self.clients.expire(now)
         for peer in dead:
             assert isinstance(peer, Session)
             peer.link.close()
         self.requests.notify(notifications)
-        self.locks.expire(now)
+        self.context.locks.expire(now)
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 

@@ -236,7 +236,7 @@ class BrokerProcess:
             disk=Disk(),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            chance=random.Random(),
+            rng=random.Random(),
             wake=self.shell.wake,
         )
         broker.member.ha_address = f"{config.broker_ip2}:{ports.ha}"
@@ -247,7 +247,7 @@ class BrokerProcess:
     def _join(self) -> None:
         """The broker is open: let it tell the others, and tell the name servers about it."""
         broker = self.broker
-        broker.find_route = self._routes.find
+        broker.context.find_route = self._routes.find
         broker.on_topics_changed = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.member.on_role = self._role_changed
@@ -370,8 +370,10 @@ class BrokerProcess:
             broker = self.broker
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, self.shell)
-                nursery.start_soon(SlaveSync(broker, self.shell).run)
-                nursery.start_soon(BlockRepair(broker).run)
+                nursery.start_soon(
+                    SlaveSync(broker.context, broker.member, broker.replication, broker, self.shell).run
+                )
+                nursery.start_soon(BlockRepair(broker.context, broker.member, broker.replication).run)
                 while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                     await trio.sleep(_TICK_S)
                 nursery.cancel_scope.cancel()
@@ -470,7 +472,7 @@ class BrokerProcess:
     async def _stop(self) -> None:
         log.info("stopping")
         await self._registrar.unregister()
-        self.broker.stopping = True
+        self.broker.context.stopping = True
         self.shell.stop_accepting()
         self.broker.store.request_flush()
         with trio.move_on_after(_STOP_FLUSH_S):

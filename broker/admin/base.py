@@ -7,25 +7,22 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
+from broker.settings.config import BrokerConfig
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command, encode_frame
 from store.io.workers import Worker
-from store.queues.consume_queue import ConsumeQueue
-from store.read import reader
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
-__all__ = ["Desk", "Handler", "Refused", "body_of", "object_of"]
+__all__ = ["AdminContext", "Handler", "body_of", "object_of"]
 
 log = structlog.get_logger("broker.admin")
 
@@ -39,25 +36,32 @@ BODY_SIZE_MAX = 4 << 20
 """Bytes. Reading RocketMQ's dialect takes the loop a second for each megabyte that is written to be slow."""
 
 
-class Refused(Exception):
-    """The answer is no: a response code, and why in words for the administrator."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-
-
 class Making:
     """What is being made by a request."""
 
     is_system = False
 
 
-class Desk:
+class AdminContext:
     """The broker as administrators' requests see it, with the thread that looks things up for them."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        *,
+        reconfigure: Callable[[BrokerConfig], None] = lambda config: None,
+        settings_changed: Callable[[dict[str, str]], None] = lambda changes: None,
+        delay_offsets: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """Keep what handlers share.
+
+        `reconfigure` has the broker go by another configuration, `settings_changed` has the changes kept in its file;
+        `delay_offsets` returns the delivered offset of each delay level, as code 45 carries them.
+        """
         self.broker = broker
+        self.reconfigure = reconfigure
+        self.settings_changed = settings_changed
+        self.delay_offsets = delay_offsets
         self._worker: Worker | None = None
 
     @property
@@ -74,7 +78,7 @@ class Desk:
         def handle(request: Command, session: Session) -> Command | None:
             try:
                 return handler(request, session)
-            except Refused as refused:
+            except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
 
         return handle
@@ -99,7 +103,7 @@ class Desk:
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
         if worker.pending >= LOOKUPS_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
 
@@ -115,7 +119,7 @@ class Desk:
                 if isinstance(found, Exception):
                     raise found
                 reply = answer(found)
-            except Refused as refused:
+            except RequestRefused as refused:
                 reply = request.reply(refused.code, str(refused))
             except OSError as exc:
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
@@ -132,7 +136,7 @@ class Desk:
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
         if worker.pending >= LOOKUPS_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
         worker.submit(job, done)
@@ -149,30 +153,6 @@ class Desk:
             frame = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, "the answer does not fit a frame"))
         session.link.send(frame)
 
-    def store_times(self, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
-        """A job that tells when the messages at these (queue, offset) were stored, ms; -1 where there is none."""
-        log = self.broker.store.log
-        spots: list[int | Callable[[], bytes]] = []
-        for queue, offset in places:
-            if queue is None or not queue.min_offset <= offset < queue.readable:
-                spots.append(-1)
-                continue
-            entry = queue.entries_nowait(offset, 1)
-            if entry:
-                spots.append(int.from_bytes(entry[:8], "big"))
-            else:
-                file, position, size = queue.place(offset, 1)
-                spots.append(partial(file.read_at, position, size))
-
-        def look() -> list[int]:
-            times = []
-            for spot in spots:
-                physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
-                times.append(reader.record_time(log, physical) if physical >= 0 else -1)
-            return times
-
-        return look
-
 
 def body_of(request: Command, value: Any) -> Command:
     """Success, with a body in fastjson's dialect."""
@@ -180,16 +160,16 @@ def body_of(request: Command, value: Any) -> Command:
 
 
 def object_of(request: Command) -> dict[str, Any]:
-    """The JSON object in the body of a request. Raises `Refused`."""
+    """The JSON object in the body of a request. Raises `RequestRefused`."""
     if len(request.body) > BODY_SIZE_MAX:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"a body of {len(request.body)} bytes; at most {BODY_SIZE_MAX} are read",
         )
     try:
         value = fastjson.loads(request.body)
     except fastjson.FastjsonError as exc:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
     if not isinstance(value, dict):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
     return value

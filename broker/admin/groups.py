@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.state.statistics import CONSUMER_GROUP
@@ -29,9 +30,9 @@ from ropewalk.format.remoting import Command
 
 
 class AdminGroups:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -52,7 +53,7 @@ class AdminGroups:
     # -- making, changing, deleting ------------------------------------------------------------------
 
     def update(self, request: Command, session: Session) -> Command:
-        with self._desk.making(CONSUMER_GROUP) as making:
+        with self._context.making(CONSUMER_GROUP) as making:
             config = self._from_entry(object_of(request))
             making.is_system = names.is_system_group(config.name)
             self._put(config)
@@ -60,23 +61,25 @@ class AdminGroups:
 
     def update_list(self, request: Command, session: Session) -> Command:
         """All of them or, if one is refused, none."""
-        with self._desk.making(CONSUMER_GROUP):
+        with self._context.making(CONSUMER_GROUP):
             entries = object_of(request).get("groupConfigList")
             if not isinstance(entries, list) or not entries:
-                raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
             self._put(*[self._from_entry(entry) for entry in entries])
         return request.reply(ResponseCode.SUCCESS)
 
     def _from_entry(self, entry: Any) -> SubscriptionGroupConfig:
         name = entry.get("groupName") if isinstance(entry, dict) else None
         if not isinstance(name, str):
-            raise Refused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
         if (reason := names.check_group(name)) is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, reason)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
         if entry.get("attributes"):
             # Attributes arrive as edits, and there is none to edit.
             found = ", ".join(map(str, entry["attributes"]))
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"groups have no attributes yet, here are {found}")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"groups have no attributes yet, here are {found}"
+            )
         return SubscriptionGroupConfig.from_json(name, entry)
 
     def _put(self, *configs: SubscriptionGroupConfig) -> None:
@@ -98,7 +101,7 @@ class AdminGroups:
         groups = self._broker.groups
         if header.readable is not None:
             if header.group not in groups:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
                 )
             bits = 0 if header.readable else READ_FORBIDDEN
@@ -112,7 +115,7 @@ class AdminGroups:
         name = decode_header(GroupHeader, request.ext).group
         config = self._broker.groups.get(name)
         if config is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
             )
         return body_of(request, config.to_json())
@@ -143,14 +146,14 @@ class AdminGroups:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         info = self._broker.clients.consumer_group(group)
         if info is None:
-            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+            raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
         return body_of(request, info.connection_body())
 
     def producer_connections(self, request: Command, session: Session) -> Command:
         group = decode_header(ProducerGroupHeader, request.ext).producer_group
         body = self._broker.clients.producer_connection_body(group)
         if body is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return body_of(request, body)
 
     def all_producers(self, request: Command, session: Session) -> Command:
@@ -177,7 +180,7 @@ class AdminGroups:
         wish = object_of(request).get("subscriptionData")
         kind = wish.get("expressionType") if isinstance(wish, dict) else None
         if kind not in (None, "", TAG):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         return request.reply(ResponseCode.SUCCESS)

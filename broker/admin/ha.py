@@ -13,9 +13,12 @@ from typing import Final, TypeVar
 import structlog
 
 import ropewalk
-from broker.admin.base import Desk, Handler, Refused
+from broker.admin.base import AdminContext, Handler
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.log_view import LogPins
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.block_repair import refusal_of as refusal_to_give
 from ha.group.divergence import sums_of
@@ -51,10 +54,12 @@ _T = TypeVar("_T")
 
 
 class AdminHa:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
-        self._secret = desk.broker.config.ropewalk_secret
+    def __init__(self, context: AdminContext, member: HaMember, replication: Replication) -> None:
+        self._context = context
+        self._broker = context.broker
+        self._member = member
+        self._replication = replication
+        self._secret = context.broker.config.ropewalk_secret
         self._challenges: dict[Session, bytes] = {}
         self._unproven = ""
         """Who was told last in the log to have proven nothing."""
@@ -99,14 +104,14 @@ class AdminHa:
                     if self._unproven != ip:  # it may try for hours, several times a second
                         self._unproven = ip
                         log.warning("no proof of ropewalkSecret", peer=ip, code=request.code)
-                    raise Refused(
+                    raise RequestRefused(
                         ResponseCode.NO_PERMISSION,
                         "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
                     )
             try:
                 return handler(request, session)
             except RemoteProtocolError as exc:
-                raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
 
         return handle
 
@@ -115,8 +120,8 @@ class AdminHa:
     def hello(self, request: Command, session: Session) -> None:
         """A slave introduces itself: judged at once, then compared, then added to the policy, and answered."""
         hello = decode_untrusted(Hello, request.body)
-        broker, member = self._broker, self._broker.member
-        config, store, service = broker.config, broker.store, broker.replication.service
+        broker, member = self._broker, self._member
+        config, store, service = broker.config, broker.store, self._replication.service
         taken = ""
         for connection in service.connections:
             replica = service.replica_of(connection)
@@ -136,7 +141,7 @@ class AdminHa:
             log.warning(
                 "a slave is refused", address=hello.address, broker_id=hello.broker_id, reason=refusal
             )
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, refusal)
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, refusal)
         leader_epoch = member.record.leader_epoch
         view = LogPins(store.log, store.log.end_offset, store.damage)
 
@@ -164,7 +169,7 @@ class AdminHa:
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
                 member.record_policy_version(hello.broker_id, hello.policy_version, hello.policy_epoch)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
-                self._desk.send(request, session, answer)
+                self._context.send(request, session, answer)
 
             return added
 
@@ -173,12 +178,12 @@ class AdminHa:
     def sums(self, request: Command, session: Session) -> None:
         ask = decode_untrusted(RangesRequest, request.body)
         if (why := ranges_refusal(ask.ranges)) is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, why)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, why)
         log_of = self._broker.store.log
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(sums: list[int | None]) -> None:
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
+            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
 
         self._later(request, session, view, lambda: list(sums_of(view, ask.ranges)), answer)
 
@@ -186,16 +191,18 @@ class AdminHa:
         ask = decode_untrusted(RangesRequest, request.body)
         log_of = self._broker.store.log
         if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"one range of at most {PAGE_MAX} bytes is read at a time"
             )
         start, end = ask.ranges[0]
         if not log_of.min_offset <= start < end <= log_of.end_offset:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}")
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}"
+            )
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(data: bytes) -> None:
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
+            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
 
         self._later(request, session, view, lambda: view.read(start, end - start), answer)
 
@@ -203,7 +210,7 @@ class AdminHa:
         """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
         ask = decode_untrusted(BlockRequest, request.body)
         broker, config = self._broker, self._broker.config
-        store, member, damage = broker.store, broker.member, broker.store.damage
+        store, member, damage = broker.store, self._member, broker.store.damage
         why = refusal_to_give(
             ask,
             config.broker_cluster_name,
@@ -217,7 +224,7 @@ class AdminHa:
             why = "this log is about to be cut, because it is not the beginning of its master's"
         segment = store.log.find(ask.start)
         if why is not None or segment is None or damage is None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
         view = LogPins(store.log, ask.end)
         sidecar, start = damage.frozen(segment), ask.start - segment.base_offset
 
@@ -235,26 +242,26 @@ class AdminHa:
                 return
             log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
             body = encode(BlockResponse(ask.start, block_sum(found), found))
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
+            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
 
         self._later(request, session, view, read, answer)
 
     def sync(self, request: Command, session: Session) -> Command:
         ask = decode_untrusted(SyncRequest, request.body)
-        member = self._broker.member
-        if not member.core.is_master or self._broker.replication.is_slave:
+        member = self._member
+        if not member.core.is_master or self._replication.is_slave:
             # Also while a promotion is not on disk yet: a topic of the log that is in no table so far would be taken
             # for deleted, and a slave would remove its queues.
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
             )
         if ask.promised_epoch > member.record.leader_epoch:
             member.master_hint = ask.address
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, f"this broker leads epoch {member.record.leader_epoch} only"
             )
         if str(ask.broker_id) not in member.record.policy.slaves:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
         return request.reply(ResponseCode.SUCCESS, body=encode(member.answer_sync(ask)))
 
     # -- a handover's questions ----------------------------------------------------------------------
@@ -264,15 +271,15 @@ class AdminHa:
 
     def accept(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        self._apply_decision(request, session, self._broker.member.core.accept(ask.epoch, ask.operator))
+        self._apply_decision(request, session, self._member.core.accept(ask.epoch, ask.operator))
 
     def release(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        self._apply_decision(request, session, self._broker.member.core.release(ask.epoch, ask.operator))
+        self._apply_decision(request, session, self._member.core.release(ask.epoch, ask.operator))
 
     def promote(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        member = self._broker.member
+        member = self._member
         self._apply_decision(
             request,
             session,
@@ -281,9 +288,9 @@ class AdminHa:
 
     def follow(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        member = self._broker.member
+        member = self._member
         if ask.master == member.address:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
         self._apply_decision(
             request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.policy)
         )
@@ -294,32 +301,34 @@ class AdminHa:
         Only while all the others have everything: else what was acknowledged might be on the lost one alone.
         """
         ask = self._ask(request)
-        broker, member = self._broker, self._broker.member
-        service, end = broker.replication.service, broker.store.log.end_offset
+        broker, member = self._broker, self._member
+        service, end = self._replication.service, broker.store.log.end_offset
         here = {
             replica.broker_id: connection.acknowledged
             for connection in service.counted()
             if (replica := service.replica_of(connection)) is not None
         }
         if ask.broker_id in here:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected: stop it first"
             )
         roster = member.record.policy.slaves
         for name, address in roster.items() if str(ask.broker_id) in roster else ():
             if int(name) != ask.broker_id and here.get(int(name), -1) < end:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.ILLEGAL_OPERATION,
                     f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
                     f"be on slave {ask.broker_id} alone",
                 )
-        member.forget(ask.broker_id, lambda: self._desk.send(request, session, self._member_status(request)))
+        member.forget(
+            ask.broker_id, lambda: self._context.send(request, session, self._member_status(request))
+        )
 
     def _ask(self, request: Command) -> EpochRequest:
         ask = decode_untrusted(EpochRequest, request.body)
         config = self._broker.config
         if (ask.cluster, ask.broker_name) != (config.broker_cluster_name, config.broker_name):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"this broker belongs to {config.broker_name} of cluster {config.broker_cluster_name}",
             )
@@ -327,13 +336,13 @@ class AdminHa:
 
     def _apply_decision(self, request: Command, session: Session, decision: RoleDecision) -> None:
         if decision.refusal is not None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
-        self._broker.member.apply_decision(
-            decision, lambda: self._desk.send(request, session, self._member_status(request))
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
+        self._member.apply_decision(
+            decision, lambda: self._context.send(request, session, self._member_status(request))
         )
 
     def _member_status(self, request: Command) -> Command:
-        return request.reply(ResponseCode.SUCCESS, body=encode(self._broker.member.status()))
+        return request.reply(ResponseCode.SUCCESS, body=encode(self._member.status()))
 
     def _later(
         self,
@@ -361,10 +370,10 @@ class AdminHa:
                 done(found)
 
         try:
-            self._desk.run(look, bring)
-        except Refused:
+            self._context.run(look, bring)
+        except RequestRefused:
             view.release()
             raise
 
     def _send(self, request: Command, session: Session, code: int, remark: str) -> None:
-        self._desk.send(request, session, request.reply(code, remark))
+        self._context.send(request, session, request.reply(code, remark))

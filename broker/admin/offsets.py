@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
@@ -29,6 +30,7 @@ from ropewalk.format.headers import (
 from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
 from store.read import reader
+from store.read.store_times import store_times
 
 LONG_MAX = 2**63 - 1
 
@@ -46,9 +48,9 @@ class _Row:
 
 
 class AdminOffsets:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -75,7 +77,7 @@ class AdminOffsets:
         def answer(times: list[int]) -> Command:
             return body_of(request, self._stats_body(group, rows, times))
 
-        self._desk.later(request, session, self._times(rows), answer)
+        self._context.later(request, session, self._times(rows), answer)
 
     def broker_consume_stats(self, request: Command, session: Session) -> None:
         """Every group of this broker, one entry for each of its topics."""
@@ -105,7 +107,7 @@ class AdminOffsets:
                 },
             )
 
-        self._desk.later(request, session, self._times(rows), answer)
+        self._context.later(request, session, self._times(rows), answer)
 
     def _read_by(self, group: str, topics: list[str]) -> Iterator[TopicConfig]:
         """Of these topics those that exist and that a group which is online still reads."""
@@ -128,7 +130,7 @@ class AdminOffsets:
             yield _Row(topic.name, n, queue, end, at, fetched)
 
     def _times(self, rows: list[_Row]) -> Any:
-        return self._desk.store_times((row.queue, row.committed - 1) for row in rows)
+        return store_times(self._broker.store.log, ((row.queue, row.committed - 1) for row in rows))
 
     def _stats_body(self, group: str, rows: list[_Row], times: list[int]) -> dict[str, Any]:
         broker = self._broker
@@ -181,13 +183,13 @@ class AdminOffsets:
                 )
             return body_of(request, {"consumeTimeSpanSet": spans})
 
-        self._desk.later(request, session, self._desk.store_times(places), answer)
+        self._context.later(request, session, store_times(self._broker.store.log, places), answer)
 
     def all_offsets(self, request: Command, session: Session) -> Command:
         return body_of(request, self._broker.offsets.to_wrapper(self._broker.now_ms()))
 
     def delay_offsets(self, request: Command, session: Session) -> Command:
-        return body_of(request, self._broker.delay_offsets())
+        return body_of(request, self._context.delay_offsets())
 
     def correction(self, request: Command, session: Session) -> Command:
         """The least offset any group has in each queue; as large as can be where `compareGroup` is behind it."""
@@ -219,7 +221,7 @@ class AdminOffsets:
                 try:
                     broker.offsets.clone(header.src_group, header.dest_group, topic)
                 except ValueError as exc:
-                    raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+                    raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
     def reset(self, request: Command, session: Session) -> None:
@@ -227,16 +229,18 @@ class AdminOffsets:
         broker = self._broker
         topic = self._topic(header.topic)
         if header.group not in broker.groups:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
+            )
         ids = range(topic.read_queues) if header.queue_id < 0 else [header.queue_id]
         queues = {n: broker.store.find_queue(topic.name, n) for n in ids}
         if not queues:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         targets: dict[int, int] = {}
         if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
             low, high = _bounds(queues[header.queue_id])
             if not low <= header.offset <= high + 1:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
                 )
@@ -257,22 +261,22 @@ class AdminOffsets:
                 table[QueueKey(topic.name, broker.config.broker_name, n)] = offset
             return body_of(request, {"offsetTable": table})
 
-        self._desk.later(request, session, find, answer)
+        self._context.later(request, session, find, answer)
 
     def _send_to(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         broker = self._broker
         try:
             broker.offsets.reset(group, topic, queue_id, offset)
         except ValueError as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         queue = broker.store.find_queue(topic, queue_id)
         if queue is not None:
-            broker.hold.dismiss(queue, group)
+            broker.held_pulls.dismiss(queue, group)
 
     def _topic(self, name: str) -> TopicConfig:
         config = self._broker.topics.get(name)
         if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
         return config
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.clients import BROADCASTING
 from broker.state.request_modes import PULL, ModeRefused, RequestMode, assigned
@@ -17,9 +18,9 @@ __all__ = ["AdminModes"]
 
 
 class AdminModes:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -48,7 +49,7 @@ class AdminModes:
                 mine = assigned(strategy, topic, queues, members, client_id)
                 if mine is None:
                     remark = f"there is no strategy {strategy!r}: it may be AVG or AVG_BY_CIRCLE"
-                    self._desk.send(request, session, request.reply(ResponseCode.SYSTEM_ERROR, remark))
+                    self._context.send(request, session, request.reply(ResponseCode.SYSTEM_ERROR, remark))
                 else:
                     self._answer(request, session, topic, mine)
 
@@ -68,18 +69,18 @@ class AdminModes:
                 }
                 for queue in queues
             ]
-        self._desk.send(request, session, body_of(request, {"messageQueueAssignments": rows}))
+        self._context.send(request, session, body_of(request, {"messageQueueAssignments": rows}))
 
     def set_mode(self, request: Command, session: Session) -> Command:
         try:
             mode = RequestMode.from_json(object_of(request))
             if mode.topic.startswith(names.RETRY_PREFIX):
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.NO_PERMISSION, "retry topics are always pulled: their mode cannot be set"
                 )
             self._broker.request_modes.set(mode)
         except ModeRefused as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
     def modes(self, request: Command, session: Session) -> Command:
@@ -89,5 +90,5 @@ class AdminModes:
 def _text(wish: dict[str, Any], name: str) -> str:
     value = wish.get(name)
     if not isinstance(value, str):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"{name} is missing")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{name} is missing")
     return value

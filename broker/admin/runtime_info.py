@@ -8,13 +8,11 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.context import BrokerContext
 from broker.state.statistics import PUT_TIME_BOUNDS_MS, Statistics
 from ropewalk.format import names
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 __all__ = ["DiskFacts", "Space", "runtime_info"]
 
@@ -54,7 +52,7 @@ class DiskFacts:
     """When the oldest record was stored, -1 if there is none."""
 
 
-def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]:
+def runtime_info(broker: BrokerContext, disk: DiskFacts, now_ms: int) -> dict[str, str]:
     """All keys of code 28 with their values as text."""
     store, config, stats = broker.store, broker.config, broker.statistics
     end = store.log.end_offset

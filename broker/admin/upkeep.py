@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
@@ -11,8 +12,8 @@ __all__ = ["AdminUpkeep"]
 
 
 class AdminUpkeep:
-    def __init__(self, desk: Desk) -> None:
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -33,4 +34,4 @@ class AdminUpkeep:
 
     def no_timer(self, request: Command, session: Session) -> Command:
         """What RocketMQ answers to its slaves too, where the timer wheel is switched off."""
-        raise Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.consume.fast.header_template import PullShapes, bytes_max_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
@@ -109,8 +110,8 @@ class PullProcessor:
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
             wish = self._wish(group, topic, header, config.consume_broadcast_enable)
-        except _Refused as exc:
-            self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
+        except RequestRefused as exc:
+            session.answer(request, exc.code, exc.remark, exc.ext)
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             try:
@@ -171,7 +172,7 @@ class PullProcessor:
                 wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
                 if wish.expression_type != "TAG" or not wish.wants_all:
                     return False
-        except _Refused:
+        except RequestRefused:
             return False
         queue = self._store.queue(topic, queue_id)
         found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, shape.bytes_max)
@@ -194,30 +195,34 @@ class PullProcessor:
     def _admit(
         self, group: str, topic: str, queue_id: int, code: int, closed: str | None
     ) -> SubscriptionGroupConfig:
-        """The group, if it may read this queue; also asked for a pull that has waited. Raises `_Refused`."""
+        """The group, if it may read this queue; also asked for a pull that has waited. Raises `RequestRefused`."""
         if not self._rules.broker_readable:
-            raise _Refused(ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "the broker is not readable", _forbidden(1))
         if closed is not None:
-            raise _Refused(ResponseCode.SYSTEM_BUSY, closed)
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, closed)
         if not self._rules.lite_pull and code == RequestCode.LITE_PULL_MESSAGE:
             remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
-            raise _Refused(ResponseCode.NO_PERMISSION, remark, 1)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, remark, _forbidden(1))
         config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
         if config is None:
             reason = self._groups.creation_refusal(group)
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist, {reason}",
             )
         if not config.consume_enable:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2)
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", _forbidden(2)
+            )
         topic_config = self._topics.get(topic)
         if topic_config is None:
-            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
         if not topic_config.readable:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", _forbidden(3))
         if not 0 <= queue_id < topic_config.read_queues:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
             )
@@ -226,7 +231,7 @@ class PullProcessor:
     def _wish(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `_Refused`."""
+        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `RequestRefused`."""
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
                 wish = SubscriptionData.parse(
@@ -236,11 +241,11 @@ class PullProcessor:
                     expression_type=header.expression_type,
                 )
             except SubscriptionParseError as exc:
-                raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
+                raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
             wish = self._known_wish(group, topic, header, broadcast_allowed)
         if wish.expression_type != "TAG":
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {wish.expression_type} "
                 "(enablePropertyFilter is false)",
@@ -250,29 +255,31 @@ class PullProcessor:
     def _known_wish(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the group's heartbeats say. Raises `_Refused`."""
+        """What the group's heartbeats say. Raises `RequestRefused`."""
         info = self._clients.consumer_group(group)
         if info is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer group {group} is not online on this broker",
             )
         if info.message_model == BROADCASTING and not broadcast_allowed:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4)
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", _forbidden(4)
+            )
         if self._groups.read_forbidden(group, topic):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group {group} is forbidden for topic {topic}",
-                5,
+                _forbidden(5),
             )
         known = info.subscriptions.get(topic)
         if known is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer group {group} does not subscribe to {topic}",
             )
         if known.version < (header.sub_version or 0):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
             )
@@ -342,9 +349,8 @@ class PullProcessor:
         try:
             # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
             self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
-        except _Refused as exc:
-            forbidden = {"forbiddenType": str(exc.forbidden_type)} if exc.forbidden_type else None
-            self._answer_now(held, exc.code, held.request.reply(exc.code, str(exc), forbidden))
+        except RequestRefused as exc:
+            self._answer_now(held, exc.code, held.request.reply(exc.code, exc.remark, exc.ext))
             return
         if last:
             held.scanned = held.offset
@@ -453,8 +459,6 @@ def _send_found(
         send(pieces[0])
 
 
-class _Refused(Exception):
-    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.forbidden_type = forbidden_type
+def _forbidden(kind: int) -> dict[str, str]:
+    """Return the extFields that tell official clients which rule forbids a read (`forbiddenType`)."""
+    return {"forbiddenType": str(kind)}

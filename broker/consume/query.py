@@ -7,8 +7,7 @@ has come. Only messages that really have the key are sent, although clients look
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import (
@@ -20,9 +19,6 @@ from ropewalk.format.headers import (
 from ropewalk.format.remoting import Command, encode_frame
 from store.index.files import Found, Query
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
 _BY_TAG = "T"
 _NOTHING = Found([], 0, 0)
 
@@ -30,7 +26,7 @@ _NOTHING = Found([], 0, 0)
 class Queries:
     """The handler over the broker's store and reader."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, handlers: Handlers) -> None:

@@ -8,8 +8,8 @@ and owes the answer to the session later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
 from broker.state.clients import HeartbeatData, HeartbeatRefused, Notification
 from broker.state.queue_locks import LockRequest
@@ -30,14 +30,11 @@ from ropewalk.format.headers import (
 from ropewalk.format.remoting import Command, encode_frame
 from store.read import reader
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
 
 class Requests:
     """Handlers over the broker's state."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._owed: dict[tuple[Session, str], None] = {}
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.queue_locks import LockTable
@@ -29,9 +30,6 @@ from ropewalk.format.properties import P, encode_properties
 from ropewalk.format.record import Record, decode_record, encode_host
 from ropewalk.format.remoting import Command, encode_frame
 from store.queues.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 VERSION_3_4_9 = 121
 """From this version on a client's own maximum counts."""
@@ -83,19 +81,12 @@ class RetryRules:
         return None if topic is None else topic.name
 
 
-class _Refused(Exception):
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-
-
 class SendBack:
     """Code 36."""
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerContext,
         rules: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
         refusal: Callable[[], tuple[int, str] | None],
@@ -149,7 +140,7 @@ class SendBack:
             try:
                 self._send_back(config, header, data, request.version)
                 answer = request.reply(ResponseCode.SUCCESS)
-            except _Refused as exc:
+            except RequestRefused as exc:
                 answer = request.reply(exc.code, exc.remark)
             send(answer)
 
@@ -166,9 +157,9 @@ class SendBack:
         data: bytes | None,
         version: int,
     ) -> None:
-        """Store the record again. Raises `_Refused`."""
+        """Store the record again. Raises `RequestRefused`."""
         if (refused := self._refusal()) is not None:
-            raise _Refused(*refused)
+            raise RequestRefused(*refused)
         record = self._record(header, data)
         properties = record.properties
         properties.setdefault(P.RETRY_TOPIC, record.topic)
@@ -179,7 +170,9 @@ class SendBack:
             topic, queue_id = self._rules.dead_letters(config), 0
             self._broker.topics_changed()
             if topic is None:
-                raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(config.name)}] not exist")
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(config.name)}] not exist"
+                )
             properties[P.DELAY] = "0"
         else:
             topic, queue_id = (
@@ -203,7 +196,7 @@ class SendBack:
         except CorruptRecord:
             record = None
         if record is None:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         return record
 
     def _store(self, record: Record, queue: ConsumeQueue) -> None:
@@ -226,8 +219,10 @@ class SendBack:
             )
             stored = self._broker.store.put([message], encode_host(*record.born_host))
         except LocalProtocolError as exc:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}") from exc
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}"
+            ) from exc
         if not stored:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the disk is full, nothing was stored: {self._broker.store.full}"
             )

@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
+from broker.context import BrokerContext
 from store.io.durations import Durations
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 log = structlog.get_logger("broker.metrics")
 
@@ -86,6 +84,7 @@ class HistogramFamily:
 
 Families: TypeAlias = Iterable[Family | HistogramFamily]
 Source: TypeAlias = Callable[[], Families]
+Count: TypeAlias = Callable[[], tuple[list[Family | HistogramFamily], list[Source]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,12 @@ class LoopBusy(Exception):
 class Metrics:
     """Owned by the loop, but for `wanted`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: BrokerContext, count: Callable[[], tuple[list[Family | HistogramFamily], list[Source]]]
+    ) -> None:
+        """`count()` returns the families that are known at once, and the jobs that bring the rest (`families`)."""
         self._broker = broker
+        self._count = count
         self.pulse = Pulse(broker.monotonic_ms(), ("the broker is starting",))
         self.census: Census | None = None
         self.wanted = 0
@@ -163,11 +166,7 @@ class Metrics:
             raise LoopBusy from None
 
     def _take(self, number: int) -> Census:
-        from broker.metrics import (
-            families as metrics_families,
-        )  # nothing of it is needed before somebody asks
-
-        found, later = metrics_families.of_broker(self._broker)
+        found, later = self._count()
         for source in self.sources:
             found.extend(source())
         config = self._broker.config

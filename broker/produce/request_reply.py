@@ -18,7 +18,7 @@ from broker.produce.send import SendProcessor
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import Request, Session
 from broker.state.clients import ClientRegistry
-from broker.waiting.client_calls import Asks
+from broker.waiting.client_calls import ClientCalls
 from broker.waiting.pending_acks import AckQueue, Owed
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import (
@@ -44,7 +44,7 @@ class ReplyProcessor:
         sends: SendProcessor,
         store: MessageStore,
         clients: ClientRegistry,
-        asks: Asks,
+        asks: ClientCalls,
         acks: AckQueue,
         *,
         keep: bool,

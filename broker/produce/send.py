@@ -23,6 +23,7 @@ import structlog
 from broker.consume.retry import RetryRules
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
 from broker.state.statistics import Statistics
@@ -81,16 +82,7 @@ class SendRules:
     broker_writable: bool = True
 
 
-class _Refused(Exception):
-    """The answer is no: a code and what to tell the user."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-
-
-class _Full(_Refused):
+class _Full(RequestRefused):
     """There is no room on the disk."""
 
 
@@ -223,7 +215,7 @@ class SendProcessor:
             else:
                 ext, wait = self._put_one(session, request, header, target, queue)
             answer = request.reply(ResponseCode.SUCCESS, None, ext)
-        except _Refused as exc:
+        except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
         except DiskFull as exc:
             self._refuse(session, request, *_disk_full(str(exc)))
@@ -253,7 +245,7 @@ class SendProcessor:
                     ext, wait = self._put_one(session, request, header, target, queue)
                 except _Full as exc:
                     log.error("the answer to a request is not stored", reason=exc.remark)
-        except _Refused as exc:
+        except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
             return None
         except (LocalProtocolError, UnicodeEncodeError) as exc:
@@ -262,9 +254,9 @@ class SendProcessor:
         return ext, self.store.log.end_offset if wait and self.waits else 0
 
     def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[Target, ConsumeQueue]:
-        """The topic and the queue that a message asks for. Raises `_Refused`."""
+        """The topic and the queue that a message asks for. Raises `RequestRefused`."""
         if (refused := self._refusal()) is not None:
-            raise _Refused(*refused)
+            raise RequestRefused(*refused)
         target = self._judge(header)
         queue_id = header.queue_id
         if not 0 <= queue_id < target.queues_max:
@@ -279,13 +271,13 @@ class SendProcessor:
         target: Target,
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
-        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `_Refused`."""
+        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `RequestRefused`."""
         asked, body = queue.queue_id, request.body
         given_up = False
         if target.config.name.startswith(names.RETRY_PREFIX):
             given_up, queue = self._retry(request, header, queue)
         if len(body) > self._rules.max_message_size:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the body has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
@@ -296,10 +288,10 @@ class SendProcessor:
         try:
             queue, tag_code = self._place(queue, properties)
         except ValueError as exc:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         raw = encode_properties(properties)
         if len(raw) > PROPERTIES_SIZE_MAX:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
             )
@@ -329,10 +321,10 @@ class SendProcessor:
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
     ) -> tuple[bool, ConsumeQueue]:
-        """Whether a message to a retry topic is given up, and the queue it then goes to. Raises `_Refused`."""
+        """Whether a message to a retry topic is given up, and the queue it then goes to. Raises `RequestRefused`."""
         group = self._retries.group_of(queue.topic)
         if group is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {queue.topic.removeprefix(names.RETRY_PREFIX)}",
             )
@@ -342,7 +334,7 @@ class SendProcessor:
         topic = self._retries.dead_letters(group)
         self._topic_created()
         if topic is None:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
         return True, self.store.queue(topic, 0)
 
     def _message_id(self, offset: int) -> str:
@@ -358,17 +350,17 @@ class SendProcessor:
         target: Target,
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
-        """Every item becomes a record of its own; all stand side by side, or none does. Raises `_Refused`."""
+        """Every item becomes a record of its own; all stand side by side, or none does. Raises `RequestRefused`."""
         if target.config.name.startswith(names.RETRY_PREFIX):
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
         if len(request.body) > self._rules.max_message_size:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
         if sys_flag & SPECIAL_BITS:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
         alike = self._alike.cut(request.body)
@@ -417,7 +409,7 @@ class SendProcessor:
         items: list[BatchItem],
         sys_flag: int,
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Store the messages of a batch one by one; their places, and whether one waits. Raises `_Refused`."""
+        """Store the messages of a batch one by one; their places, and whether one waits. Raises `RequestRefused`."""
         born_host = host_of(session.link.peer)
         size, wait = 0, False
         batch: list[Message] = []
@@ -432,7 +424,7 @@ class SendProcessor:
                 # A start knows a torn record by the zeros at its end, so none is stored that ends in one.
                 properties += b"\x02"
                 if len(properties) > PROPERTIES_SIZE_MAX:
-                    raise _Refused(
+                    raise RequestRefused(
                         ResponseCode.MESSAGE_ILLEGAL,
                         "the properties of a message of the batch end in a zero byte",
                     )
@@ -457,7 +449,7 @@ class SendProcessor:
                 )
             )
         if not self.store.log.fits(size + 1):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
@@ -482,7 +474,7 @@ class SendProcessor:
     # -- the rest ------------------------------------------------------------------------------------
 
     def _judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> Target:
-        """Everything about the topic, in the original's order. Raises `_Refused`."""
+        """Everything about the topic, in the original's order. Raises `RequestRefused`."""
         if self._targets_of != self._topics.generation:
             self._forget_targets()
             self._targets_of = self._topics.generation
@@ -501,7 +493,7 @@ class SendProcessor:
         if target is None and (config := self._topics.get(name)) is not None and self.takes_runs:
             try:
                 self._judge_name(name, config)
-            except _Refused:
+            except RequestRefused:
                 return None
             self._known(name, config)
             target = self.targets.get(name)
@@ -509,14 +501,16 @@ class SendProcessor:
 
     def _judge_name(self, name: str, config: TopicConfig | None) -> None:
         if config is not None and config.order and not self._rules.broker_writable:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker is not writable and {name} is an order topic"
             )
         reason = names.check_topic(name)
         if reason is not None:
-            raise _Refused(ResponseCode.INVALID_PARAMETER, reason)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
         if name in names.SEND_FORBIDDEN_TOPICS:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"sending to the system topic {name} is not allowed")
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"sending to the system topic {name} is not allowed"
+            )
 
     def _known(self, name: str, config: TopicConfig) -> Target:
         """What is known about a topic that has passed its checks, remembered."""
@@ -545,7 +539,7 @@ class SendProcessor:
             )
         if config is None:
             reason = self._topics.creation_refusal(name, header.default_topic)
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! ({reason})",
             )
@@ -559,30 +553,30 @@ class SendProcessor:
 
     def _any_queue(self, queue_id: int, target: Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, topic {target.config.name} has {target.queues_max} queues",
             )
         return self._chance.randrange(_ANY_QUEUE_MAX) % target.config.write_queues
 
     def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
-        """The properties to store, with the broker's own. Raises `_Refused` for what is not built."""
+        """The properties to store, with the broker's own. Raises `RequestRefused` for what is not built."""
         properties = parse_properties(text)
         delayed = _is_delayed(properties)
         half = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
         # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
         if half and (not (reconsume_times > 0 and delayed) or sys_flag & MessageSysFlag.TRANSACTION_PREPARED):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"
             )
         if not delayed and _is_timed(properties):
-            raise _Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
         if sys_flag & _INNER_BITS or P.INNER_NUM in properties:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "inner batches need a BatchCQ topic; this broker has none"
             )
         if P.INNER_MULTI_DISPATCH in properties:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "light queues (INNER_MULTI_DISPATCH) are not supported"
             )
         for name in (P.POP_CK, _CRC_PROPERTY):
@@ -597,11 +591,11 @@ class SendProcessor:
 
 
 def _split(body: bytes) -> list[BatchItem]:
-    """The items of a batch. Raises `_Refused`."""
+    """The items of a batch. Raises `RequestRefused`."""
     try:
         return split_batch(body)
     except MalformedBatch as exc:
-        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
 
 
 def _disk_full(why: str | None) -> tuple[int, str]:
@@ -624,14 +618,14 @@ def _is_timed(properties: dict[str, str]) -> bool:
 
 
 def _refuse_special_in_batch(properties: dict[str, str]) -> None:
-    """Raise `_Refused` for what a message of a batch, or the batch itself, cannot ask for."""
+    """Raise `RequestRefused` for what a message of a batch, or the batch itself, cannot ask for."""
     half = properties.get(P.TRAN_MSG, "").lower() == "true"
     if half or _is_delayed(properties) or _is_timed(properties):
-        raise _Refused(
+        raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL, "a message of a batch can be neither delayed nor transactional"
         )
     if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:
-        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
 
 
 def tags_code_of(text: str) -> int:

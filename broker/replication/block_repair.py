@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from broker.context import BrokerContext
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 from broker.replication.sync import Peer, master_address
 from ha.group.block_repair import (
     BlockRequest,
@@ -33,9 +35,6 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
 from store.log.segment import Segment
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
 __all__ = ["BlockRepair"]
 
 log = structlog.get_logger("broker.mending")
@@ -50,8 +49,10 @@ RATE_MIN = 1 << 20
 class BlockRepair:
     """The task of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
         self._broker = broker
+        self._member = member
+        self._replication = replication
         self._core = RepairSchedule()
         self._rate = max(broker.config.scrub_bytes_per_second, RATE_MIN)
 
@@ -103,9 +104,9 @@ class BlockRepair:
 
     def _others(self, place: Damaged) -> tuple[str, ...]:
         """Whom to ask, the likeliest first."""
-        broker = self._broker
-        member, replication = broker.member, broker.replication
-        master = "" if member.core.is_master else master_address(broker)
+        member, replication = self._member, self._replication
+        configured = self._broker.config.ropewalk_master_address
+        master = "" if member.core.is_master else master_address(member.record, replication, configured)
         acknowledged = {
             replica.address: connection.acknowledged
             for connection in replication.service.connections
@@ -141,11 +142,11 @@ class BlockRepair:
         return BlockRequest(
             cluster=broker.config.broker_cluster_name,
             broker_name=broker.config.broker_name,
-            address=broker.member.address,
+            address=self._member.address,
             segment_size=broker.store.log.segment_size,
             start=span.start,
             end=span.end,
             wanted=span.wanted,
             log_end=broker.store.whole_end,
-            epochs=broker.member.epochs.pairs(),
+            epochs=self._member.epochs.pairs(),
         )

@@ -20,8 +20,8 @@ import structlog
 import trio
 
 from broker.remoting.shell import Connection, Shell
-from broker.replication.status import HaStatus, MasterLink, SlaveLink
 from broker.settings.config import BrokerConfig
+from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
 from ha.stream.group_transfer import EVERYTHING, GroupTransfer

@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
 
-from broker.admin.base import Refused
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
+from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion
 from broker.state.json_file import StoreConfigDamaged
 from ha.group.epochs import Epochs
@@ -43,9 +45,6 @@ from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
 from store.offline.diverged import About
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
 log = structlog.get_logger("broker.ha")
 
 ALL_GONE_MS = 1 << 62
@@ -64,9 +63,21 @@ class HaMember:
     core: RoleCore
     roster: SlaveRoster
 
-    def __init__(self, broker: Broker, run: str) -> None:
-        """`run` names this process to slaves: the generations of another process's tables mean nothing."""
+    def __init__(
+        self,
+        broker: BrokerContext,
+        replication: Replication,
+        run: str,
+        *,
+        follow_delays: Callable[[dict[int, int]], None] = lambda offsets: None,
+    ) -> None:
+        """Make the member; `follow_delays` has a slave keep how far its master has delivered delayed messages.
+
+        `run` names this process to slaves: the generations of another process's tables mean nothing.
+        """
         self._broker = broker
+        self._replication = replication
+        self.follow_delays = follow_delays
         config = broker.config
         self.address = f"{broker.address[0]}:{broker.address[1]}"
         self.ha_address = ""
@@ -137,7 +148,7 @@ class HaMember:
 
     def open(self) -> None:
         """Take up the role; the store and the tables are loaded."""
-        record, replication = self.core.record, self._broker.replication
+        record, replication = self.core.record, self._replication
         self._worker = Worker("ropewalk-role", self._broker.store.completions)
         replication.counts = self.counts
         if record.role == SLAVE:
@@ -189,7 +200,7 @@ class HaMember:
     def apply_decision(self, decision: RoleDecision, done: Callable[[], None] = lambda: None) -> None:
         """Carry out a decision in its order; call `done` when the record is on disk and the rest has begun."""
         action, record = decision.action, decision.record
-        replication = self._broker.replication
+        replication = self._replication
         epochs = self.epochs
         if action is RoleAction.FENCE:
             replication.fence = self._fenced()
@@ -234,7 +245,7 @@ class HaMember:
         self._save(record, epochs if action is RoleAction.LEAD else None, saved)
 
     def _begin(self, action: RoleAction, record: RoleRecord) -> None:
-        broker, replication = self._broker, self._broker.replication
+        broker, replication = self._broker, self._replication
         if action is RoleAction.RESUME:
             replication.fence = None
         elif action is RoleAction.LEAD:
@@ -259,10 +270,10 @@ class HaMember:
     def _stop_leading(self) -> None:
         """Answer producers that still wait for a slave "stored, but a slave was late"; status 0 is given no more."""
         broker = self._broker
-        if broker.replication.client is None:
-            broker.replication.fence = None
+        if self._replication.client is None:
+            self._replication.fence = None
             broker.acks.expire(ALL_GONE_MS, broker.store.flushed_offset, -1)
-            broker.replication.follow()
+            self._replication.follow()
 
     def _fenced(self) -> str:
         record = self.core.record
@@ -273,8 +284,8 @@ class HaMember:
 
     def confirm_no_newer_master(self) -> None:
         """Take messages after a start: no member that answered is a newer master."""
-        if not self.core.is_fenced and self._broker.replication.fence is not None and self.core.is_master:
-            self._broker.replication.fence = None
+        if not self.core.is_fenced and self._replication.fence is not None and self.core.is_master:
+            self._replication.fence = None
 
     def adopt_policy(self, policy: QuorumPolicy, done: Callable[[], None]) -> None:
         """Have the master's policy on disk, as a slave does before it reports to it."""
@@ -287,13 +298,13 @@ class HaMember:
         self.apply_decision(decision, done)
 
     def forget(self, broker_id: int, done: Callable[[], None]) -> None:
-        """Remove a slave from the policy, durably. Raises `Refused`."""
+        """Remove a slave from the policy, durably. Raises `RequestRefused`."""
         decision = self.core.remove_slave(broker_id)
         if decision.refusal is not None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
         self.roster.policy = decision.record.policy
         self.roster.known_versions.pop(str(broker_id), None)
-        self._broker.replication.need(self.roster.required_acks)
+        self._replication.need(self.roster.required_acks)
         self.apply_decision(decision, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
@@ -306,14 +317,14 @@ class HaMember:
 
     def counts(self, connection: HaConnection) -> bool:
         """Return whether the reports of a slave that said hello count already (`SlaveRoster`)."""
-        replica = self._broker.replication.service.replica_of(connection)
+        replica = self._replication.service.replica_of(connection)
         return replica is None or self.roster.counts(replica.broker_id)
 
     def record_policy_version(self, broker_id: int, version: int, leader_epoch: int) -> None:
         """Record the version of the policy that a slave has on disk, given to it by the master of `leader_epoch`."""
         if not self.core.is_master or leader_epoch != self.core.record.leader_epoch:
             return  # another master's policies have versions of their own
-        replication, before = self._broker.replication, self.roster.required_acks
+        replication, before = self._replication, self.roster.required_acks
         decision = self.core.confirm_policy(self.roster.record_version(broker_id, version))
         if decision.record.policy is not self.roster.policy:
             self.roster.policy = decision.record.policy
@@ -400,7 +411,7 @@ class HaMember:
             log_epoch=self.epochs.of_end(end),
             waiting=len(broker.acks) if record.role != SLAVE else 0,
             policy=record.policy,
-            master=record.master or broker.replication.master_address
+            master=record.master or self._replication.master_address
             if record.role == SLAVE
             else self.address,
             master_end=heard.end if heard is not None else 0,
@@ -419,7 +430,7 @@ class HaMember:
         )
 
     def _link(self) -> str:
-        client = self._broker.replication.client
+        client = self._replication.client
         if client is None:
             return ""
         if client.link is None and client.why:
@@ -431,7 +442,7 @@ class HaMember:
         )
 
     def _slaves(self) -> list[SlaveView]:
-        service, end = self._broker.replication.service, self._broker.store.log.end_offset
+        service, end = self._replication.service, self._broker.store.log.end_offset
         counted = service.counted()
         views = []
         for connection in service.connections:
@@ -533,8 +544,8 @@ class HaMember:
         """Apply the master's answer to a slave's question."""
         broker = self._broker
         self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
-        if broker.replication.client is not None:
-            broker.replication.client.master_end = answer.end
+        if self._replication.client is not None:
+            self._replication.client.master_end = answer.end
         if answer.topics is not None:
             self.adopt_topics(answer.topics)
             self.adopted_topics = broker.topics.data_version
@@ -586,7 +597,7 @@ class HaMember:
             found = self._delays.popleft()[1]
         if found is not None:
             self._delays_known = found
-            self._broker.follow_delays(found)
+            self.follow_delays(found)
 
     def lost_contact(self) -> None:
         """Note that the master does not answer any more."""
@@ -602,19 +613,19 @@ class HaMember:
 
     @property
     def seeks_master(self) -> bool:
-        return self._broker.replication.seeks_master
+        return self._replication.seeks_master
 
     @property
     def seeks_slaves(self) -> bool:
-        return self._broker.replication.seeks_slaves
+        return self._replication.seeks_slaves
 
     def register(self, slaves: Mapping[str, int]) -> None:
         """Take the numbers of registered slaves of this group, by IP."""
-        self._broker.replication.register(slaves)
+        self._replication.register(slaves)
 
     def learn(self, ha_address: str, master_address: str) -> None:
         """Take the master's address from a name server. Under an epoch of its own, a slave asks there first."""
-        record, replication = self.core.record, self._broker.replication
+        record, replication = self.core.record, self._replication
         if record.master and master_address and master_address != record.master:
             self.master_hint = master_address
             return
@@ -649,7 +660,7 @@ class _EpochFile(msgspec.Struct, frozen=True):
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
-def _read(path: Path, kind: type[_S], broker: Broker) -> _S | None:
+def _read(path: Path, kind: type[_S], broker: BrokerContext) -> _S | None:
     data = broker.disk.read_file(path)
     if data is None:
         return None

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 import trio
 
+from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.log_view import LogPins
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 from broker.state.data_version import DataVersion, int_of
 from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
 from ha.group.epochs import Epochs
@@ -39,16 +42,13 @@ from ha.group.hello import (
     proof_of,
 )
 from ha.group.metadata import SyncRequest, SyncResponse
-from ha.group.roles import MASTER_ID, SLAVE, QuorumPolicy, RoleDecision
+from ha.group.roles import MASTER_ID, SLAVE, QuorumPolicy, RoleDecision, RoleRecord
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from store.offline.diverged import About
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 __all__ = ["Peer", "SlaveSync", "master_address"]
 
@@ -101,23 +101,33 @@ class Peer:
         )
 
 
-def master_address(broker: Broker) -> str:
-    """The master's remoting address, by epoch, by name server, by configuration, or next to its HA port."""
-    replication = broker.replication
-    known = broker.member.record.master or replication.master_address or broker.config.ropewalk_master_address
+def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
+    """Return the master's remoting address: by epoch, name server, configuration, or next to its HA port."""
+    known = record.master or replication.master_address or configured
     if known or not replication.master_ha:
         return known
     host, _, port = replication.master_ha.rpartition(":")
     return f"{host}:{int(port) - 1}"
 
 
+class Turns(Protocol):
+    """The brackets around every change of the broker's state."""
+
+    def begin_turn(self) -> None: ...
+
+    def end_turn(self) -> None: ...
+
+
 class SlaveSync:
     """The tasks of one broker."""
 
-    def __init__(self, broker: Broker, shell: Shell) -> None:
+    def __init__(
+        self, broker: BrokerContext, member: HaMember, replication: Replication, turns: Turns, shell: Shell
+    ) -> None:
         self._broker = broker
-        self._member = broker.member
-        self._replication = broker.replication
+        self._member = member
+        self._replication = replication
+        self._turns = turns
         self._shell = shell
         self._secret = broker.config.ropewalk_secret
         self._sent = 0
@@ -137,11 +147,11 @@ class SlaveSync:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """A turn of the broker, in which its state may change."""
-        self._broker.begin_turn()
+        self._turns.begin_turn()
         try:
             yield
         finally:
-            self._broker.end_turn()
+            self._turns.end_turn()
             self._shell.flush()
 
     async def _saved(self, begin: Callable[[Callable[[], None]], None]) -> None:
@@ -164,7 +174,9 @@ class SlaveSync:
             log.warning(what, reason=trouble)
 
     def _master_address(self) -> str:
-        return master_address(self._broker)
+        return master_address(
+            self._member.record, self._replication, self._broker.config.ropewalk_master_address
+        )
 
     # -- hello -----------------------------------------------------------------------------------------
 
@@ -421,7 +433,7 @@ class SlaveSync:
         table = (delays or {}).get("offsetTable")
         if isinstance(table, dict):
             found = {int_of(level, 0): int_of(offset, -1) for level, offset in table.items()}
-            broker.follow_delays(
+            self._member.follow_delays(
                 {level: offset for level, offset in found.items() if level > 0 and offset >= 0}
             )
 

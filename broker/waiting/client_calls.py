@@ -18,7 +18,7 @@ ASKS_MAX = 10_000
 """Unanswered at a time. Each holds the request of somebody who waits for it."""
 
 
-class Asks:
+class ClientCalls:
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, Session, int]] = []
         self._order = count()

@@ -136,7 +136,7 @@ def main() -> None:
             disk=Disk(),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            chance=random.Random(1),
+            rng=random.Random(1),
             wake=lambda: None,
         )
         broker.open()

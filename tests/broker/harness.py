@@ -193,7 +193,7 @@ class InProcess:
             disk=disk or Disk(),
             now_ms=self.clock,
             monotonic_ms=self.clock.monotonic,
-            chance=random.Random(7),
+            rng=random.Random(7),
             wake=lambda: None,
             ip=ip,
             clock=clock,

@@ -67,7 +67,7 @@ def test_the_patch_still_applies_and_what_it_makes_is_python(name: str) -> None:
 
 def test_a_patch_that_does_not_fit_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stale.patch").write_text(
-        "--- a/broker/acks.py\n+++ b/broker/acks.py\n@@\n-no such line\n+x\n"
+        "--- a/broker/waiting/pending_acks.py\n+++ b/broker/waiting/pending_acks.py\n@@\n-no such line\n+x\n"
     )
     monkeypatch.setattr(plant, "BUGS", tmp_path)
     with pytest.raises(plant.StalePatch, match="0 times"):

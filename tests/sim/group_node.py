@@ -162,7 +162,7 @@ class Node:
             disk=self.disk,
             now_ms=world.now_ms,
             monotonic_ms=world.monotonic_ms,
-            chance=world.chance,
+            rng=world.chance,
             wake=self._wake,
         )
         broker.member.ha_address = f"{self.ip}:{HA_PORT}"
@@ -339,7 +339,9 @@ class Node:
             shell = cast(Any, SimShell(self))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, shell)
-                nursery.start_soon(SlaveSync(broker, shell).run)
+                nursery.start_soon(
+                    SlaveSync(broker.context, broker.member, broker.replication, broker, shell).run
+                )
                 await self._diverged.wait()
                 nursery.cancel_scope.cancel()
             assert broker.member.diverged is not None

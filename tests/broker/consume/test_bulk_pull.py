@@ -391,7 +391,7 @@ def test_a_view_outlives_the_segment_that_retention_removes(running: InProcess) 
     before = bytes(view)
     (segment,) = running.broker.store.log.segments
     path = segment.file.path
-    file = running.broker.disk.open_mapped(path)
+    file = running.broker.context.disk.open_mapped(path)
     view = memoryview(file.map)[: len(before)]
     file.close()
     path.rename(path.with_suffix(".gone"))

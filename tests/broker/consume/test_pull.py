@@ -395,7 +395,7 @@ def test_too_many_reads_from_disk_are_answered_2_at_once(
     monkeypatch.setattr(reader, "get", lambda *args: args[-1](None))
     answer = client.pull("T", sysFlag=6)
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
 
 
 def test_a_read_that_comes_back_after_the_connection_is_gone_is_dropped(

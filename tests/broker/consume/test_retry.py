@@ -243,7 +243,7 @@ def test_a_full_disk_is_1_and_the_client_keeps_the_message(start_broker: StartBr
 
 def test_a_broker_that_is_stopping_takes_nothing_back(running: InProcess) -> None:
     record = consumed(running)
-    running.broker.stopping = True
+    running.broker.context.stopping = True
     assert send_back(running.connect(), record).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 

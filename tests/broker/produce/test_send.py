@@ -503,7 +503,7 @@ def test_a_full_disk_is_answered_14_and_reads_and_later_sends_go_on(start_broker
 def test_a_broker_that_is_stopping_answers_14_and_makes_no_topics(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
-    running.broker.stopping = True
+    running.broker.context.stopping = True
     before = taken(running)
     for topic in ("T", "new"):
         answer = client.send(topic)

@@ -141,7 +141,7 @@ def test_what_many_clients_send_in_a_turn_wakes_who_waits_for_it(
     clients = learned(running, 2)
     consumer = running.connect()
     consumer.ask(RequestCode.PULL_MESSAGE, pull_ext("T", sysFlag=6, queueOffset=4))
-    assert running.broker.hold.size == 1
+    assert running.broker.held_pulls.size == 1
     running.broker.begin_turn()
     for n, client in enumerate(clients):
         give(client, b"body%d" % n, n)
@@ -159,7 +159,7 @@ def test_what_changed_in_the_turn_counts_for_sends_that_came_before(running: InP
     broker.begin_turn()
     give(client, b"new", 7)
     if what == "stopping":
-        broker.stopping = True
+        broker.context.stopping = True
     elif what == "topics":
         other.session.receive(request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, opaque=8))
     else:

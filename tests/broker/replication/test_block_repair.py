@@ -16,7 +16,7 @@ import structlog
 import trio
 
 import broker.replication.block_repair
-from broker.metrics.families import of_broker
+from broker.broker import Broker
 from broker.metrics.snapshot import Family
 from broker.replication.block_repair import BlockRepair
 from ha.group.block_repair import BlockRequest, BlockResponse
@@ -241,12 +241,16 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
         pulled = process.connect().pull("T", queueId=0, queueOffset=0)
         assert pulled.code != ResponseCode.SUCCESS and not pulled.body
         assert process.broker.member.status().damaged == 1
-        shown = {one.name: one.rows for one in of_broker(process.broker)[0] if isinstance(one, Family)}
+        shown = {one.name: one.rows for one in process.broker.count_metrics()[0] if isinstance(one, Family)}
         assert shown["ropewalk_log_damaged_places"] == [((), 1)]
         assert shown["ropewalk_log_mended_places"] == [((), 0)]
 
 
 # -- the task, with another member that the test plays ------------------------------------------------------
+
+
+def mending_of(broker: Broker) -> BlockRepair:
+    return BlockRepair(broker.context, broker.member, broker.replication)
 
 
 def damaged_broker(process: InProcess) -> tuple[BlockRepair, Damage, bytes]:
@@ -259,7 +263,7 @@ def damaged_broker(process: InProcess) -> tuple[BlockRepair, Damage, bytes]:
     assert process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process))).code
     process.tick()
     assert len(store.damage) == 1
-    return BlockRepair(process.broker), store.damage, good
+    return mending_of(process.broker), store.damage, good
 
 
 async def mend_once(mending: BlockRepair, damage: Damage) -> None:
@@ -330,7 +334,7 @@ def test_two_copies_of_a_log_mend_each_other(
         assert damage is not None
         (place,) = damage.places()
         assert (place.wanted is not None) is checksums and place.base_offset == SIZE
-        trio.run(mend_once, BlockRepair(own.broker), damage)
+        trio.run(mend_once, mending_of(own.broker), damage)
         assert (len(damage), damage.mended) == (0, 1)
         assert link.calls == [RequestCode.ROPEWALK_CHALLENGE, RequestCode.ROPEWALK_LOG_BLOCK]
         for one, two in zip(own.broker.store.log.segments, other.broker.store.log.segments, strict=True):
@@ -345,7 +349,7 @@ def test_a_rocketmq_broker_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
         assert damage is not None
         del other.broker.handlers.cold[RequestCode.ROPEWALK_CHALLENGE]  # it answers 3, as RocketMQ does
         with structlog.testing.capture_logs() as told:
-            trio.run(mend_once, BlockRepair(own.broker), damage)
+            trio.run(mend_once, mending_of(own.broker), damage)
         assert "b:1 is a RocketMQ broker" in told[-1]["finding"]
         assert link.calls == [RequestCode.ROPEWALK_CHALLENGE] and len(damage) == 1
 

@@ -565,30 +565,30 @@ def test_a_slave_leaves_consumers_to_its_master_while_it_is_there(tmp_path: Path
 
 def test_the_status_names_slaves_and_what_is_missing(process: InProcess) -> None:
     process.tick(100)
-    status = process.broker.ha_status
+    status = process.broker.context.ha_status
     assert status.is_master and status.slaves == ()
     assert status.quorum_missing is not None and "0 of the 1 slaves" in status.quorum_missing
     (slave,) = with_slave(process)
     process.connect().ask(V2, send_ext("T"), b"m")
     process.tick(100)
-    (link,) = process.broker.ha_status.slaves
+    (link,) = process.broker.context.ha_status.slaves
     end = process.broker.store.log.end_offset
     assert (link.address, link.acknowledged, link.streamed_from, link.in_sync) == ("10.0.0.2:1", 0, end, True)
-    assert process.broker.ha_status.quorum_missing is None
+    assert process.broker.context.ha_status.quorum_missing is None
     slave.leave()
     process.tick(100)
-    assert process.broker.ha_status.slaves == ()
+    assert process.broker.context.ha_status.slaves == ()
 
 
 def test_a_slaves_status_says_whom_it_follows(slave_process: InProcess) -> None:
     slave_process.tick(100)
-    assert not slave_process.broker.ha_status.is_master
+    assert not slave_process.broker.context.ha_status.is_master
     client = slave_process.broker.replication.client
     assert client is not None
     client.opened(FakeHaLink(("10.0.0.1", 10912)))
     client.begin()
     slave_process.tick(100)
-    master = slave_process.broker.ha_status.master
+    master = slave_process.broker.context.ha_status.master
     assert master is not None and master.address == "10.0.0.1:10912"
     assert 0 < slave_process.clock() - master.last_write_ms < 1000
 

@@ -79,7 +79,15 @@ def run(slave: InProcess, work: Callable[[SlaveSync], Awaitable[None]]) -> None:
                     await trio.sleep(0.001)
 
             nursery.start_soon(turns)
-            await work(SlaveSync(slave.broker, cast(Shell, Wire())))
+            await work(
+                SlaveSync(
+                    slave.broker.context,
+                    slave.broker.member,
+                    slave.broker.replication,
+                    slave.broker,
+                    cast(Shell, Wire()),
+                )
+            )
             nursery.cancel_scope.cancel()
 
     trio.run(both)

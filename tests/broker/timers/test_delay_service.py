@@ -263,7 +263,7 @@ def test_a_record_with_nowhere_to_go_does_not_stop_its_level(running: InProcess,
 
 def test_a_broker_that_is_stopping_delivers_no_more(running: InProcess) -> None:
     delayed(running.connect(), 1)
-    running.broker.stopping = True
+    running.broker.context.stopping = True
     running.tick(2_000)
     assert bodies(running, "T") == []
 

@@ -99,7 +99,8 @@ def test_the_helper_is_weighed_with_its_broker_and_hears_no_ctrl_c_of_its_termin
 
 _WATCHED = """
 import json, os, sys, threading
-from store import janitor, modest
+from store.index import builder as janitor
+from store.io import idle_worker as modest
 steps, yields, real, real_yield = [], [], janitor.IndexBuilder.advance, modest._yield
 def give_way():
     if yields.append(1) or len(yields) <= {yields_max}:
@@ -132,7 +133,7 @@ def steps_of_helper(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     ) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         for kind, through in messages:
@@ -183,7 +184,8 @@ def test_a_query_does_not_wait_for_a_thread_that_never_gets_to_run(world: World,
 
 _WITHOUT_ROOM = """
 import errno, pathlib
-from store import disk, janitor
+from store.index import builder as janitor
+from store.io import disk
 def with_room(real):
     def do(*args):
         if pathlib.Path({full!r}).exists():
@@ -214,7 +216,7 @@ def test_a_full_disk_is_told_once_and_what_waits_for_room_is_not_said_to_be_ther
         [sys.executable, "-c", code, index._order(), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         text=True,
     ) as process:
         assert process.stdin is not None and process.stdout is not None
