@@ -66,6 +66,7 @@ log = structlog.get_logger("broker")
 
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
+_TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
 STALL_ECHO_MS = 50
 """After an append that took too long: how long what arrives counts as having waited behind it."""
 
@@ -218,6 +219,7 @@ class Broker:
         self.handlers.sends = self._runs.take_one
         self.handlers.table = self._runs.take_table
         self.handlers.hurry = self._sends.hurry = self.replication.hurry
+        self.replication.on_abandoned = self._abandon_acks
         self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)
         Queries(context).register(self.handlers)
@@ -432,8 +434,7 @@ class Broker:
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
-            text = "stored, but there are fewer slaves than inSyncReplicas asks for"
-            give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
+            give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
             return
         now = self.context.monotonic_ms()
         self.acks.add(
@@ -551,6 +552,11 @@ class Broker:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
         self.replication.apply_reports()
         self._complete_acks()
+
+    def _abandon_acks(self) -> None:
+        """A slave has left, and too few are there: answer what waits for it, but for what it had reported."""
+        self._complete_acks()
+        self.acks.abandon(self.replication.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
 
     def _complete_acks(self) -> None:
         if len(self.acks):

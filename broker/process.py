@@ -471,6 +471,8 @@ class BrokerProcess:
 
     async def _stop(self) -> None:
         log.info("stopping")
+        self.broker.replication.leave()  # first: its master's producers wait for this slave
+        self.shell.flush()
         await self._registrar.unregister()
         self.broker.context.stopping = True
         self.shell.stop_accepting()

@@ -399,16 +399,58 @@ def test_a_report_above_the_own_end_acknowledges_nothing(process: InProcess) -> 
     assert codes(client) == []
 
 
-def test_a_slave_that_leaves_lets_what_waits_time_out_and_the_rest_know_at_once(process: InProcess) -> None:
+def test_when_the_only_slave_leaves_what_waits_for_it_is_answered_at_once(process: InProcess) -> None:
+    """As the next message is: three seconds of silence are an unknown outcome for a client that waits no longer."""
     (slave,) = with_slave(process)
     client, other = process.connect(), process.connect()
     client.ask(V2, send_ext("T"), b"waits")
-    slave.leave()
-    assert other.send("T", b"knows").code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert codes(client) == [] and seen(process) == []
-    process.tick(SLAVE_TIMEOUT_MS)
-    assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-    assert seen(process) == [b"waits", b"knows"]
+    process.broker.begin_turn()
+    slave.leave()
+    other.session.receive(request(V2, send_ext("T"), b"of the same turn"))
+    process.broker.end_turn()
+    assert codes(client) == codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+    assert other.send("T", b"later").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert seen(process) == [b"waits", b"of the same turn", b"later"]
+    assert len(process.broker.acks) == 0
+    slave = Slave(process, port=7)
+    slave.report()
+    client.ask(V2, send_ext("T"), b"a slave is there again")
+    slave.report()
+    assert codes(client) == [0]
+
+
+def test_when_one_of_two_slaves_leaves_what_waits_is_for_the_other_to_confirm(process: InProcess) -> None:
+    one, two = with_slave(process, 2)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"waits")
+    one.leave()
+    process.turn()
+    assert codes(client) == []
+    two.report()
+    assert codes(client) == [0]
+    process.broker.replication.need(2)
+    two.leave()
+    one, two = with_slave(process, 2)
+    client.ask(V2, send_ext("T"), b"waits for both")
+    one.report()
+    two.leave()
+    process.turn()
+    assert codes(client) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+
+
+def test_what_the_slave_had_reported_before_it_left_is_acknowledged(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client, other = process.connect(), process.connect()
+    client.ask(V2, send_ext("T"), b"there")
+    process.broker.begin_turn()
+    slave.take()
+    slave.session.receive(encode_report(slave.begin + len(slave.log)))
+    slave.leave()
+    process.broker.end_turn()
+    assert codes(client) == [0]
+    other.ask(V2, send_ext("T"), b"not there")
+    assert codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
 
 
 def test_a_slave_far_behind_is_not_waited_for(tmp_path: Path) -> None:
