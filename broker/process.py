@@ -63,6 +63,15 @@ _CONNECTIONS_MAX = 1_000_000
 _DESCRIPTORS_MIN = 128
 
 
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this process in good order: that of a terminal that is closed, too.
+
+    Not where `nohup` has it ignored: there the process is to outlive its terminal.
+    """
+    stops = signal.SIGINT, signal.SIGTERM
+    return stops if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*stops, signal.SIGHUP)
+
+
 class StartFailed(RopewalkError):
     """The process cannot start; the text says what to do about it."""
 
@@ -344,7 +353,7 @@ class BrokerProcess:
 
     async def run(self, ready_line: str) -> None:
         """Say that we are ready, serve until a signal comes, then stop in good order."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
             if self._metrics_server is not None:
                 self._metrics_server.start()
@@ -589,6 +598,7 @@ def run_broker(options: BrokerOptions) -> None:
             named=named,
             environ=os.environ,
             local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
+            ephemeral=options.ephemeral,
         )
         if options.print_config:
             print_config(config, as_json=options.json)
@@ -661,7 +671,7 @@ class NamesrvProcess:
             ) from exc
 
     async def run(self, ready_line: str) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
