@@ -31,6 +31,7 @@ import ropewalk
 from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, Session, Unfinished
@@ -161,6 +162,7 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
+        self._guard: RouteGuard
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: _Ports
@@ -216,6 +218,13 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
+        self._guard = RouteGuard(
+            config.broker_cluster_name,
+            config.broker_name,
+            f"{config.broker_ip1}:{port}",
+            lambda: self.broker.member.record,
+            config.ropewalk_secret,
+        )
         self._registrar = Registrar(
             {
                 "brokerName": config.broker_name,
@@ -231,6 +240,7 @@ class BrokerProcess:
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
+            guard=self._guard,
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
         self._join()
@@ -352,7 +362,12 @@ class BrokerProcess:
     # -- run and stop ----------------------------------------------------------------------------------
 
     async def run(self, ready_line: str) -> None:
-        """Say that we are ready, serve until a signal comes, then stop in good order."""
+        """Say that we are ready, serve until a signal comes, then stop in good order.
+
+        Raises `StartFailed` instead where another living broker has this one's place at a name server.
+        """
+        if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
+            raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
             if self._metrics_server is not None:
@@ -619,6 +634,9 @@ def run_broker(options: BrokerOptions) -> None:
         ready_line = process.ready_line(ports, time.monotonic() - started)
         try:
             trio.run(process.run, ready_line)
+        except StartFailed:
+            process.close()
+            raise
         except BaseException:
             # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
             # is for the next start's recovery to judge, like any other crash.

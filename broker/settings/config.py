@@ -390,8 +390,8 @@ def _from_environment(
     if environ.get("NAMESRV_ADDR") and not environ.get(own) and not embeds:
         if clients_only:
             warnings.append(
-                f"environment NAMESRV_ADDR = {environ['NAMESRV_ADDR']} is for clients, and this broker does not register "
-                f"there: give its name servers with --name-server, namesrvAddr or {own}"
+                f"environment NAMESRV_ADDR = {environ['NAMESRV_ADDR']} is for clients, and this broker does not "
+                f"register there: give its name servers with --name-server, namesrvAddr or {own}"
             )
         else:
             given.append(_Given("namesrvAddr", environ["NAMESRV_ADDR"], "environment NAMESRV_ADDR"))
