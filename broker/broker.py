@@ -68,6 +68,7 @@ log = structlog.get_logger("broker")
 
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
+_TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
 STALL_ECHO_MS = 50
 """After an append that took too long: how long what arrives counts as having waited behind it."""
 
@@ -222,6 +223,7 @@ class Broker:
         if config.fast_path_enable:
             self.intake = FastIntake(runs, pulls, self.replication.hurry)
             self._second_intake = FastIntake(runs, None, self.replication.hurry)
+        self.replication.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
         Queries(context).register(self.handlers)
         self.admin = Admin(
@@ -345,7 +347,7 @@ class Broker:
                 lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
-        if self.member.has_company:
+        if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
         return tables
@@ -436,9 +438,9 @@ class Broker:
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
-            text = "stored, but there are fewer slaves than inSyncReplicas asks for"
             self.rpc_times.look()
-            release(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
+            code = ResponseCode.SLAVE_NOT_AVAILABLE
+            release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
             return
         now = self.context.monotonic_ms()
         self.acks.add(
@@ -516,7 +518,7 @@ class Broker:
         Not where a flush is waited for: who looks for it takes the interpreter from its thread.
         """
         if self.replication.reports_at_once:
-            return self.member.record.terms.required_acks > 0
+            return self.member.record.policy.required_acks > 0
         return len(self.acks) > 0 and not self.store.config.sync_flush
 
     def wakened(self) -> None:
@@ -555,8 +557,13 @@ class Broker:
 
     def reported(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
-        self.replication.take_reports()
+        self.replication.apply_reports()
         self._complete_acks()
+
+    def _abandon_acks(self) -> None:
+        """A slave has left, and too few are there: answer what waits for it, but for what it had reported."""
+        self._complete_acks()
+        self.acks.abandon(self.replication.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
 
     def _complete_acks(self) -> None:
         if len(self.acks):
@@ -572,7 +579,7 @@ class Broker:
         now = self.context.monotonic_ms()
         self.store.tick()
         self.replication.tick()
-        if self.replication.has_company or self.context.ha_status.slaves:
+        if self.replication.has_replicas or self.context.ha_status.slaves:
             self.context.ha_status = self.replication.status(self.context.ha_status, self.context.now_ms())
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)

@@ -31,12 +31,13 @@ import ropewalk
 from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
-from broker.replication.block_repair import Mending
+from broker.replication.block_repair import BlockRepair
 from broker.replication.master_slave import SLAVE, promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
@@ -61,6 +62,15 @@ _STOP_FLUSH_S = 5.0
 _STORE_FILES = 1024
 _CONNECTIONS_MAX = 1_000_000
 _DESCRIPTORS_MIN = 128
+
+
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this process in good order: that of a terminal that is closed, too.
+
+    Not where `nohup` has it ignored: there the process is to outlive its terminal.
+    """
+    stops = signal.SIGINT, signal.SIGTERM
+    return stops if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*stops, signal.SIGHUP)
 
 
 class StartFailed(RopewalkError):
@@ -152,6 +162,7 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
+        self._guard: RouteGuard
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: _Ports
@@ -207,6 +218,13 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
+        self._guard = RouteGuard(
+            config.broker_cluster_name,
+            config.broker_name,
+            f"{config.broker_ip1}:{port}",
+            lambda: self.broker.member.record,
+            config.ropewalk_secret,
+        )
         self._registrar = Registrar(
             {
                 "brokerName": config.broker_name,
@@ -222,6 +240,7 @@ class BrokerProcess:
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
+            guard=self._guard,
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
         self._join()
@@ -343,8 +362,13 @@ class BrokerProcess:
     # -- run and stop ----------------------------------------------------------------------------------
 
     async def run(self, ready_line: str) -> None:
-        """Say that we are ready, serve until a signal comes, then stop in good order."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """Say that we are ready, serve until a signal comes, then stop in good order.
+
+        Raises `StartFailed` instead where another living broker has this one's place at a name server.
+        """
+        if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
+            raise StartFailed(why)
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
             if self._metrics_server is not None:
                 self._metrics_server.start()
@@ -373,7 +397,7 @@ class BrokerProcess:
                 nursery.start_soon(
                     SlaveSync(broker.context, broker.member, broker.replication, broker, self.shell).run
                 )
-                nursery.start_soon(Mending(broker.context, broker.member, broker.replication).run)
+                nursery.start_soon(BlockRepair(broker.context, broker.member, broker.replication).run)
                 while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                     await trio.sleep(_TICK_S)
                 nursery.cancel_scope.cancel()
@@ -471,6 +495,8 @@ class BrokerProcess:
 
     async def _stop(self) -> None:
         log.info("stopping")
+        self.broker.replication.leave()  # first: its master's producers wait for this slave
+        self.shell.flush()
         await self._registrar.unregister()
         self.broker.context.stopping = True
         self.shell.stop_accepting()
@@ -514,7 +540,7 @@ class BrokerProcess:
             "sendOk": promise,
             "startMs": round(took_s * 1000),
             "brokerId": record.broker_id,
-            "epoch": record.reign,
+            "epoch": record.leader_epoch,
         }
         if self.options.json:
             return json.dumps(ready)
@@ -524,7 +550,11 @@ class BrokerProcess:
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
             + f"data {ready['dataDir']}, {mode}"
-            + (f" (id {record.broker_id}, epoch {record.reign}: ropewalk/role.json)" if record.reign else "")
+            + (
+                f" (id {record.broker_id}, epoch {record.leader_epoch}: ropewalk/role.json)"
+                if record.leader_epoch
+                else ""
+            )
             + ", "
             + (promise if role == SLAVE else f"SEND_OK means {promise}")
         )
@@ -583,6 +613,7 @@ def run_broker(options: BrokerOptions) -> None:
             named=named,
             environ=os.environ,
             local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
+            ephemeral=options.ephemeral,
         )
         if options.print_config:
             print_config(config, as_json=options.json)
@@ -603,6 +634,9 @@ def run_broker(options: BrokerOptions) -> None:
         ready_line = process.ready_line(ports, time.monotonic() - started)
         try:
             trio.run(process.run, ready_line)
+        except StartFailed:
+            process.close()
+            raise
         except BaseException:
             # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
             # is for the next start's recovery to judge, like any other crash.
@@ -655,7 +689,7 @@ class NamesrvProcess:
             ) from exc
 
     async def run(self, ready_line: str) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)

@@ -1,4 +1,4 @@
-"""Codes 30000 to 30011: what members of a group, and whoever looks after it, ask a broker (`ha.group.hello`).
+"""Serve codes 30000 to 30011: questions of a group's members, and of its operators, to a broker (`ha.group.hello`).
 
 The answers about bytes of the log are made by the administrators' helper thread, with bounded questions. A promise is
 on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has to prove it first.
@@ -19,15 +19,15 @@ from broker.remoting.session import Session
 from broker.replication.log_view import LogPins
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from ha.group.block_repair import BlockAnswer, BlockAsk
+from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.block_repair import refusal_of as refusal_to_give
 from ha.group.divergence import sums_of
 from ha.group.hello import (
     PAGE_MAX,
     Challenge,
-    EpochAsk,
+    EpochRequest,
     Hello,
-    RangesAsk,
+    RangesRequest,
     Sums,
     Welcome,
     decode_untrusted,
@@ -36,8 +36,8 @@ from ha.group.hello import (
     ranges_refusal,
     refusal_of,
 )
-from ha.group.metadata import SyncAsk
-from ha.group.roles import Outcome
+from ha.group.metadata import SyncRequest
+from ha.group.roles import RoleDecision
 from ha.stream.service import Replica
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -71,7 +71,7 @@ class AdminHa:
             RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
             RequestCode.ROPEWALK_LOG_BLOCK: self.block,
             RequestCode.ROPEWALK_SYNC: self.sync,
-            RequestCode.ROPEWALK_LOOK: self.look,
+            RequestCode.ROPEWALK_MEMBER_STATUS: self.member_status,
             RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
             RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
             RequestCode.ROPEWALK_PROMOTE: self.promote,
@@ -118,7 +118,7 @@ class AdminHa:
     # -- a slave's questions -------------------------------------------------------------------------
 
     def hello(self, request: Command, session: Session) -> None:
-        """A slave introduces itself: judged at once, then compared, then put on the roll, and answered."""
+        """A slave introduces itself: judged at once, then compared, then added to the policy, and answered."""
         hello = decode_untrusted(Hello, request.body)
         broker, member = self._broker, self._member
         config, store, service = broker.config, broker.store, self._replication.service
@@ -136,45 +136,47 @@ class AdminHa:
             taken,
         )
         if refusal is not None:
-            if hello.epoch > member.record.epoch:
-                member.hint = hello.address  # it has heard of a newer epoch than this broker
+            if hello.promised_epoch > member.record.promised_epoch:
+                member.master_hint = hello.address  # it has heard of a newer epoch than this broker
             log.warning(
                 "a slave is refused", address=hello.address, broker_id=hello.broker_id, reason=refusal
             )
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, refusal)
-        reign = member.record.reign
+        leader_epoch = member.record.leader_epoch
         view = LogPins(store.log, store.log.end_offset, store.damage)
 
         def welcome(sums: list[int | None]) -> Welcome:
-            return Welcome(reign, view.begin, view.end, member.epochs.pairs(), sums, member.record.terms)
+            return Welcome(
+                leader_epoch, view.begin, view.end, member.epochs.pairs(), sums, member.record.policy
+            )
 
         def compared(sums: list[int | None]) -> None:
-            if member.record.reign != reign or not member.core.is_master:
+            if member.record.leader_epoch != leader_epoch or not member.core.is_master:
                 self._send(
                     request, session, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
                 )
                 return
             try:
-                member.enrol(hello.broker_id, hello.address, enrolled_with(sums))
+                member.add_slave(hello.broker_id, hello.address, added_with(sums))
             except ValueError as exc:
                 self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(exc))
 
-        def enrolled_with(sums: list[int | None]) -> Callable[[], None]:
-            def enrolled() -> None:
+        def added_with(sums: list[int | None]) -> Callable[[], None]:
+            def added() -> None:
                 if hello.socket:
                     host, _, port = hello.socket.rpartition(":")
                     if port.isdigit():
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
-                member.has_terms(hello.broker_id, hello.terms_version, hello.terms_of)
+                member.record_policy_version(hello.broker_id, hello.policy_version, hello.policy_epoch)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
                 self._context.send(request, session, answer)
 
-            return enrolled
+            return added
 
         self._later(request, session, view, lambda: list(sums_of(view, hello.ranges)), compared)
 
     def sums(self, request: Command, session: Session) -> None:
-        ask = decode_untrusted(RangesAsk, request.body)
+        ask = decode_untrusted(RangesRequest, request.body)
         if (why := ranges_refusal(ask.ranges)) is not None:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, why)
         log_of = self._broker.store.log
@@ -186,7 +188,7 @@ class AdminHa:
         self._later(request, session, view, lambda: list(sums_of(view, ask.ranges)), answer)
 
     def bytes(self, request: Command, session: Session) -> None:
-        ask = decode_untrusted(RangesAsk, request.body)
+        ask = decode_untrusted(RangesRequest, request.body)
         log_of = self._broker.store.log
         if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
             raise RequestRefused(
@@ -206,7 +208,7 @@ class AdminHa:
 
     def block(self, request: Command, session: Session) -> None:
         """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
-        ask = decode_untrusted(BlockAsk, request.body)
+        ask = decode_untrusted(BlockRequest, request.body)
         broker, config = self._broker, self._broker.config
         store, member, damage = broker.store, self._member, broker.store.damage
         why = refusal_to_give(
@@ -239,13 +241,13 @@ class AdminHa:
                 self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(found))
                 return
             log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
-            body = encode(BlockAnswer(ask.start, block_sum(found), found))
+            body = encode(BlockResponse(ask.start, block_sum(found), found))
             self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
 
         self._later(request, session, view, read, answer)
 
     def sync(self, request: Command, session: Session) -> Command:
-        ask = decode_untrusted(SyncAsk, request.body)
+        ask = decode_untrusted(SyncRequest, request.body)
         member = self._member
         if not member.core.is_master or self._replication.is_slave:
             # Also while a promotion is not on disk yet: a topic of the log that is in no table so far would be taken
@@ -253,33 +255,35 @@ class AdminHa:
             raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
             )
-        if ask.epoch > member.record.reign:
-            member.hint = ask.address
+        if ask.promised_epoch > member.record.leader_epoch:
+            member.master_hint = ask.address
             raise RequestRefused(
-                ResponseCode.ILLEGAL_OPERATION, f"this broker reigns in epoch {member.record.reign} only"
+                ResponseCode.ILLEGAL_OPERATION, f"this broker leads epoch {member.record.leader_epoch} only"
             )
-        if str(ask.broker_id) not in member.record.terms.slaves:
+        if str(ask.broker_id) not in member.record.policy.slaves:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
         return request.reply(ResponseCode.SUCCESS, body=encode(member.answer_sync(ask)))
 
     # -- a handover's questions ----------------------------------------------------------------------
 
-    def look(self, request: Command, session: Session) -> Command:
-        return self._standing(request)
+    def member_status(self, request: Command, session: Session) -> Command:
+        return self._member_status(request)
 
     def accept(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        self._carry_out(request, session, self._member.core.accept(ask.epoch, ask.by))
+        self._apply_decision(request, session, self._member.core.accept(ask.epoch, ask.operator))
 
     def release(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
-        self._carry_out(request, session, self._member.core.release(ask.epoch, ask.by))
+        self._apply_decision(request, session, self._member.core.release(ask.epoch, ask.operator))
 
     def promote(self, request: Command, session: Session) -> None:
         ask = self._ask(request)
         member = self._member
-        self._carry_out(
-            request, session, member.core.promote(ask.epoch, ask.by, old_master=ask.master, terms=ask.terms)
+        self._apply_decision(
+            request,
+            session,
+            member.core.promote(ask.epoch, ask.operator, old_master=ask.master, policy=ask.policy),
         )
 
     def follow(self, request: Command, session: Session) -> None:
@@ -287,7 +291,9 @@ class AdminHa:
         member = self._member
         if ask.master == member.address:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
-        self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.terms))
+        self._apply_decision(
+            request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.policy)
+        )
 
     def forget_slave(self, request: Command, session: Session) -> None:
         """A slave will not come back: it is not waited for, nor asked for its promise, any more.
@@ -306,18 +312,20 @@ class AdminHa:
             raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected: stop it first"
             )
-        roll = member.record.terms.slaves
-        for name, address in roll.items() if str(ask.broker_id) in roll else ():
+        roster = member.record.policy.slaves
+        for name, address in roster.items() if str(ask.broker_id) in roster else ():
             if int(name) != ask.broker_id and here.get(int(name), -1) < end:
                 raise RequestRefused(
                     ResponseCode.ILLEGAL_OPERATION,
                     f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
                     f"be on slave {ask.broker_id} alone",
                 )
-        member.forget(ask.broker_id, lambda: self._context.send(request, session, self._standing(request)))
+        member.forget(
+            ask.broker_id, lambda: self._context.send(request, session, self._member_status(request))
+        )
 
-    def _ask(self, request: Command) -> EpochAsk:
-        ask = decode_untrusted(EpochAsk, request.body)
+    def _ask(self, request: Command) -> EpochRequest:
+        ask = decode_untrusted(EpochRequest, request.body)
         config = self._broker.config
         if (ask.cluster, ask.broker_name) != (config.broker_cluster_name, config.broker_name):
             raise RequestRefused(
@@ -326,13 +334,15 @@ class AdminHa:
             )
         return ask
 
-    def _carry_out(self, request: Command, session: Session, outcome: Outcome) -> None:
-        if outcome.refusal is not None:
-            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
-        self._member.carry_out(outcome, lambda: self._context.send(request, session, self._standing(request)))
+    def _apply_decision(self, request: Command, session: Session, decision: RoleDecision) -> None:
+        if decision.refusal is not None:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
+        self._member.apply_decision(
+            decision, lambda: self._context.send(request, session, self._member_status(request))
+        )
 
-    def _standing(self, request: Command) -> Command:
-        return request.reply(ResponseCode.SUCCESS, body=encode(self._member.standing()))
+    def _member_status(self, request: Command) -> Command:
+        return request.reply(ResponseCode.SUCCESS, body=encode(self._member.status()))
 
     def _later(
         self,

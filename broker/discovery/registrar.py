@@ -18,6 +18,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -62,6 +63,7 @@ class Registrar:
         local: NameServer | None,
         remote: tuple[str, ...],
         group: Group | None = None,
+        guard: RouteGuard | None = None,
     ) -> None:
         """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them."""
         self._identity = identity
@@ -73,6 +75,9 @@ class Registrar:
         self._changed = {address: trio.Event() for address in remote}
         self._registered: set[str] = set()
         self._group = group
+        self._guard = guard
+        self.rivals: dict[str, str] = {}
+        """Name server -> which other broker has this one's place there, in words."""
         self._slaves: dict[str, Mapping[str, int]] = {}
         """Name server -> what it says about the slaves of this group."""
 
@@ -139,6 +144,8 @@ class Registrar:
                     while True:
                         # Taken before the call: a change during the call is told in the next round.
                         changed = self._changed[address]
+                        if await self._steps_back(address, connection):
+                            break
                         answer = await connection.call(self._command(), self._call_s)
                         if answer.code != ResponseCode.SUCCESS:
                             log.error(
@@ -157,6 +164,19 @@ class Registrar:
                 trouble = True
                 self._registered.discard(address)
             await trio.sleep(_RETRY_S)
+
+    async def _steps_back(self, address: str, connection: AsyncConnection) -> bool:
+        """Return whether another living broker has this one's place; its route is left to it as long as it lives."""
+        why = await self._guard.rival_at(connection) if self._guard is not None else None
+        if why is None:
+            if self.rivals.pop(address, None) is not None:
+                log.info("this broker's place is free again", namesrv=address)
+            return False
+        if address not in self.rivals:
+            log.error("not registered: the place is taken", namesrv=address, reason=why)
+        self.rivals[address] = why
+        self._registered.discard(address)
+        return True
 
     async def _until_due(self, address: str, connection: AsyncConnection, changed: trio.Event) -> None:
         """Wait until it is time to register again; meanwhile ask for what is wanted sooner."""

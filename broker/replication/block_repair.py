@@ -19,7 +19,15 @@ from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
 from broker.replication.sync import Peer, master_address
-from ha.group.block_repair import BlockAsk, Mender, NotTaken, Span, bytes_for, taken_untrusted, whom_to_ask
+from ha.group.block_repair import (
+    BlockRequest,
+    RepairRefused,
+    RepairSchedule,
+    Span,
+    block_untrusted,
+    repair_bytes,
+    repair_sources,
+)
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -27,7 +35,7 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
 from store.log.segment import Segment
 
-__all__ = ["Mending"]
+__all__ = ["BlockRepair"]
 
 log = structlog.get_logger("broker.mending")
 
@@ -38,14 +46,14 @@ RATE_MIN = 1 << 20
 """Bytes a second, where no scrubber says more."""
 
 
-class Mending:
+class BlockRepair:
     """The task of one broker."""
 
     def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
         self._broker = broker
         self._member = member
         self._replication = replication
-        self._core = Mender()
+        self._core = RepairSchedule()
         self._rate = max(broker.config.scrub_bytes_per_second, RATE_MIN)
 
     async def run(self) -> None:
@@ -69,7 +77,7 @@ class Mending:
         reasons: list[str] = []
         try:
             is_whole, before = await trio.to_thread.run_sync(look, segment, place)
-            anew = self._core.is_unsure(place)
+            anew = self._core.is_uncertain(place)
             if is_whole and not anew:
                 damage.is_whole(place, mended=False)
                 return
@@ -104,11 +112,11 @@ class Mending:
             for connection in replication.service.connections
             if (replica := replication.service.replica_of(connection)) is not None
         }
-        return whom_to_ask(member.record, member.address, master, acknowledged, place.end)
+        return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
     async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
         """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
-        search = bytes_for(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
+        search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
         try:
             async with open_connection(address, timeout=CONNECT_S) as link:
                 peer = await Peer.of(link, self._broker.config.ropewalk_secret)
@@ -118,20 +126,20 @@ class Mending:
                 span = next(search)
                 while True:
                     body = await peer.ask(RequestCode.ROPEWALK_LOG_BLOCK, self._question(span), ASK_S)
-                    data = await trio.to_thread.run_sync(taken_untrusted, span, body)
+                    data = await trio.to_thread.run_sync(block_untrusted, span, body)
                     try:
                         span = search.send(data)
                     except StopIteration as end:
                         found: bytes = end.value
                         return found
-        except (NotTaken, RopewalkError, OSError) as exc:
+        except (RepairRefused, RopewalkError, OSError) as exc:
             text = str(exc)
             reasons.append(text if address in text else f"{address}: {text}")
             return None
 
-    def _question(self, span: Span) -> BlockAsk:
+    def _question(self, span: Span) -> BlockRequest:
         broker = self._broker
-        return BlockAsk(
+        return BlockRequest(
             cluster=broker.config.broker_cluster_name,
             broker_name=broker.config.broker_name,
             address=self._member.address,

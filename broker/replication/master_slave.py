@@ -75,7 +75,7 @@ class Replication:
         self.on_role: Callable[[], None] = lambda: None
         """Called when the role has changed."""
         self.counts: Callable[[HaConnection], bool] = lambda connection: True
-        """Whether the group's terms let a slave's reports count already."""
+        """Returns whether the group's policy lets a slave's reports count already."""
         self.source = LogSource(store.log, store.completions, config.warm_window_bytes)
         self.rules = HaRules(
             heartbeat_ms=config.ha_send_heartbeat_interval,
@@ -86,6 +86,7 @@ class Replication:
             from_last_file=config.ha_sync_from_last_file,
         )
         self.service = HaService(self.source, self.rules, now_ms, self._reported)
+        self.service.on_leave = self._count_last_report
         self.transfer = GroupTransfer(0, config.slave_timeout, 0)
         self.client: HaClient | None = None
         self._in_sync_replicas = config.in_sync_replicas
@@ -96,6 +97,11 @@ class Replication:
         self._slave_reads = config.slave_read_enable
         self._now_ms = now_ms
         self._dirty = False
+        """Whether slaves, or what they have, may be others than at the last count."""
+        self._live = 0
+        """Slaves whose reports count, as of the last count."""
+        self.on_abandoned: Callable[[], None] = lambda: None
+        """Called when producers wait for more slaves than there are."""
 
     @property
     def reports_at_once(self) -> bool:
@@ -140,6 +146,7 @@ class Replication:
             in_sync_replicas = self._in_sync_replicas if role == SYNC_MASTER else 1
         needed = in_sync_replicas - 1
         self.waits = needed > 0
+        self._dirty = True
         self.transfer = GroupTransfer(needed, self._slave_timeout, self.store.log.end_offset)
         self.service.begin()
         self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
@@ -243,7 +250,7 @@ class Replication:
                 )
 
     @property
-    def has_company(self) -> bool:
+    def has_replicas(self) -> bool:
         """Whether there is anything to tell about replication."""
         return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
 
@@ -307,25 +314,47 @@ class Replication:
             self._count_reports()
             if (end := self.store.log.end_offset) > transfer.noted:
                 transfer.appended(end, self._now_ms(), available=self.available)
+            if self._live < transfer.needed and transfer.waits:
+                self._abandon()
             # Else what may be seen is shown as the turn ends.
             if transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(transfer.decided)
         if self.service.connections:
             self.service.advance()
 
-    def take_reports(self) -> None:
+    def apply_reports(self) -> None:
         """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
         if self.waits and self.client is None:
             self._count_reports()
             if self.transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(self.transfer.decided)
 
+    def _count_last_report(self) -> None:
+        """Count what a slave reported in the turn in which it leaves: its producers are answered for good."""
+        if self.waits and self.client is None:
+            self._count_reports()
+
     def _count_reports(self) -> None:
         if self._dirty:
             self._dirty = False
-            self.transfer.reported(
-                [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
-            )
+            acknowledged = [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
+            self._live = len(acknowledged)
+            self.transfer.reported(acknowledged)
+
+    def _abandon(self) -> None:
+        """Wait no longer: the connection of a slave has ended, and too few are left to report what waits.
+
+        One that hangs up has stopped or was killed, as a rule. What is sent next is answered "no slave" at once; so is
+        what waits, or its producers would sit through `slaveTimeout` in every planned stop of a slave.
+        """
+        log.warning(
+            "producers are answered without a slave",
+            slaves=self._live,
+            needed=self.transfer.needed,
+            turns=self.transfer.waits,
+        )
+        self.transfer.abandon()
+        self.on_abandoned()
 
     def hurry(self) -> None:
         """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
@@ -342,6 +371,11 @@ class Replication:
         while self.source.findings:
             log.error("replication", finding=self.source.findings.pop(0))
         self.transfer.expire(self._now_ms())
+
+    def leave(self) -> None:
+        """Hang up on the master for good, before this broker stops: it waits for this slave no longer."""
+        if self.client is not None:
+            self.client.shutdown()
 
     def stop(self) -> None:
         """Hang up, and end the helper thread. Blocks for a moment."""

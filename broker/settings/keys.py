@@ -223,6 +223,8 @@ _HONOURED: Final = (
 
 _NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
 _NO_AUTH = "authentication is not built yet, and without it everybody would be let in"
+_NO_TLS = "TLS is not built yet, and connections would be in the clear"
+_NO_CERTIFICATES = "TLS is not built yet, and nobody would be asked for a certificate"
 SEVERAL_DIRECTORIES = "several log directories are not supported; name one"
 
 _REFUSED: Final = (
@@ -242,6 +244,16 @@ _REFUSED: Final = (
     _refused("readOnlyCommitLogStorePaths", Kind.TEXT, None, {ANY: SEVERAL_DIRECTORIES}),
     _refused("authenticationEnabled", Kind.BOOL, False, {"true": _NO_AUTH}),
     _refused("authorizationEnabled", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("aclEnable", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("migrateAuthFromV1Enabled", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("useTLS", Kind.BOOL, False, {"true": _NO_TLS}),
+    _refused("tls.enable", Kind.BOOL, False, {"true": _NO_TLS}),
+    _refused("tls.server.authClient", Kind.BOOL, False, {"true": _NO_CERTIFICATES}),
+    _refused("tls.client.authServer", Kind.BOOL, False, {"true": _NO_CERTIFICATES}),
+    _refused(
+        "tls.server.need.client.auth", Kind.TEXT, "none",
+        {"require": _NO_CERTIFICATES, "optional": _NO_CERTIFICATES}, "none", "optional", "require",
+    ),
     _refused("enableDLegerCommitLog", Kind.BOOL, False, {"true": _NO_RAFT}),
     _refused(
         "duplicationEnable", Kind.BOOL, False,
@@ -261,7 +273,6 @@ accountStatsEnable bool true
 accountStatsPrintZeroValues bool true
 ackMessageThreadPoolNums int 16
 ackThreadPoolQueueCapacity int 100000
-aclEnable bool false
 adminBrokerThreadPoolNums int 16
 adminBrokerThreadPoolQueueCapacity int 10000
 allowRecallWhenBrokerNotWriteable bool true
@@ -674,7 +685,6 @@ enableReconnectForGoAway bool true
 maxReconnectIntervalTimeSeconds long 60
 scanAvailableNameSrv bool true
 socksProxyConfig text {}
-useTLS bool false
 # AuthConfig
 aclCacheExpiredSecond int 600
 aclCacheMaxNum int 1000
@@ -690,7 +700,6 @@ authorizationStrategy text -
 authorizationWhitelist text -
 initAuthenticationUser text -
 innerClientAuthenticationCredentials text -
-migrateAuthFromV1Enabled bool false
 statefulAuthenticationCacheExpiredSecond int 60
 statefulAuthenticationCacheMaxNum int 10000
 statefulAuthorizationCacheExpiredSecond int 60
@@ -699,19 +708,15 @@ userCacheExpiredSecond int 600
 userCacheMaxNum int 1000
 userCacheRefreshSecond int 60
 # TLS
-tls.enable bool false
 tls.config.file text /etc/rocketmq/tls.properties
 tls.test.mode.enable bool true
-tls.server.need.client.auth text none
 tls.server.keyPath text -
 tls.server.keyPassword text -
 tls.server.certPath text -
-tls.server.authClient bool false
 tls.server.trustCertPath text -
 tls.client.keyPath text -
 tls.client.keyPassword text -
 tls.client.certPath text -
-tls.client.authServer bool false
 tls.client.trustCertPath text -
 tls.ciphers text -
 tls.protocols text -
@@ -739,6 +744,30 @@ def _plain(kind: Kind, text: str) -> Value:
         case Kind.TEXT:
             return text
 
+
+_INDEXED = "the consume queues and the index lie below storePathRootDir"
+_MARKED = "checkpoint and abort lie in storePathRootDir"
+
+DEAD: Final[Mapping[str, str]] = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog is the one that counts",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue is the one that counts",
+    "mapedFileSizeIndex": "maxHashSlotNum and maxIndexNum give the size of an index file",
+    "storePathConsumeQueue": _INDEXED,
+    "storePathConsumerQueue": _INDEXED,
+    "storePathIndex": _INDEXED,
+    "storeCheckpoint": _MARKED,
+    "storePathCheckPoint": _MARKED,
+    "abortFile": _MARKED,
+    "storePathAbort": _MARKED,
+    "brokerIP": "brokerIP1 is the one that counts",
+    "checkTransactionMessageEnable": "",
+    "defaultReadQueueNums": "defaultTopicQueueNums is the one that counts",
+    "defaultWriteQueueNums": "defaultTopicQueueNums is the one that counts",
+    "deleteConsumerQueueFilesInterval": "deleteConsumeQueueFilesInterval is the one that counts",
+    "filterServerNums": "",
+    "haSlaveFallbehindMax": "haMaxGapNotInSync is the one that counts",
+}
+"""Keys of the cluster files in every tutorial, which no RocketMQ since 4 reads -> what to use. A warning, as there."""
 
 KEYS: Final[Mapping[str, Key]] = {key.name: key for key in (*_HONOURED, *_REFUSED, *_without_effect())}
 """Every known key by its name, the honoured ones first."""

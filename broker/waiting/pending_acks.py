@@ -42,9 +42,11 @@ class AckQueue:
     def __init__(self, times: RpcTimes | None = None) -> None:
         self._times = times or RpcTimes()
         self.through = 0
-        """What waits for no more than this has been answered."""
+        """Answers that waited for an offset up to this one have left. Never falls."""
         self._entries: deque[_Entry] = deque()
+        """By `end`, which never falls; an answered entry stays until those before it are answered too."""
         self._count = 0
+        """Answers that wait: the sum of the entries' counts."""
 
     def add(
         self,
@@ -81,6 +83,7 @@ class AckQueue:
             entry = entries.popleft()
             self._count -= entry.count
             release(times, entry.owed, entry.kinds, entry.read_at)
+        self._check()
 
     def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
         """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
@@ -97,6 +100,19 @@ class AckQueue:
                 )
         while self._entries and not self._entries[0].count:
             self._entries.popleft()
+        self._check()
+
+    def abandon(self, confirmed: int, code: int, remark: str) -> None:
+        """Answer at once, with another code, what waits for slaves behind `confirmed`."""
+        for entry in self._entries:
+            if entry.end > confirmed and entry.slaves_deadline_ms < NEVER:
+                self._answer(entry, code, remark)
+        while self._entries and not self._entries[0].count:
+            self._entries.popleft()
+        self._check()
+
+    def _check(self) -> None:
+        assert self._count >= 0 and (self._entries or not self._count), (self._count, len(self._entries))
 
     def _answer(self, entry: _Entry, code: int, remark: str) -> None:
         owed, entry.owed = entry.owed, ()

@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 
 from ha.stream.connection import HaRules
-from ha.stream.progress import Copying
+from ha.stream.progress import CopyProgress
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_report
 from store.follow import Follower, StreamRejected
@@ -117,7 +117,7 @@ class HaClient:
         """Bytes received in the last full second."""
         self.master_end = 0
         """Where the master's log ended when it was last heard of: by its own word, or by what it sent at least."""
-        self.copying = Copying()
+        self.copy_progress = CopyProgress()
         self._flushed = flushed
         self._clock = now_ms
         self._ack_after_flush = ack_after_flush
@@ -342,7 +342,7 @@ class HaClient:
         """The work of time; call several times a second."""
         now = self._clock()
         if self.state is ClientState.TRANSFER and (
-            news := self.copying.look(self.behind, self.received_bytes, now)
+            news := self.copy_progress.observe(self.behind, self.received_bytes, now)
         ):
             log.info("replication", news=news)
         passed = now - self._second_ms

@@ -115,6 +115,8 @@ class HaConnection:
         self.sent_bytes = 0
         self.rate = 0
         """Bytes sent in the last full second."""
+        self.on_leave: Callable[[], None] = lambda: None
+        """Called when the slave has hung up, while its last report still counts."""
         self._source = source
         self._rules = rules
         self._start_of = start_of
@@ -163,7 +165,9 @@ class HaConnection:
         self.advance()
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """Note that the slave has hung up."""
+        if self.state is State.TRANSFER:
+            self.on_leave()
         self.state = State.SHUTDOWN
         self._changed(self)
 

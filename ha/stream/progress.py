@@ -8,7 +8,7 @@ Time, and how much was received, are handed in.
 
 from __future__ import annotations
 
-__all__ = ["FAR", "NEAR", "TOLD_MS", "Copying"]
+__all__ = ["FAR", "NEAR", "TOLD_MS", "CopyProgress"]
 
 FAR = 64 << 20
 NEAR = 4 << 20
@@ -16,8 +16,8 @@ TOLD_MS = 5_000
 _MB = 1_000_000
 
 
-class Copying:
-    """One slave's."""
+class CopyProgress:
+    """The progress of one slave's copy."""
 
     def __init__(self) -> None:
         self._began: tuple[int, int] | None = None
@@ -30,7 +30,7 @@ class Copying:
         """How far it is, in a word or two; empty where there is nothing to copy."""
         return f"copying, {self._percent()} %" if self._began is not None else ""
 
-    def look(self, behind: int, received: int, now_ms: int) -> str | None:
+    def observe(self, behind: int, received: int, now_ms: int) -> str | None:
         """Take note of what is missing, and of all that was ever received; what to tell people, if anything."""
         if self._began is None:
             if behind <= FAR:

@@ -60,6 +60,8 @@ class HaService:
         self.rules = rules
         self.connections: list[HaConnection] = []
         """Oldest first."""
+        self.on_leave: Callable[[], None] = lambda: None
+        """Called when a slave has hung up, while its last report still counts."""
         self.secret_required = False
         """Whether peers that have not said hello are refused."""
         self.found_at_start = source.end
@@ -94,6 +96,7 @@ class HaService:
     def accept(self, link: Link) -> HaConnection:
         """A peer has connected."""
         connection = HaConnection(link, self._source, self.rules, self._start_of, self._changed, self._now_ms)
+        connection.on_leave = self.on_leave
         self.connections.append(connection)
         if not self._open:
             log.info("refused on the HA port: this broker is no master", peer=_name(link))

@@ -185,7 +185,7 @@ class Node:
 
     def _note_reign(self) -> None:
         if self.broker.member.core.is_master:
-            self.led = self.broker.member.record.reign
+            self.led = self.broker.member.record.leader_epoch
 
     def die(self, *, power: bool, reason: str = "") -> None:
         """The process is gone at this very moment, or the machine is."""
@@ -378,8 +378,8 @@ class Node:
         fence = f", fenced: {replication.fence}" if replication.fence else ""
         waiting = f", {len(broker.acks)} answers wait" if len(broker.acks) else ""
         return (
-            f"{self} is {record.role} {record.broker_id} of {record.reign} (accepted {record.epoch}), ends at "
-            f"{broker.store.whole_end}{link}{fence}{waiting}"
+            f"{self} is {record.role} {record.broker_id} of {record.leader_epoch} (accepted "
+            f"{record.promised_epoch}), ends at {broker.store.whole_end}{link}{fence}{waiting}"
         )
 
     def log_bytes(self) -> tuple[int, bytes]:

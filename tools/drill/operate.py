@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from ha.group.handover import Kind
+from ha.group.handover import HandoverKind
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tools.admin import handover as ha_operator
@@ -30,13 +30,13 @@ class Handover:
     told: str
 
 
-async def hand_over(group: Group, kind: Kind, *, force: bool = False) -> Handover:
+async def hand_over(group: Group, kind: HandoverKind, *, force: bool = False) -> Handover:
     """`ropewalk admin ha switch` or `failover` for the group. Raises `Failed` with what the command would say."""
     # In a thread, because the proxy that carries its questions runs in this one.
     return await trio.to_thread.run_sync(_hand_over, group, kind, force, abandon_on_cancel=True)
 
 
-def _hand_over(group: Group, kind: Kind, force: bool) -> Handover:
+def _hand_over(group: Group, kind: HandoverKind, force: bool) -> Handover:
     try:
         with Admin(group.name_server) as admin, ha_operator.Members(group.secret) as members:
             found = ha_operator.find_group(admin, members, group.broker_name)

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import trio
 
-from ha.group.handover import Kind
+from ha.group.handover import HandoverKind
 from ropewalk.codes import ResponseCode
 from tools.drill import operate
 from tools.drill.audit import OPEN_CODES, Finding, Sent
@@ -210,13 +210,13 @@ class Stage:
 
     async def switch(self, *, as_fault: bool = False) -> bool:
         """Hand the group over to a slave, as planned. Whether messages are acknowledged afterwards."""
-        return await self._command(Kind.SWITCH, as_fault=as_fault)
+        return await self._command(HandoverKind.SWITCH, as_fault=as_fault)
 
     async def failover(self, *, as_fault: bool = False) -> bool:
         """Make a slave the master. As a fault it happens while the old one is well, and has to be forced."""
-        return await self._command(Kind.FAILOVER, as_fault=as_fault)
+        return await self._command(HandoverKind.FAILOVER, as_fault=as_fault)
 
-    async def _command(self, kind: Kind, *, as_fault: bool) -> bool:
+    async def _command(self, kind: HandoverKind, *, as_fault: bool) -> bool:
         name = kind.value
         (self.fault if as_fault else self.repair)(
             f"admin ha {name}" + (" --force" * (as_fault and name == "failover"))
@@ -238,7 +238,7 @@ class Stage:
             self.broken("no way back", f"after {name} no message is stored")
         return stored
 
-    async def _hand_over(self, kind: Kind, *, force: bool) -> operate.Handover | None:
+    async def _hand_over(self, kind: HandoverKind, *, force: bool) -> operate.Handover | None:
         """Give the order, again if it is refused: a refusal leaves the group as it was."""
         for attempt in range(1, ORDERS_MAX + 1):
             try:

@@ -11,7 +11,7 @@ import pytest
 
 from broker.remoting.shell import Connection
 from broker.replication.master_slave import promise_of
-from ha.group.roles import Terms
+from ha.group.roles import QuorumPolicy
 from ha.stream.connection import HaConnection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -399,16 +399,58 @@ def test_a_report_above_the_own_end_acknowledges_nothing(process: InProcess) -> 
     assert codes(client) == []
 
 
-def test_a_slave_that_leaves_lets_what_waits_time_out_and_the_rest_know_at_once(process: InProcess) -> None:
+def test_when_the_only_slave_leaves_what_waits_for_it_is_answered_at_once(process: InProcess) -> None:
+    """As the next message is: three seconds of silence are an unknown outcome for a client that waits no longer."""
     (slave,) = with_slave(process)
     client, other = process.connect(), process.connect()
     client.ask(V2, send_ext("T"), b"waits")
-    slave.leave()
-    assert other.send("T", b"knows").code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert codes(client) == [] and seen(process) == []
-    process.tick(SLAVE_TIMEOUT_MS)
-    assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-    assert seen(process) == [b"waits", b"knows"]
+    process.broker.begin_turn()
+    slave.leave()
+    other.session.receive(request(V2, send_ext("T"), b"of the same turn"))
+    process.broker.end_turn()
+    assert codes(client) == codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+    assert other.send("T", b"later").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert seen(process) == [b"waits", b"of the same turn", b"later"]
+    assert len(process.broker.acks) == 0
+    slave = Slave(process, port=7)
+    slave.report()
+    client.ask(V2, send_ext("T"), b"a slave is there again")
+    slave.report()
+    assert codes(client) == [0]
+
+
+def test_when_one_of_two_slaves_leaves_what_waits_is_for_the_other_to_confirm(process: InProcess) -> None:
+    one, two = with_slave(process, 2)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"waits")
+    one.leave()
+    process.turn()
+    assert codes(client) == []
+    two.report()
+    assert codes(client) == [0]
+    process.broker.replication.need(2)
+    two.leave()
+    one, two = with_slave(process, 2)
+    client.ask(V2, send_ext("T"), b"waits for both")
+    one.report()
+    two.leave()
+    process.turn()
+    assert codes(client) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+
+
+def test_what_the_slave_had_reported_before_it_left_is_acknowledged(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client, other = process.connect(), process.connect()
+    client.ask(V2, send_ext("T"), b"there")
+    process.broker.begin_turn()
+    slave.take()
+    slave.session.receive(encode_report(slave.begin + len(slave.log)))
+    slave.leave()
+    process.broker.end_turn()
+    assert codes(client) == [0]
+    other.ask(V2, send_ext("T"), b"not there")
+    assert codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
 
 
 def test_a_slave_far_behind_is_not_waited_for(tmp_path: Path) -> None:
@@ -533,14 +575,14 @@ def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
 def test_a_role_whose_record_was_overtaken_before_it_was_on_disk_does_not_begin(process: InProcess) -> None:
     member, replication = process.broker.member, process.broker.replication
     core = member.core
-    member.carry_out(core.accept(1, "one"))
-    member.carry_out(core.release(1, "one"))
-    member.carry_out(core.accept(2, "other"))
-    process.until(lambda: member.on_disk.epoch == 2)
+    member.apply_decision(core.accept(1, "one"))
+    member.apply_decision(core.release(1, "one"))
+    member.apply_decision(core.accept(2, "other"))
+    process.until(lambda: member.on_disk.promised_epoch == 2)
     assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "promised to the other"
-    member.carry_out(core.promote(2, "other"))
-    member.carry_out(core.follow(3, 1, "10.0.0.9:10911"))
-    process.until(lambda: member.on_disk.epoch == 3)
+    member.apply_decision(core.promote(2, "other"))
+    member.apply_decision(core.follow(3, 1, "10.0.0.9:10911"))
+    process.until(lambda: member.on_disk.promised_epoch == 3)
     assert replication.is_slave and replication.client is not None
 
 
@@ -638,22 +680,22 @@ def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tm
 @pytest.mark.parametrize(
     ("promise", "settings", "expecting"),
     [
-        (Terms("SYNC_MASTER", 2), {}, True),
-        (Terms("SYNC_MASTER", 1), {}, False),
-        (Terms("ASYNC_MASTER", 2), {}, False),
-        (Terms("SYNC_MASTER", 2), {"ackAfterFlush": "true"}, False),
+        (QuorumPolicy("SYNC_MASTER", 2), {}, True),
+        (QuorumPolicy("SYNC_MASTER", 1), {}, False),
+        (QuorumPolicy("ASYNC_MASTER", 2), {}, False),
+        (QuorumPolicy("SYNC_MASTER", 2), {"ackAfterFlush": "true"}, False),
     ],
 )
 def test_a_slave_looks_out_for_its_masters_bytes_where_producers_wait_for_its_report(
-    tmp_path: Path, promise: Terms, settings: dict[str, str], expecting: bool
+    tmp_path: Path, promise: QuorumPolicy, settings: dict[str, str], expecting: bool
 ) -> None:
     config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1", **settings)
     with InProcess(config) as process:
         broker = process.broker
         client = broker.replication.client
         assert client is not None
-        broker.member.learn_terms(msgspec.structs.replace(promise, version=1), lambda: None)
-        process.until(lambda: broker.member.record.terms.version == 1)
+        broker.member.adopt_policy(msgspec.structs.replace(promise, version=1), lambda: None)
+        process.until(lambda: broker.member.record.policy.version == 1)
         assert not broker.expecting, "nobody is there"
         client.opened(FakeHaLink(("h", 1)))
         assert broker.expecting is expecting
