@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Final
 
+from broker.admin.broker import CHANGEABLE
 from broker.settings.key_help import key_help
 from broker.settings.keys import ANY, INT_MAX, KEYS, LONG_MAX, Key, Kind, Mark
 from tools.documents.markdown import cell, code, head, table
@@ -58,7 +59,7 @@ is taken before the first is full. `--set mappedFileSizeCommitLog=67108864` make
 ## Changing settings while the broker runs
 
 `ropewalk admin broker config set` (code 25, so `mqadmin updateBrokerConfig` too) changes some of the keys at once, and
-keeps the change in the broker's configuration file. The other keys are refused in words.
+keeps the change in the broker's configuration file. All other keys but these are refused in words:
 """.strip()
 
 
@@ -71,9 +72,9 @@ def page() -> str:
             _HOW_IT_WORKS,
             _WITHOUT_FILE,
         ),
-        _PORTS + "\n",
+        f"{_PORTS}\n\n{_wrapped(sorted(CHANGEABLE))}",
         "## Keys that are honoured\n\nThey do here what they do in RocketMQ, or what is told. Sizes are in bytes. "
-        "Underscores in numbers are for the eye and not for the file.\n",
+        "Underscores in numbers\nare for the eye and not for the file.\n",
     ]
     help_of = key_help()
     sections = dict.fromkeys(one.section for one in help_of.values())

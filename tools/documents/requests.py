@@ -101,15 +101,16 @@ def served(broker: Broker) -> dict[int, str]:
 
 
 def _file_of(handler: Callable[..., Any]) -> str:
-    """Return the file that defines a handler, below whatever wraps it."""
+    """Return the file that defines a handler, below the functions that wrap it."""
     function = inspect.unwrap(handler)
     while not inspect.ismethod(function):
-        inner = inspect.getclosurevars(function).nonlocals
-        candidates = [value for value in inner.values() if inspect.ismethod(value)]
-        if len(candidates) != 1:
+        inner = [
+            value for value in inspect.getclosurevars(function).nonlocals.values() if inspect.isroutine(value)
+        ]
+        if len(inner) != 1:
             break
-        function = candidates[0]
-    return f"{inspect.getmodule(function).__name__.replace('.', '/')}.py"  # type: ignore[union-attr]
+        (function,) = inner
+    return f"{function.__module__.replace('.', '/')}.py"
 
 
 def meanings() -> dict[int, str]:
