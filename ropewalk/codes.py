@@ -14,7 +14,7 @@ from typing import Final
 
 
 class RequestCode:
-    """Request codes, each with what it asks for; the comment of a block names the peer that answers.
+    """Request codes, each with its meaning; the comment of a block names the peer that answers.
 
     docs/compat/requests.md is made from these sentences and from the handlers of a broker and a name server.
     """

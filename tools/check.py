@@ -31,7 +31,7 @@ the least priority (tests/parallel.py) saves four minutes of sixteen, and made s
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of the check, run by this interpreter from the root of the checkout."""
+    """A command of the check, run by this interpreter from the root of the checkout."""
 
     name: str
     module: str

@@ -45,7 +45,7 @@ without a handler is answered 3, `REQUEST_CODE_NOT_SUPPORTED`, and so is every n
 
 
 def page(broker: Broker) -> str:
-    """Return the page for what this broker and a name server serve."""
+    """Return the page for the codes that this broker and a name server serve."""
     names, texts, by_broker = names_of(RequestCode), meanings(), served(broker)
     by_name_server = NameServer(lambda: 0).codes
     reasons = {code: reason for reason, codes in REASONS.items() for code in codes}
