@@ -31,10 +31,6 @@ def test_the_pages_are_what_the_code_says() -> None:
     assert not stale, f"`make docs`, or `python -m tools.documents`, writes {stale}"
 
 
-def test_two_runs_write_the_same() -> None:
-    assert pages() == pages()
-
-
 def test_every_honoured_key_has_a_sentence_and_no_other_key_has() -> None:
     assert set(key_help()) == {key.name for key in KEYS.values() if key.mark is Mark.HONOURED}
     for name, one in key_help().items():
