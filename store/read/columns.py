@@ -3,7 +3,8 @@
     entries   offset | size | tags      three columns, of one `unpack`
     span      bytes of the log that may be read now: a segment's map, or a block of `store.read.log_blocks`
     body      the records of the answer side by side: one slice of neighbours, or one join of slices
-    proof     size, magic, queue, queue offset, log offset and topic of all records in `body`, a comparison a column
+    proof     size, queue, queue offset and log offset of all records in `body`, a comparison a column; their topic
+              too, unless this process wrote the bytes or looked at them when it started
 
 Where a record begins is what its queue entry says, and nothing else: records of other queues, or heads that belong
 to no record, may stand in between. A record that is not what its entry says makes the whole answer `None`, and the
@@ -19,7 +20,7 @@ Measured (us for 32 records of one size that lie apart, of many sizes, and side 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, repeat
 from mmap import mmap
@@ -42,12 +43,11 @@ _V1_LAST: Final = MAGIC_V1 & 0xFF
 
 
 def _head_format(body_size_at: int) -> str:
-    """Size, magic, queue id, queue offset, log offset, sys flag and body size of a record."""
-    return f"ii4xi4xqqi{body_size_at - 40}xi"
+    """Return the layout of magic, sys flag and body size of a record, up to its body."""
+    return f"4xi28xi{body_size_at - 40}xi"
 
 
 _HEADS: Final = {bits: Struct(">" + _head_format(at)).unpack_from for bits, at in _BODY_SIZE_AT.items()}
-_first_head = _HEADS[0]
 _identity = IDENTITY.unpack_from
 
 
@@ -66,86 +66,102 @@ def cut_records(
     data: mmap | bytes,
     base: int,
     queue_id: int,
-    topic: bytes,
-    numbers: range | list[int],
+    topic: bytes | None,
+    numbers: range | Sequence[int],
     offsets: tuple[int, ...],
     sizes: tuple[int, ...],
+    total: int,
     *,
     in_window: bool,
 ) -> bytes | memoryview | None:
-    """Return these records side by side; None if one of them is not what its entry says. HOT.
+    """Return these records, of `total` bytes, side by side; None if one of them is not what its entry says. HOT.
 
-    `data` holds the log from offset `base` on, at least up to the end of the last record, which is the one furthest
-    on. A long run `in_window` is a view of the map, everything else a copy.
+    `data` holds the log from offset `base` on and ends behind the last of them, or later in the window. A long run
+    `in_window` is a view of the map, everything else a copy. Without a `topic` the bytes are trusted to have it.
     """
-    first = offsets[0]
-    size = offsets[-1] + sizes[-1] - first
-    if size == sum(sizes):
+    first, last = offsets[0], offsets[-1]
+    if last + sizes[-1] - first == total:
         start = first - base
         if in_window:
-            last = offsets[-1] - base
-            if not (
-                _identity(data, start) == (sizes[0], queue_id, numbers[0], first)
-                and _identity(data, last) == (sizes[-1], queue_id, numbers[-1], offsets[-1])
-                and numbers[-1] - numbers[0] == len(sizes) - 1
-            ):
+            if _identity(data, start) != (sizes[0], queue_id, numbers[0], first):
                 return None
-            return (memoryview(data) if size >= VIEW_MIN else data)[start : start + size]
-        body = data[start : start + size]
+            if _identity(data, last - base) != (sizes[-1], queue_id, numbers[0] + len(sizes) - 1, last):
+                return None
+            return (memoryview(data) if total >= VIEW_MIN else data)[start : start + total]
+        body = data[start : start + total]
     else:
-        body = b"".join([data[at - base : at - base + size] for at, size in zip(offsets, sizes, strict=True)])
-    return body if _is_proved(body, queue_id, topic, numbers, offsets, sizes) else None
+        body = b"".join(
+            [data[(at := offset - base) : at + size] for offset, size in zip(offsets, sizes, strict=True)]
+        )
+    try:
+        if not _are_identified(body, queue_id, numbers, offsets, sizes):
+            return None
+        return body if topic is None or _are_of_topic(body, topic, sizes) else None
+    except (struct.error, OverflowError):
+        return None  # a size that no record has, or more bytes than there are
 
 
-def _is_proved(
+def _are_identified(
     body: bytes,
     queue_id: int,
-    topic: bytes,
-    numbers: range | list[int],
+    numbers: range | Sequence[int],
     offsets: tuple[int, ...],
     sizes: tuple[int, ...],
 ) -> bool:
-    """Check that each record of `body` is the one that its entry names, and of this topic. HOT."""
+    """Whether the records of `body` have the sizes, queue offsets and log offsets that their entries say. HOT."""
     count, size = len(sizes), sizes[0]
-    try:
-        _, magic, _, _, _, flags, body_size = _first_head(body)
-        hosts = flags & _HOST_BITS
-        body_size_at = _BODY_SIZE_AT[hosts]
-        if hosts:
-            body_size = _HEADS[hosts](body)[-1]
-        name = len(topic).to_bytes(1 if magic & 0xFF == _V1_LAST else 2, "big") + topic
-        name_at = body_size_at + 4 + body_size
-        fields: tuple[Any, ...] = ()
-        if count >= _UNIFORM_MIN and sizes.count(size) == count and body_size >= 0:
-            if name_at + len(name) > size:
-                return False
-            fields = _uniform(size, body_size_at, name_at, len(name), count)(body)
-        if fields and fields[6::8].count(body_size) == count:
-            columns = [fields[column::8] for column in range(6)]
-            names = fields[7::8]
-        else:
-            starts = [0, *accumulate(sizes[:-1])]
-            *columns, body_sizes = zip(*map(_HEADS[hosts], repeat(body), starts), strict=True)
-            shift, width = body_size_at + 4, len(name)
-            shifts = [start + length + shift for start, length in zip(starts, body_sizes, strict=True)]
-            names = tuple([body[at : at + width] for at in shifts])
-    except (struct.error, OverflowError):
-        return False
+    if count >= _UNIFORM_MIN and sizes.count(size) == count:
+        fields = _identities(size, count)(body)
+        return (
+            fields[3::4] == offsets
+            and fields[::4] == sizes
+            and fields[2::4] == tuple(numbers)
+            and fields[1::4].count(queue_id) == count
+        )
+    starts = [0, *accumulate(sizes[:-1])]
+    found = list(map(_identity, repeat(body), starts))
     return (
-        columns[0] == sizes
-        and columns[4] == offsets
-        and columns[3] == tuple(numbers)
-        and columns[2].count(queue_id) == count
-        and names.count(name) == count
-        and columns[1].count(magic) == count
-        and {flags & _HOST_BITS for flags in set(columns[5])} == {hosts}
+        found == list(zip(sizes, repeat(queue_id), numbers, offsets)) and len(body) == starts[-1] + sizes[-1]
     )
 
 
 @lru_cache(maxsize=64)
-def _uniform(
-    size: int, body_size_at: int, name_at: int, name_size: int, count: int
+def _identities(size: int, count: int) -> Callable[[bytes], tuple[int, ...]]:
+    """Return what unpacks the identities of records of one size."""
+    return Struct(">" + f"i8xi4xqq{size - IDENTITY.size}x" * count).unpack
+
+
+def _are_of_topic(body: bytes, topic: bytes, sizes: tuple[int, ...]) -> bool:
+    """Whether the records of `body`, which are of these sizes, have this topic."""
+    count, size = len(sizes), sizes[0]
+    hosts = int.from_bytes(body[36:40], "big") & _HOST_BITS
+    magic, _, body_size = _HEADS[hosts](body)
+    name = len(topic).to_bytes(1 if magic & 0xFF == _V1_LAST else 2, "big") + topic
+    body_at, width = _BODY_SIZE_AT[hosts] + 4, len(name)
+    name_at = body_at + body_size
+    if body_size < 0 or name_at + width > size:
+        return False
+    heads: tuple[Any, ...] = ()
+    if count >= _UNIFORM_MIN and sizes.count(size) == count:
+        heads = _topics(size, body_at, name_at, width, count)(body)
+    if heads and heads[2::4].count(body_size) == count:
+        magics, flags, names = heads[::4], heads[1::4], heads[3::4]
+    else:
+        starts = [0, *accumulate(sizes[:-1])]
+        magics, flags, body_sizes = zip(*map(_HEADS[hosts], repeat(body), starts), strict=True)
+        places = [start + length + body_at for start, length in zip(starts, body_sizes, strict=True)]
+        names = tuple([body[at : at + width] for at in places])
+    return (
+        names.count(name) == count
+        and magics.count(magic) == count
+        and {flag & _HOST_BITS for flag in set(flags)} == {hosts}
+    )
+
+
+@lru_cache(maxsize=64)
+def _topics(
+    size: int, body_at: int, name_at: int, width: int, count: int
 ) -> Callable[[bytes], tuple[Any, ...]]:
-    """Return what unpacks the heads and topics of records that have all these sizes and places in common."""
-    before, behind = name_at - body_size_at - 4, size - name_at - name_size
-    return Struct(">" + f"{_head_format(body_size_at)}{before}x{name_size}s{behind}x" * count).unpack
+    """Return what unpacks magic, sys flag, body size and topic of records of one size and one body size."""
+    layout = f"{_head_format(body_at - 4)}{name_at - body_at}x{width}s{size - name_at - width}x"
+    return Struct(">" + layout * count).unpack

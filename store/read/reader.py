@@ -231,7 +231,7 @@ class Reader:
             offsets, sizes = offsets[:count], sizes[:count]
             total = sum(sizes)
         first, last = offsets[0], offsets[-1]
-        if first < log.min_offset or min(sizes) < RECORD_SIZE_MIN or max(offsets) != last:
+        if first < log.min_offset or min(sizes) < RECORD_SIZE_MIN:
             return None
         window_from = end - self._warm_window
         if window_from < log.trusted_offset:
@@ -240,22 +240,24 @@ class Reader:
             if queue in self._missed or not _suit_blocks(first, last + sizes[-1], total, count):
                 return None
         numbers = range(offset, offset + count)
-        pieces = self._cut(queue, numbers, offsets, sizes, window_from)
+        pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
         return ResidentRead(pieces, count, total, last) if pieces is not None else None
 
     def _cut(
         self,
         queue: ConsumeQueue,
-        numbers: range | list[int],
+        numbers: range | Sequence[int],
         offsets: tuple[int, ...],
         sizes: tuple[int, ...],
+        total: int,
         window_from: int,
     ) -> list[bytes | memoryview] | None:
         """Cut these records out of the window and the blocks; None if some are in neither, or not as they should be.
 
-        HOT. The entries may lie: that the last record is the one furthest on is all that is known of them.
+        HOT. The entries may lie: nothing is known of them but that each record seems to have a size.
         """
-        log, queue_id, topic, count = self._log, queue.queue_id, queue.topic_bytes, len(sizes)
+        log, queue_id, count = self._log, queue.queue_id, len(sizes)
+        trusted = log.trusted_offset
         pieces: list[bytes | memoryview] = []
         data: mmap | bytes
         begin = 0
@@ -283,20 +285,25 @@ class Reader:
                     stop -= 1  # the one record that stands across the end of the block
                 if stop == begin:
                     return None
+            topic = None if first >= trusted else queue.topic_bytes
             if stop - begin == count:
-                piece = cut_records(data, base, queue_id, topic, numbers, offsets, sizes, in_window=in_window)
-            else:
-                part = slice(begin, stop)
                 piece = cut_records(
-                    data,
-                    base,
-                    queue_id,
-                    topic,
-                    numbers[part],
-                    offsets[part],
-                    sizes[part],
-                    in_window=in_window,
+                    data, base, queue_id, topic, numbers, offsets, sizes, total, in_window=in_window
                 )
+                return [piece] if piece is not None else None
+            part = slice(begin, stop)
+            sizes_here = sizes[part]
+            piece = cut_records(
+                data,
+                base,
+                queue_id,
+                topic,
+                numbers[part],
+                offsets[part],
+                sizes_here,
+                sum(sizes_here),
+                in_window=in_window,
+            )
             if piece is None:
                 return None
             pieces.append(piece)
@@ -529,8 +536,8 @@ class Reader:
         offsets, sizes, numbers = zip(*records, strict=True)
         first, last, total = offsets[0], offsets[-1], sum(sizes)
         is_dense = _suit_blocks(first, last + sizes[-1], total, len(records))
-        if max(offsets) == last and (first >= window_from or is_dense):
-            pieces = self._cut(queue, list(numbers), offsets, sizes, window_from)
+        if first >= window_from or is_dense:
+            pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
             if pieces is not None:
                 result.records, result.count, result.size = pieces, len(records), total
                 result.status = GetStatus.FOUND
