@@ -51,6 +51,7 @@ class ConsumeQueue:
         "epoch",
         "file_size",
         "first",
+        "loaded_next",
         "min_offset",
         "own_next",
         "own_readable",
@@ -73,6 +74,8 @@ class ConsumeQueue:
         self.first = 0
         """The number of the first entry in the first file; `min_offset` can be higher, and is not stored."""
         self.min_offset = 0
+        self.loaded_next = 0
+        """Entries below this number were found in files, and those from it on added since: they cannot be stale."""
         self.written = 0
         self.tail_base = 0
         self.own_next = self.own_readable = 0
@@ -318,7 +321,7 @@ class ConsumeQueue:
     def _set_end(self, end: int) -> None:
         self.epoch += 1
         self._leave_pool()
-        self.own_next = self.own_readable = self.written = self.tail_base = end
+        self.own_next = self.own_readable = self.written = self.tail_base = self.loaded_next = end
         self.own_tail.clear()
         self._loaded_end = 0
         if end > self.min_offset:

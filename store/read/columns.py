@@ -4,15 +4,15 @@
     span      bytes of the log that may be read now: a segment's map, or a block of `store.read.log_blocks`
     body      the records of the answer side by side: one slice of neighbours, or one join of slices
     proof     size, queue, queue offset and log offset of all records in `body`, a comparison a column; their topic
-              too, unless this process wrote the bytes or looked at them when it started
+              too, if their entries were found in a file: one that is stale can name another topic's record
 
 Where a record begins is what its queue entry says, and nothing else: records of other queues, or heads that belong
 to no record, may stand in between. A record that is not what its entry says makes the whole answer `None`, and the
 slow way (`store.read.one_by_one`) finds out which one; a test has both ways read the same stores.
 
-Neighbours in bytes that this process wrote, or looked at when it started, are proved by their first and last record:
-records stand in the log in the order of their queue, so what lies between number n and number n + 31 of a queue, and
-is just as long as the entries of 32 messages say, are these messages.
+Neighbours in the window whose entries this process made are proved by their first and last record: records stand in
+the log in the order of their queue, so what lies between number n and number n + 31 of a queue, and is just as long
+as the entries of 32 messages say, are these messages.
 
 Measured (us for 32 records of one size that lie apart, of many sizes, and side by side in the window): 13, 18, 3.
 """
@@ -77,12 +77,12 @@ def cut_records(
     """Return these records, of `total` bytes, side by side; None if one of them is not what its entry says. HOT.
 
     `data` holds the log from offset `base` on and ends behind the last of them, or later in the window. A long run
-    `in_window` is a view of the map, everything else a copy. Without a `topic` the bytes are trusted to have it.
+    `in_window` is a view of the map, everything else a copy. Without a `topic` the entries are this process's own.
     """
     first, last = offsets[0], offsets[-1]
     if last + sizes[-1] - first == total:
         start = first - base
-        if in_window:
+        if in_window and topic is None:
             if _identity(data, start) != (sizes[0], queue_id, numbers[0], first):
                 return None
             if _identity(data, last - base) != (sizes[-1], queue_id, numbers[0] + len(sizes) - 1, last):

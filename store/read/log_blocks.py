@@ -103,6 +103,17 @@ class LogBlocks:
         data = place.segment.file.read_at_nowait(place.start, place.size)
         return self.keep(place, data, checks) if data is not None else None
 
+    def read_across(self, offset: int, size: int, now_s: float) -> bytes | None:
+        """Return a record that stands in several blocks, if all of them are in memory."""
+        parts, at, end = [], offset, offset + size
+        while at < end:
+            block = self.find(at, 1, now_s)
+            if block is None:
+                return None
+            parts.append(block.data[at - block.base : end - block.base])
+            at = block.end
+        return b"".join(parts)
+
     def keep(self, place: BlockPlace, data: bytes | None, checks: Checks | None) -> LogBlock | None:
         """Keep what was read at a place under these checks, if all of it may be believed."""
         if data is None:

@@ -34,7 +34,7 @@ from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
-from store.read.log_blocks import BLOCK_SIZE, BlockPlace, LogBlocks, read_block
+from store.read.log_blocks import BlockPlace, LogBlocks, read_block
 from store.read.one_by_one import identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
 
 _SCAN_BYTES_MAX = 16_000
@@ -257,7 +257,7 @@ class Reader:
         HOT. The entries may lie: nothing is known of them but that each record seems to have a size.
         """
         log, queue_id, count = self._log, queue.queue_id, len(sizes)
-        trusted = log.trusted_offset
+        topic = None if numbers[0] >= queue.loaded_next else queue.topic_bytes
         pieces: list[bytes | memoryview] = []
         data: mmap | bytes
         begin = 0
@@ -274,7 +274,7 @@ class Reader:
                 block = self.blocks.find(first, size, self.cold_budget.now)
                 if block is not None:
                     data, base, end = block.data, block.base, block.end
-                elif (record := self._read_across(first, size)) is not None:
+                elif (record := self.blocks.read_across(first, size, self.cold_budget.now)) is not None:
                     data, base, end = record, first, first + size
                 else:
                     return None
@@ -285,7 +285,6 @@ class Reader:
                     stop -= 1  # the one record that stands across the end of the block
                 if stop == begin:
                     return None
-            topic = None if first >= trusted else queue.topic_bytes
             if stop - begin == count:
                 piece = cut_records(
                     data, base, queue_id, topic, numbers, offsets, sizes, total, in_window=in_window
@@ -309,18 +308,6 @@ class Reader:
             pieces.append(piece)
             begin = stop
         return pieces
-
-    def _read_across(self, offset: int, size: int) -> bytes | None:
-        """Read a record that stands in two blocks, if the page cache has it."""
-        segment = self._log.find(offset)
-        if segment is None:
-            return None
-        position = offset - segment.base_offset
-        if position // BLOCK_SIZE == (position + size - 1) // BLOCK_SIZE or position + size > segment.size:
-            return None
-        if segment.checks is not None and not segment.checks.is_checked(position, size):
-            return None
-        return segment.file.read_at_nowait(position, size)
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | None:
         """`ConsumeQueue.entries_nowait`, with some more kept of what is read from a file."""
@@ -567,14 +554,13 @@ class Reader:
     def _missing_block(self, records: list[tuple[int, int, int]], window_from: int) -> BlockPlace | None:
         """Return the first block of these records that is not in memory, and can be read by a thread."""
         for offset, size, _number in records:
-            if offset >= window_from:
-                break
-            for at in (offset, offset + size - 1):
-                if self.blocks.find(at, 1, self.cold_budget.now) is None:
+            at = offset
+            while at < offset + size and offset < window_from:
+                block = self.blocks.find(at, 1, self.cold_budget.now)
+                if block is None:
                     place = self.blocks.place_of(at)
-                    if place is None or not self.blocks.can_be_read(place):
-                        return None
-                    return place
+                    return place if place is not None and self.blocks.can_be_read(place) else None
+                at = block.end
         return None
 
     def _fetch(self, place: BlockPlace, then: Callable[[], None], refuse: Callable[[None], None]) -> None:
