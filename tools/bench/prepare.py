@@ -95,13 +95,21 @@ def ensure_backlog(
     broker: Address, topic: str, queues: int, count: int, body_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Let the topic hold at least `count` messages, and return `backlog` of it."""
+    begin, end, _ = lay_backlog(broker, topic, queues, count, body_size)
+    return begin, end
+
+
+def lay_backlog(
+    broker: Address, topic: str, queues: int, count: int, body_size: int
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """Let the topic hold at least `count` messages; return `backlog` of it, and whether all of it was laid here."""
     create_topic(broker, topic, queues)
     begin, end = backlog(broker, topic, queues)
-    missing = count - (sum(end) - sum(begin))
-    if missing > 0:
-        fill(broker, topic, queues, missing, body_size)
+    held = sum(end) - sum(begin)
+    if held < count:
+        fill(broker, topic, queues, count - held, body_size)
         begin, end = _settled(broker, topic, queues, sum(begin) + count)
-    return begin, end
+    return begin, end, held <= queues
 
 
 def _settled(broker: Address, topic: str, queues: int, total: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
