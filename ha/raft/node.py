@@ -86,7 +86,7 @@ class RaftNode:
         self.peers = tuple(sorted({*config.voters, *config.old, *config.learners} - {me}))
         self.election = Election(me, config, settings, ballot, doubt)
         self._overtaken = Ballot(end.term) if end.term > ballot.term else None
-        """A ballot to begin with: entries of a newer term were written before the ballot was, and a crash came between."""
+        """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""
         if self._overtaken is not None:
             self.election.ballot = self._overtaken
         self.log = LogState(TermTable(rows), end, commit)

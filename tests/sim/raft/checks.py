@@ -6,6 +6,7 @@ off the disks, whether a vote was saved off the ballot file.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ha.raft.types import (
@@ -39,6 +40,8 @@ class Checks:
         self.quorum = voters // 2 + 1
         self.truth: list[Entry] = []
         """What is committed, in the order of the log, for ever."""
+        self.terms: list[int] = []
+        """The term of the leader that committed each of them."""
         self.acknowledged: dict[int, int] = {}
         """By the payload of a message that a client was told is stored: its index."""
         self.leaders: dict[int, MemberId] = {}
@@ -67,7 +70,7 @@ class Checks:
     def _said(self, member: Member, peer: MemberId, message: Message) -> None:
         match message:
             case AppendAnswer(ok=True, durable=durable) | HeartbeatAnswer(durable=durable):
-                if durable >= 0 and not member.log.has_on_disk(member.log.view[durable]):
+                if durable >= 0 and not member.log.has_on_disk(member.log.ordered()[durable]):
                     raise Broken(f"I9: {member.id} says that {durable} is on its disk, and it is not")
             case VoteAnswer(pre=False, result=result, term=term) if result in GRANTED:
                 self._votes(member, term, peer)
@@ -86,26 +89,38 @@ class Checks:
     def _leads(self, member: Member, term: int) -> None:
         if self.leaders.setdefault(term, member.id) != member.id:
             raise Broken(f"I6: {member.id} and {self.leaders[term]} lead term {term}")
+        # A leader may hear of its last vote when later ones have led already: it must have what was committed before.
+        count = bisect_left(self.terms, term)
         log = member.log.ordered()
-        if self.truth and (len(log) < len(self.truth) or log[len(self.truth) - 1] != self.truth[-1]):
+        if log[count - 1 : count] != self.truth[count - 1 : count]:
             raise Broken(
-                f"I7: {member.id} leads term {term} without the committed entry {self.truth[-1]}: its log is {log[-3:]}"
+                f"I7: {member.id} leads term {term} without the committed entry {self.truth[count - 1]}:"
+                f" its log is {log[-3:]}"
             )
 
     def _committed(self, member: Member, point: Point, members: dict[MemberId, Member]) -> None:
         view, truth = member.log.view, self.truth
         if point.index <= member.committed:
             raise Broken(f"I8: {member.id} went from commit {member.committed} to {point.index}")
+        if point.index >= len(view):
+            raise Broken(f"I5: {member.id} commits {point}, its log has {len(view)} entries")
+        if member.is_leader and view[point.index][1] != member.standing_term:
+            raise Broken(
+                f"I7: {member.id} commits {view[point.index]} by counting in term {member.standing_term}"
+            )
         for index in range(member.committed + 1, point.index + 1):
             entry = view[index]
             if index < len(truth):
                 if truth[index] != entry:
                     raise Broken(f"I5: {member.id} commits {entry}, committed is {truth[index]}")
                 continue
-            copies = sum(other.log.has_on_disk(entry) for other in members.values())
+            copies = sum(other.log.had_on_disk(entry) for other in members.values())
             if copies < self.quorum:
                 raise Broken(f"I9: {member.id} commits {entry}, which is on {copies} disks")
             truth.append(entry)
+            self.terms.append(member.standing_term)
+            if not member.is_leader:
+                raise Broken(f"I7: {member.id} commits {entry}, which no leader has committed")
             if entry[2] in member.waiting:
                 member.waiting.discard(entry[2])
                 self.acknowledged[entry[2]] = index

@@ -1,8 +1,8 @@
 """A member's log and ballot on a disk that forgets: the contract of dledger-plan 2.3, 3.4 and 3.5, as a model.
 
-`MemberLog` is what the world needs of a log, so that the shipped one can stand in its place. `ModelLog` keeps entries as
-tuples in two lists: `view` is what the process wrote, `platter` what is on disk. One storage thread takes orders from a
-queue, in the order in which they came: save, cut, place, flush. Each takes its time; a crash may fall anywhere.
+`MemberLog` is what the world needs of a log, so that the shipped one can stand in its place. `ModelLog` keeps entries
+as tuples in two lists: `view` is what the process wrote, `platter` what is on disk. One storage thread takes orders
+from a queue, in the order in which they came: save, cut, place, flush. Each takes its time; a crash may fall anywhere.
 
 Power loss keeps of every entry that was not synced the new content, the old one, or a torn one. Recovery then takes
 entries while they are whole, cuts at the first hole, and notes as *doubt* the furthest whole entry behind it.
@@ -13,13 +13,35 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from ha.raft.types import NOTHING, Ballot, CutDone, Durable, Event, Point, Run, Saved
 
 Entry = tuple[int, int, int, int, int]
 """(index, term, payload, pos, size)"""
 SEGMENT = 4096
+
+
+class Placing(NamedTuple):
+    """An order to place what a message brought."""
+
+    run: Run
+    entries: list[Entry]
+    skip: int
+
+    @property
+    def fresh(self) -> list[Entry]:
+        """The entries that are not here already."""
+        return [entry for entry in self.entries if entry[3] >= self.run.pos + self.skip]
+
+
+class Flush(NamedTuple):
+    """An order to put on disk all that was placed."""
+
+
+Order = Ballot | Point | Placing | Flush
+"""Of the storage thread: save, cut, place, flush."""
 
 
 def end_of(entry: Entry) -> Point:
@@ -57,6 +79,7 @@ class MemberLog(Protocol):
     def append(self, term: int, payloads: list[int]) -> Run: ...
     def read(self, index: int, size: int) -> tuple[Point, Run]: ...
     def has_on_disk(self, entry: Entry) -> bool: ...
+    def had_on_disk(self, entry: Entry) -> bool: ...
     def killed(self) -> None: ...
     def power_lost(self) -> None: ...
 
@@ -82,13 +105,15 @@ class ModelLog:
         self.written = NOTHING
         """The commit index that was written down, and the bound below which nothing was ever lost."""
         self.doubt: Point | None = None
+        self.lost: set[Entry] = set()
+        """What was on disk until damage came before it. This member's doubt speaks for it."""
         self.full = False
         self.flush_ms = 2.0
         self._reset()
 
     def _reset(self) -> None:
-        self._queue: deque[tuple[str, object]] = deque()
-        self._running: tuple[str, object] | None = None
+        self._queue: deque[Order] = deque()
+        self._running: Order | None = None
         self._cuts_done = 0
         self._journal: int | None = None
         self._waiting = 0
@@ -106,30 +131,32 @@ class ModelLog:
     def ordered(self) -> list[Entry]:
         """Return the log as it will be when all that was ordered is done."""
         log = self.view
-        for kind, what in ([self._running] if self._running else []) + list(self._queue):
-            if kind == "cut":
-                log = log[: what.index + 1]  # type: ignore[attr-defined]
-            elif kind == "place":
-                run, entries, skip = what  # type: ignore[misc]
-                log = log + [entry for entry in entries if entry[3] >= run.pos + skip]
+        if not self._waiting:
+            return log
+        for order in ([self._running] if self._running is not None else []) + list(self._queue):
+            if isinstance(order, Point):
+                log = log[: order.index + 1]
+            elif isinstance(order, Placing):
+                log = log + order.fresh
         return log
 
     # -- orders ------------------------------------------------------------------------------------------
 
     def save(self, ballot: Ballot) -> None:
-        self._order("save", ballot)
+        self._order(ballot)
 
     def cut(self, point: Point) -> None:
         self._waiting += 1
-        self._order("cut", point)
+        self._order(point)
 
     def place(self, run: Run, entries: list[Entry], skip: int) -> None:
+        placing = Placing(run, entries, skip)
         if self.accepts:
-            self._write(run, entries, skip)
+            self._write(placing)
             self._flush()
         else:
             self._waiting += 1
-            self._order("place", (run, entries, skip))
+            self._order(placing)
 
     def append(self, term: int, payloads: list[int]) -> Run:
         """Append what fits into one segment, and return the run."""
@@ -165,12 +192,9 @@ class ModelLog:
         prev = end_of(self.view[index - 1]) if index else NOTHING
         return prev, Run(index, stop - index, begin[1], begin[3], total)
 
-    def _write(self, run: Run, entries: list[Entry], skip: int) -> None:
-        end = self.end
-        fresh = [entry for entry in entries if entry[3] >= run.pos + skip]
-        assert fresh and fresh[0][0] == end.index + 1, (
-            f"{run} without {skip} bytes does not stand behind {end}"
-        )
+    def _write(self, placing: Placing) -> None:
+        end, fresh = self.end, placing.fresh
+        assert fresh and fresh[0][0] == end.index + 1, f"{placing} does not stand behind {end}"
         rolled = -(-end.pos // SEGMENT) * SEGMENT
         assert fresh[0][3] in (end.pos, rolled), (
             f"{fresh[0]} is at no place where an entry can stand behind {end}"
@@ -179,37 +203,39 @@ class ModelLog:
 
     # -- the storage thread ------------------------------------------------------------------------------
 
-    def _order(self, kind: str, what: object) -> None:
-        self._queue.append((kind, what))
+    def _order(self, order: Order) -> None:
+        self._queue.append(order)
         self._work()
 
     def _flush(self) -> None:
-        if not self._queue or self._queue[-1][0] != "flush":
-            self._order("flush", None)
+        if not self._queue or not isinstance(self._queue[-1], Flush):
+            self._order(Flush())
 
     def _work(self) -> None:
         while self._queue and self._running is None:
-            kind, what = self._queue[0]
-            if kind == "place":
+            order = self._queue[0]
+            if isinstance(order, Placing):
                 if self.full:
                     return
                 self._queue.popleft()
                 self._waiting -= 1
-                run, entries, skip = what  # type: ignore[misc]
-                self._write(run, entries, skip)
-                self._queue.append(("flush", None))
-                continue
-            self._running = self._queue.popleft()
-            spent = self.flush_ms * self._chance.uniform(0.5, 1.5)
-            if kind == "save":
-                self._later(spent * 0.7, lambda: self._renamed(what))  # type: ignore[arg-type]
-                self._later(spent, lambda: self._saved(what))  # type: ignore[arg-type]
-            elif kind == "cut":
-                self._later(spent * 0.5, lambda: self._journaled(what))  # type: ignore[arg-type]
-                self._later(spent, lambda: self._was_cut(what))  # type: ignore[arg-type]
+                self._write(order)
+                self._queue.append(Flush())
             else:
-                size, cuts = len(self.view), self._cuts_done
-                self._later(spent, lambda: self._flushed(size, cuts))
+                self._running = self._queue.popleft()
+                self._begin(order)
+
+    def _begin(self, order: Ballot | Point | Flush) -> None:
+        spent = self.flush_ms * self._chance.uniform(0.5, 1.5)
+        match order:
+            case Ballot():
+                self._later(spent * 0.7, partial(self._renamed, order))
+                self._later(spent, partial(self._saved, order))
+            case Point():
+                self._later(spent * 0.5, partial(self._journaled, order))
+                self._later(spent, partial(self._was_cut, order))
+            case Flush():
+                self._later(spent, partial(self._flushed, len(self.view), self._cuts_done))
 
     def set_full(self, full: bool) -> None:
         self.full = full
@@ -250,6 +276,10 @@ class ModelLog:
         platter[at:size] = self.view[at:size]
 
     # -- what survives -----------------------------------------------------------------------------------
+
+    def had_on_disk(self, entry: Entry) -> bool:
+        """Return whether an entry is on disk, or was until damage came."""
+        return self.has_on_disk(entry) or entry in self.lost
 
     def has_on_disk(self, entry: Entry) -> bool:
         index = entry[0]
@@ -292,6 +322,8 @@ class ModelLog:
 
     def damage(self, index: int) -> None:
         """Flip a bit of an entry of a member that is down."""
+        self.platter[: len(self.view)] = self.view
+        self.lost.update(self.view[index:])
         self.platter[index] = None
         del self.view[index:]
 

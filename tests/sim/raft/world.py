@@ -36,6 +36,7 @@ from ha.raft.types import (
     Stuck,
     Tick,
 )
+from ropewalk.errors import RemoteProtocolError
 from tests.sim.raft.checks import Broken, Checks
 from tests.sim.raft.model_log import Entry, ModelLog
 
@@ -44,7 +45,7 @@ TICK_MS = 50
 CALM_MS = 10_000
 FAULTS = (
     "kill", "power", "stall", "cut off", "one way", "reset", "lose", "repeat", "reorder", "delay", "slow disk", "full",
-    "clock", "damage", "all power",
+    "clock", "damage", "all power", "leaders die",
 )  # fmt: skip
 
 
@@ -71,6 +72,16 @@ class Member:
     def now(self) -> int:
         """This machine's own monotonic clock."""
         return self.offset + int(self.world.time * self.rate)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member said that it leads, and nothing else since."""
+        return self.standing is not None and self.standing.role is Role.LEADER
+
+    @property
+    def standing_term(self) -> int:
+        """The term in which it said so."""
+        return self.standing.term if self.standing is not None else -1
 
     # -- a life ------------------------------------------------------------------------------------------
 
@@ -176,7 +187,10 @@ class Member:
         if core is None:
             return
         self.world.events += 1
-        effects = core.step(event)
+        try:
+            effects = core.step(event)
+        except RemoteProtocolError as refused:
+            raise Broken(f"I18: {self.id} refuses what another correct member sent: {refused}") from refused
         if self.world.told is not None:
             self.world.told.append((self.world.time, self.id, event, effects))
         self.carry_out(effects, event)
@@ -193,6 +207,8 @@ class Member:
             world.checks.placed(self, entries, world.prev_term)
             log.place(run, entries, skip)
         if effects.role is not None:
+            if effects.role.role is Role.LEADER and not self.is_leader:
+                world.leads(self)
             self.standing = effects.role
             if effects.role.role is not Role.LEADER:
                 self.waiting = set()
@@ -384,6 +400,10 @@ class World:
             case "kill" | "power" if is_up:
                 member.die(kind == "power")
                 self.at(self.time + chance.random() * 1200, self._restart, member)
+            case "leaders die":
+                for each in self.members.values():
+                    if each.is_leader:
+                        self._kill(each, each.life)
             case "all power" if chance.random() < 0.3:
                 for each in self.members.values():
                     if each.core is not None:
@@ -409,6 +429,18 @@ class World:
             case "full" if is_up:
                 self._fill(member, not member.log.full)
 
+    def leads(self, member: Member) -> None:
+        """A member began to lead: the moment at which its death is most interesting."""
+        if self.is_storm and "leaders die" in self.kinds and self.chance.random() < 0.7:
+            self.at(
+                self.time + self.chance.expovariate(1 / (3 * self._rtt + 5)), self._kill, member, member.life
+            )
+
+    def _kill(self, member: Member, life: int) -> None:
+        if member.life == life:
+            member.die(self.chance.random() < 0.5)
+            self.at(self.time + self.chance.random() * 600, self._restart, member)
+
     def _fill(self, member: Member, full: bool) -> None:
         if member.log.full is not full:
             member.log.set_full(full)
@@ -427,13 +459,14 @@ class World:
     def _damage(self, member: Member) -> None:
         """Flip a bit of an entry above the bound, with whole ones behind, while another member has all of it."""
         low, high = member.log.written.index + 1, len(member.log.view) - 1
-        committed = self.checks.truth
-        if low >= high or not any(
-            other is not member and (not committed or other.log.has_on_disk(committed[-1]))
-            for other in self.members.values()
-        ):
-            return
-        member.log.damage(self.chance.randrange(low, high))
+        if low < high and any(self._has_all(other) for other in self.members.values() if other is not member):
+            member.log.damage(self.chance.randrange(low, high))
+
+    def _has_all(self, member: Member) -> bool:
+        truth, log = self.checks.truth, member.log
+        return not truth or (
+            log.view[len(truth) - 1 : len(truth)] == truth[-1:] and log.has_on_disk(truth[-1])
+        )
 
     # -- peace -------------------------------------------------------------------------------------------
 
@@ -493,7 +526,7 @@ class World:
         member.sleep(self.chance.uniform(300, 1200))
         self.run_until(self.time + 1400)
         for other in self.members.values():
-            if other.standing != before[other.id]:
+            if other.standing is not before[other.id]:
                 raise Broken(f"I18: {member.id} was stalled, and {other.id} went to {other.standing}")
         member = self.chance.choice(followers)
         pairs = {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
@@ -502,7 +535,7 @@ class World:
         self.blocked -= pairs
         self.run_until(self.time + 300)
         for other in self.members.values():
-            if other is not member and other.standing != before[other.id]:
+            if other is not member and other.standing is not before[other.id]:
                 raise Broken(f"I18: {member.id} was cut off, and {other.id} went to {other.standing}")
         self.calm()
 
