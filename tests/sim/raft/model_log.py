@@ -109,6 +109,7 @@ class ModelLog:
         """What was on disk until damage came before it. This member's doubt speaks for it."""
         self.full = False
         self.flush_ms = 2.0
+        self.hiccups = False
         self._reset()
 
     def _reset(self) -> None:
@@ -235,6 +236,8 @@ class ModelLog:
                 self._later(spent * 0.5, partial(self._journaled, order))
                 self._later(spent, partial(self._was_cut, order))
             case Flush():
+                if self.hiccups and self._chance.random() < 0.1:
+                    spent *= 60
                 self._later(spent, partial(self._flushed, len(self.view), self._cuts_done))
 
     def set_full(self, full: bool) -> None:

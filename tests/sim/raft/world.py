@@ -43,9 +43,10 @@ from tests.sim.raft.model_log import Entry, ModelLog
 SETTINGS = Settings(pending_bytes_max=64 << 10, window_frames=8, frame_bytes_max=2048, window_bytes=8 << 10)
 TICK_MS = 50
 CALM_MS = 10_000
+DELAY_MS = 1500
 FAULTS = (
     "kill", "power", "stall", "cut off", "one way", "reset", "lose", "repeat", "reorder", "delay", "slow disk", "full",
-    "clock", "damage", "all power", "leaders die",
+    "clock", "damage", "all power", "leaders die", "leaders cut off",
 )  # fmt: skip
 
 
@@ -261,7 +262,8 @@ class World:
         self.payload: list[Entry] = []
         """The bytes of the Append that is being delivered."""
         self.prev_term = -1
-        self.kinds = [kind for kind in FAULTS if self.chance.random() < 0.5]
+        share = self.chance.choice((0.15, 0.3, 0.6))
+        self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
         self.is_storm = True
         self.blocked: set[tuple[MemberId, MemberId]] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -271,6 +273,8 @@ class World:
         self._arrivals: dict[tuple[MemberId, MemberId, Link], float] = {}
         self._rtt = self.chance.choice((0.3, 2.0, 20.0))
         self.members = {id: Member(self, id) for id in self.ids}
+        for member in self.members.values():
+            member.log.hiccups = "slow disk" in self.kinds
         if "clock" in self.kinds:
             for member in self.members.values():
                 member.rate = self.chance.uniform(0.9, 1.1)
@@ -340,7 +344,7 @@ class World:
             if "lose" in kinds and chance.random() < 0.03:
                 return
             if "delay" in kinds and chance.random() < 0.02:
-                arrival += chance.random() * 1500
+                arrival += chance.random() * DELAY_MS
             if "repeat" in kinds and chance.random() < 0.05:
                 again = arrival + chance.random() * 300
                 self.at(again, self._arrive, self.members[peer], member.id, number, message, entries)
@@ -414,14 +418,18 @@ class World:
             case "stall" if is_up:
                 member.sleep(chance.choice((80, 300, 1500)) * chance.random())
             case "cut off":
-                pairs = {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
-                self._block(pairs)
+                self._block(self._pairs(member))
             case "one way":
                 self._block(
                     {(member.id, each) for each in self.ids}
                     if chance.random() < 0.3
                     else {(member.id, other.id)}
                 )
+            case "leaders cut off":
+                for each in self.members.values():
+                    if each.is_leader:
+                        each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
+                        self._block(self._pairs(each), chance.uniform(500, 1300))
             case "reset" if is_up and member is not other and other.core is not None:
                 self.reset(member, other, chance.choice(list(Link)))
             case "slow disk":
@@ -446,9 +454,12 @@ class World:
             member.log.set_full(full)
             member.deliver(member.life, Stuck(full))
 
-    def _block(self, pairs: set[tuple[MemberId, MemberId]]) -> None:
+    def _pairs(self, member: Member) -> set[tuple[MemberId, MemberId]]:
+        return {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
+
+    def _block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
         self.blocked |= pairs
-        self.at(self.time + self.chance.random() * 1500, self.blocked.difference_update, pairs)
+        self.at(self.time + (ms or self.chance.random() * 1500), self.blocked.difference_update, pairs)
 
     def _restart(self, member: Member) -> None:
         if member.core is None:
@@ -476,6 +487,7 @@ class World:
         self.blocked = set()
         for member in self.members.values():
             member.log.flush_ms = 2.0
+            member.log.hiccups = False
             if member.core is not None:
                 self._fill(member, False)
             else:
@@ -516,8 +528,10 @@ class World:
 
     def quiet(self) -> None:
         """Stall a follower, then cut one off: over neither anybody may lose the lead."""
+        self.run_until(self.time + DELAY_MS)  # what the storm has delayed may still depose somebody
+        self.calm()
         leader = self.leader()
-        assert leader is not None and leader.core is not None
+        assert leader is not None
         followers = [member for member in self.members.values() if member is not leader]
         if not followers:
             return
@@ -529,7 +543,7 @@ class World:
             if other.standing is not before[other.id]:
                 raise Broken(f"I18: {member.id} was stalled, and {other.id} went to {other.standing}")
         member = self.chance.choice(followers)
-        pairs = {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
+        pairs = self._pairs(member)
         self.blocked |= pairs
         self.run_until(self.time + 1500)
         self.blocked -= pairs
