@@ -237,7 +237,7 @@ class ModelLog:
                 self._later(spent, partial(self._was_cut, order))
             case Flush():
                 if self.hiccups and self._chance.random() < 0.1:
-                    spent *= 60
+                    spent += self._chance.uniform(20, 300)
                 self._later(spent, partial(self._flushed, len(self.view), self._cuts_done))
 
     def set_full(self, full: bool) -> None:
