@@ -542,9 +542,13 @@ class AsyncPushConsumer:
                 await self._record(reader)
             if self._locks:
                 await self._unlock([reader.queue])
-        finally:
-            del self._leaving[reader.queue]
-            self._rebalance_now.set()
+        except Exception as exc:
+            logger().error(
+                "queue not given up in order", **_where(reader.queue), reason=repr(exc), exc_info=exc
+            )
+        # Not where this is cancelled: then `_leave` records what is left.
+        del self._leaving[reader.queue]
+        self._rebalance_now.set()
 
     async def _unlock(self, queues: list[TopicQueue]) -> None:
         if queues:

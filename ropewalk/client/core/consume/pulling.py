@@ -63,6 +63,8 @@ class PullCore:
         """Queues of whose topic a broker knew nothing: are they the same ones when they are back?"""
         self._clock = clock
         self._positions: dict[TopicQueue, int | None] = {}
+        self._sought: set[TopicQueue] = set()
+        """Queues whose position the program has just set: one beyond the end is its own affair."""
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
@@ -94,6 +96,7 @@ class PullCore:
             raise KeyError(f"{queue} is not assigned")
         self._positions[queue] = offset
         self._last.pop(queue, None)
+        self._sought.add(queue)
 
     def seek_to_begin(self) -> Steps[None]:
         """Go on at the first message that is still there, in every queue."""
@@ -273,6 +276,9 @@ class PullCore:
             raise
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             last = self._last.pop(queue, None)
+            if queue in self._sought and offset > pulled.max_offset:
+                self._positions[queue] = pulled.next_offset
+                return []
             begin, reason = yield from self._consumer.relocate(queue, offset, pulled, last)
             self._positions[queue] = begin
             first = pulled.min_offset if reason == "truncated" else offset
@@ -283,6 +289,7 @@ class PullCore:
             for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
                 self._on_skipped(gap)
         self._positions[queue] = pulled.next_offset
+        self._sought.discard(queue)
         if pulled.messages:
             self._last[queue] = pulled.messages[-1]
         return pulled.messages
