@@ -467,7 +467,13 @@ class MessageStore:
     def lead(self) -> None:
         """The log grows by puts again; the first bytes of a record that never became whole are dropped."""
         assert self.follower is not None
-        self.follower.drop_partial()
+        follower = self.follower
+        follower.drop_partial()
+        while follower.cut_pending:
+            # A change of role in the very moment in which a connection broke off: what is appended next must not stand
+            # in front of bytes that a loss of power brings back.
+            self._helpers.pause()
+            self.run_completions()
         self.follower = None
         self._move_readable()  # from here on nothing may be left behind: a plain master's turn shows what it appends
         self._appender.closed = False
@@ -533,6 +539,11 @@ class MessageStore:
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
             if self.whole_end > self.flushed_offset:
+    def sync_cut(self, segment: Segment, done: Callable[[], None]) -> None:
+        """Have a segment synced from which bytes were cut, then call `done`. Never waits."""
+        assert self._flusher is not None
+        self._flusher.sync_cut(segment.file, done)
+
                 self.request_flush()
         self._write_back.tick(now, self.readable_offset, self._last_store_ms)
         self._ahead.tick(now)
