@@ -25,13 +25,15 @@ from broker.consume.query import Queries
 from broker.consume.requests import Requests
 from broker.consume.retry import RetryRules, SendBack
 from broker.context import BrokerContext
+from broker.intake import FastIntake
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor, SendRules
+from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
-from broker.remoting.session import PULL_FAMILY, Handlers, Session, Unfinished
+from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
@@ -44,7 +46,7 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
-from broker.waiting.pending_acks import AckQueue, Owed, give
+from broker.waiting.pending_acks import AckQueue
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
@@ -174,7 +176,7 @@ class Broker:
         )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.stalled = self._append_stalled
-        self._pulls = pulls = PullProcessor(
+        self.pulls = pulls = PullProcessor(
             _pull_rules(config),
             self.store,
             self.reader,
@@ -203,7 +205,7 @@ class Broker:
         )
         send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
         self.requests = Requests(context)
-        self.handlers = Handlers(self.rpc_times)
+        self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
             RequestCode.SEND_MESSAGE_V2: sends.send,
@@ -214,13 +216,14 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
-        self._runs = SendRuns(sends, self._wait)
-        self.handlers.run = self._runs.take
-        self.handlers.sends = self._runs.take_one
-        self.handlers.table = self._runs.take_table
-        self.handlers.hurry = self._sends.hurry = self.replication.hurry
+        sends.replicate_early = self.replication.hurry
+        runs = SendRuns(sends)
+        self.intake: FastIntake | None = None
+        self._second_intake: FastIntake | None = None
+        if config.fast_path_enable:
+            self.intake = FastIntake(runs, pulls, self.replication.hurry)
+            self._second_intake = FastIntake(runs, None, self.replication.hurry)
         self.replication.on_abandoned = self._abandon_acks
-        self.handlers.pulls = pulls.take
         self.requests.register(self.handlers)
         Queries(context).register(self.handlers)
         self.admin = Admin(
@@ -238,7 +241,7 @@ class Broker:
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
         self._topics_stale = False
-        self.unfinished = Unfinished()
+        self.budget = PartialFrameBudget()
 
     @property
     def config(self) -> BrokerConfig:
@@ -369,7 +372,7 @@ class Broker:
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
-        self._pulls.configure(_pull_rules(config))
+        self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
         self.reader.limits = _read_limits(config)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
@@ -411,22 +414,23 @@ class Broker:
     # -- sessions ------------------------------------------------------------------------------------
 
     def new_session(self, link: Connection) -> Session:
-        return self._session(link, self.handlers)
+        """Return the session of a new connection to the main port."""
+        return self._session(link, self.handlers, self.intake)
 
     def new_fast_session(self, link: Connection) -> Session:
-        """A session of the port at P-2: the same codes without the pull family."""
-        return self._session(link, self.fast_handlers)
+        """Return a session of the port at P-2: the same codes without the pull family."""
+        return self._session(link, self.fast_handlers, self._second_intake)
 
-    def _session(self, link: Connection, handlers: Handlers) -> Session:
-        session = Session(link, handlers, self._session_closed, unfinished=self.unfinished)
-        session.wait_for = self._wait_for
-        return session
-
-    def _wait_for(self, session: Session) -> None:
-        answers, session.waiting = session.waiting, []
-        kinds, session.waiting_kinds = session.waiting_kinds, []
-        if answers:
-            self._wait([(session, answers)], session.read_at, kinds)
+    def _session(self, link: Connection, handlers: Handlers, intake: FastIntake | None) -> Session:
+        return Session(
+            link,
+            handlers,
+            self._session_closed,
+            times=self.rpc_times,
+            intake=intake,
+            wait=self._wait,
+            budget=self.budget,
+        )
 
     def _wait(self, owed: Sequence[Owed], read_at: float, kinds: Sequence[Kind] = ()) -> None:
         """Have answers wait for all that is appended, or say at once that there is nobody to wait for. HOT.
@@ -434,7 +438,9 @@ class Broker:
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
-            give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
+            self.rpc_times.look()
+            code = ResponseCode.SLAVE_NOT_AVAILABLE
+            release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
             return
         now = self.context.monotonic_ms()
         self.acks.add(
@@ -495,7 +501,7 @@ class Broker:
         self.rpc_times.look()
         self.store.begin_turn()
         self.replication.begin_turn()
-        pulls, replication = self._pulls, self.replication
+        pulls, replication = self.pulls, self.replication
         pulls.closed, pulls.is_slave = replication.unread, replication.is_slave
         self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
@@ -535,7 +541,8 @@ class Broker:
 
     def end_turn(self) -> None:
         store = self.store
-        self._runs.settle()
+        if self.intake is not None:
+            self.intake.flush_deferred()
         if self._topics_stale:
             self.publish_topics()
         self.replication.end_turn()

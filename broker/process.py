@@ -34,7 +34,7 @@ from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
-from broker.remoting.session import Handlers, Session, Unfinished
+from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.block_repair import BlockRepair
@@ -318,7 +318,7 @@ class BrokerProcess:
         return self._listen(
             "namesrvPort",
             port,
-            lambda link: Session(link, handlers, name_server.closed, unfinished=self.broker.unfinished),
+            lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget),
         )
 
     def _bind_metrics(self) -> int:
@@ -660,7 +660,7 @@ class NamesrvProcess:
     def __init__(self) -> None:
         self.shell = Shell(self)
         self.name_server = NameServer(monotonic_ms)
-        self._unfinished = Unfinished()
+        self._budget = PartialFrameBudget()
 
     def begin_turn(self) -> None:
         pass
@@ -680,7 +680,7 @@ class NamesrvProcess:
             return self.shell.listen(
                 options.host,
                 options.port,
-                lambda link: Session(link, handlers, self.name_server.closed, unfinished=self._unfinished),
+                lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
             )
         except OSError as exc:
             raise StartFailed(

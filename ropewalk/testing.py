@@ -132,7 +132,7 @@ class BrokerProcess:
 
 
 class RopewalkBroker:
-    """What a test sees of a broker: where it is, names of the test's own, and helpers to look inside."""
+    """A test's view of a broker: its address, names of the test's own, and helpers to look inside."""
 
     def __init__(self, process: BrokerProcess, prefix: str) -> None:
         self.process = process
@@ -145,7 +145,7 @@ class RopewalkBroker:
         self._client: Client | None = None
 
     def name(self, plain: str) -> str:
-        """A name that belongs to this test alone, the same for the same `plain`."""
+        """Return a name that belongs to this test alone, the same for the same `plain`."""
         return self.prefix + plain
 
     def topic(self, plain: str = "topic", *, queues: int = 4) -> str:
@@ -176,7 +176,7 @@ class RopewalkBroker:
         return topic
 
     def group(self, plain: str = "group") -> str:
-        """The name of a consumer group of this test's own; brokers create groups when they are used."""
+        """Return the name of a consumer group of this test's own; brokers create groups when they are used."""
         return self.name(plain)
 
     @property
@@ -197,7 +197,7 @@ class RopewalkBroker:
         return self.client.send(topic, body)
 
     def messages(self, topic: str, count: int | None = None, *, timeout: float = WAIT_S) -> list[Record]:
-        """What lies in a topic, in the order it was stored. Consumes nothing.
+        """Return the messages of a topic, in the order in which they were stored. Consumes nothing.
 
         With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`.
         """
@@ -214,7 +214,7 @@ class RopewalkBroker:
         return found
 
     def committed(self, group: str, topic: str) -> int:
-        """How many messages of a topic a group has committed, over all its queues."""
+        """Return the number of messages of a topic that a group has committed, over all its queues."""
         offsets = (
             self.client.committed_offset(group, topic, queue) for queue in self.client.read_queues(topic)
         )
@@ -265,7 +265,7 @@ def ropewalk_settings() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[BrokerProcess]]:
-    """The shared process, once somebody needed it: at most one is alive."""
+    """Return the shared process, once somebody needed it: at most one is alive."""
     processes: list[BrokerProcess] = []
     yield processes
     for process in processes:
@@ -278,7 +278,7 @@ def ropewalk_broker(
     ropewalk_settings: dict[str, str],
     _ropewalk_processes: list[BrokerProcess],
 ) -> Iterator[RopewalkBroker]:
-    """A broker shared by the session, with names that belong to this test alone."""
+    """Return a broker shared by the session, with names that belong to this test alone."""
     if not _ropewalk_processes or not _ropewalk_processes[-1].alive:
         _ropewalk_processes.append(BrokerProcess(ropewalk_settings))
     readable = re.sub(r"[^a-zA-Z0-9_]+", "_", request.node.name)[:40]
@@ -289,7 +289,7 @@ def ropewalk_broker(
 
 @pytest.fixture
 def ropewalk_own_broker(ropewalk_settings: dict[str, str]) -> Iterator[RopewalkBroker]:
-    """A broker for this test alone: names are what the program says, and it may be killed."""
+    """Return a broker for this test alone: names are what the program says, and it may be killed."""
     with BrokerProcess(ropewalk_settings) as process:
         broker = RopewalkBroker(process, "")
         yield broker

@@ -69,7 +69,7 @@ class Appender:
         store_host: bytes,
         reserve: Callable[[int], Segment],
         dirty: list[ConsumeQueue],
-        pool: EntryPool,
+        pool: EntryPool[ConsumeQueue],
     ) -> None:
         """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
         self.now = 0
@@ -107,7 +107,7 @@ class Appender:
         sizes.clear()
         results: list[tuple[int, int]] = []
         if self._pool.queues:
-            self._settle([message[0] for message in batch])
+            self._drain_pool([message[0] for message in batch])
         try:
             segment = segments[-1] if segments else self._reserve(fixed)
         except DiskFull:
@@ -144,7 +144,7 @@ class Appender:
                         return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
                     begin = base + position
-                offset, queue_offset = base + position, queue.own_next
+                offset, queue_offset = base + position, queue.tail_next
                 record = encode_record(
                     topic,
                     queue.queue_id,
@@ -165,8 +165,7 @@ class Appender:
                 records.append(record)
                 sizes.append(size)
                 position += size
-                queue.own_tail += _pack_entry(offset, size, tags_code)
-                queue.own_next = queue_offset + 1
+                queue.append_entry(_pack_entry(offset, size, tags_code))
                 results.append((offset, queue_offset))
         finally:
             segment.write(records)
@@ -179,7 +178,7 @@ class Appender:
         sizes.clear()
         results: list[tuple[int, int]] = []
         if self._pool.queues:
-            self._settle([message[0] for message in batch])
+            self._drain_pool([message[0] for message in batch])
         records: list[bytes | memoryview] = []
         kind: RecordPattern | None = None
         body_size, room, in_pieces = -1, -1, False
@@ -210,7 +209,7 @@ class Appender:
                             return results
                     position, base, room = segment.write_position, segment.base_offset, segment.room
                     begin = base + position
-                offset, queue_offset = base + position, queue.own_next
+                offset, queue_offset = base + position, queue.tail_next
                 crc = crc32(body) & 0x7FFFFFFF
                 if body_size >= SPLIT_MIN:
                     records += (
@@ -252,8 +251,7 @@ class Appender:
                     )
                 position += size
                 sizes.append(size)
-                queue.own_tail += _pack_entry(offset, size, tag_code)
-                queue.own_next = queue_offset + 1
+                queue.append_entry(_pack_entry(offset, size, tag_code))
                 results.append((offset, queue_offset))
         finally:
             if segment is not None:
@@ -261,11 +259,11 @@ class Appender:
             self._grew(batch[noted : len(results)], begin, base + position)
         return results
 
-    def _settle(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Have these queues' own numbers be the next ones. HOT."""
+    def _drain_pool(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Have these queues take over their entries from the pool. HOT."""
         if self._pool.queues:
             for queue in dict.fromkeys(queues):
-                queue.settle()
+                queue.drain_pool()
 
     def _grew(self, batch: Sequence[Message] | Sequence[Alike], begin: int, end: int) -> None:
         """These have their records from log offset `begin` to `end`, and their entries. HOT."""
@@ -275,10 +273,10 @@ class Appender:
     def _note(self, queues: Collection[ConsumeQueue], begin: int, end: int) -> None:
         """These queues have got entries of records from log offset `begin` to `end`: say who may see them. HOT."""
         if self.deferred:
-            self.unreadable.append((begin, end, [(queue, queue.own_next) for queue in queues]))
+            self.unreadable.append((begin, end, [(queue, queue.tail_next) for queue in queues]))
         else:
             for queue in queues:
-                queue.own_readable = queue.own_next
+                queue.make_readable()
                 if queue.held is not None:
                     self.woken.append(queue)
         for queue in queues:
@@ -286,7 +284,7 @@ class Appender:
                 queue.dirty = True
                 self._dirty.append(queue)
             if queue.slot >= 0:
-                self._pool.note_grown(queue)
+                self._pool.sync_next(queue)
 
     def put_columns(
         self, queues: Sequence[ConsumeQueue], columns: Columns
@@ -299,7 +297,7 @@ class Appender:
         if laid_out is None:
             return None
         offsets, entries = laid_out
-        self._settle(queues)
+        self._drain_pool(queues)
         numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
         middle = columns[3].middle
         self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle))
@@ -322,7 +320,7 @@ class Appender:
             queues = pool.queues_in(slots)
             if queues is None:
                 return None
-            self._settle(queues)
+            self._drain_pool(queues)
             numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
         else:
             added = pool.add(slots, offsets, offsets.step, columns[4])
@@ -388,17 +386,10 @@ class Appender:
         """Index a run of records from log offset `begin` to `end`; the queue offsets of all. HOT."""
         queue, count = queues[0], len(queues)
         if queue is queues[-1] and queues.count(queue) == count:
-            number = queue.own_next
-            queue.own_next = number + count
-            queue.own_tail += b"".join(entries)
+            number = queue.append_entries(b"".join(entries), count)
             self._note((queue,), begin, end)
             return list(range(number, number + count))
-        numbers: list[int] = []
-        for queue, entry in zip(queues, entries, strict=True):
-            number = queue.own_next
-            numbers.append(number)
-            queue.own_next = number + 1
-            queue.own_tail += entry
+        numbers = [queue.append_entry(entry) for queue, entry in zip(queues, entries, strict=True)]
         self._note(dict.fromkeys(queues), begin, end)
         return numbers
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from store.follow_target import FollowTarget
 from store.log.segment import Segment
-from store.recovery.record_runs import Plain, note_plain, take_plain
-from store.recovery.scan import Sighted, look
-
-if TYPE_CHECKING:
-    from store.message_store import MessageStore
-    from store.queues.consume_queue import ConsumeQueue
+from store.queues.consume_queue import ConsumeQueue
+from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
+from store.recovery.record_scan import ScannedRecord, scan_record
 
 _FRAME = struct.Struct(">iI")
 
@@ -49,7 +47,7 @@ class StreamRejected(RemoteProtocolError):
 class Follower:
     """The one writer of a store that follows another one."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: FollowTarget) -> None:
         """Follow from where the log ends, which is behind a whole record."""
         self.boundary = store.log.end_offset
         """The end of the last record that is here as a whole and was looked at."""
@@ -58,7 +56,7 @@ class Follower:
         """Hears, now and then, through which log offset all records are whole, before `boundary` is there."""
         self._store = store
         self._log = store.log
-        self._plain: Plain = {}
+        self._plain: KnownQueues = {}
         self._rest: bytes | None = b""
         """What the log holds behind the boundary; None where that is much, and is read from the log itself."""
         self._come: bytes | None = None
@@ -158,13 +156,13 @@ class Follower:
         """Take in the whole records behind the boundary, which `come` begins at; the position behind them."""
         base, end, size_max = segment.base_offset, segment.write_position, segment.size
         position = self.boundary - base
-        # `take_plain` asks a segment for nothing but these two.
+        # `dispatch_runs` asks a segment for nothing but these two.
         view = segment if come is None else cast("Segment", _Arrived(self.boundary, come))
         begin = view.base_offset - base
         store = self._store
-        delay_of = store.config.delay_levels.delay_of
+        delay_of = store.delay_of
         while end - position >= 8:
-            at, records, stored_ms = take_plain(
+            at, records, stored_ms = dispatch_runs(
                 view, position - begin, end - begin, self._plain, grown, self.found_whole
             )
             position = begin + at
@@ -185,13 +183,13 @@ class Follower:
                 raise self._rejected(base + position, f"size {size}, magic {magic:08x}")
             if position + size > end:
                 break
-            seen = look(segment, position, delay_of)
-            if not isinstance(seen, Sighted):
+            seen = scan_record(segment, position, delay_of)
+            if not isinstance(seen, ScannedRecord):
                 raise self._rejected(base + position, "its fields or its checksum do not hold")
             queue = store.dispatch(seen)
             if queue is not None:
                 grown[queue] = None
-                note_plain(seen, queue, self._plain)
+                learn_queue(seen, queue, self._plain)
             position += size
         if position < end == size_max:
             raise self._rejected(base + position, f"no room is left for a filler, but {end - position} bytes")

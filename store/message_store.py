@@ -28,8 +28,8 @@ from pathlib import Path
 from ropewalk.format.index import Geometry
 from store.append import Appender
 from store.follow import Follower
-from store.index.builder import KeyIndex, ProcessIndex, WorkerIndex
-from store.index.files import IndexPlace
+from store.index.file import IndexPlace
+from store.index.helper import KeyIndex, ProcessIndex, WorkerIndex
 from store.integrity.block_repair import Damage
 from store.integrity.checksums import Checksums
 from store.integrity.scrubber import Scrubber
@@ -46,7 +46,8 @@ from store.queues.entry_pool import EntryPool
 from store.queues.queue_writer import await_writer, queue_files
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.recovery.opening import Opening
-from store.recovery.scan import Recovered, Sighted
+from store.recovery.record_scan import ScannedRecord
+from store.recovery.scan import Recovered
 from store.retention.cleaner import Cleaner
 from store.retention.rules import RetentionRules
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
@@ -140,7 +141,7 @@ class MessageStore:
             self._helpers,
             self.completions,
         )
-        self.pool = EntryPool()
+        self.pool: EntryPool[ConsumeQueue] = EntryPool()
         """Where the entries of queues wait that get them by turns, if they are very many."""
         self._write_back = WriteBack(
             config.root,
@@ -446,7 +447,7 @@ class MessageStore:
         unreadable = self._appender.unreadable
         while unreadable and unreadable[0][1] <= offset:
             for queue, number in unreadable.popleft()[2]:
-                queue.own_readable = max(queue.own_readable, number)
+                queue.make_readable(number)
                 if queue.held is not None:
                     self.woken.append(queue)
         # What is shown together counts as readable together: the write-back takes this for what has its entries.
@@ -483,7 +484,7 @@ class MessageStore:
             self.request_flush()
         return segment
 
-    def dispatch(self, record: Sighted) -> ConsumeQueue | None:
+    def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
         """Make the queue entry of a record that came from the master; the queue, if the record is the newest in it."""
         self.stored_until(record.store_timestamp)
         if not record.indexed:
@@ -506,8 +507,12 @@ class MessageStore:
         for queue, _number in grown:
             self._write_back.mark_dirty(queue)
 
+    def delay_of(self, text: str) -> int:
+        """Return the delay that a stored `DELAY` means, ms; 0 for none."""
+        return self.config.delay_levels.delay_of(text)
+
     def stored_until(self, time_ms: int) -> None:
-        """The newest record of the master's was stored then."""
+        """Hear when the newest record of the master's was stored, ms."""
         if time_ms > self._last_store_ms:
             self._last_store_ms = time_ms
 

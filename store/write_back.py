@@ -25,14 +25,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from store.io.disk import Disk
 from store.io.workers import Completions, Helpers, Worker
+from store.log.checkpoint import decode_checkpoint
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound
 from store.queues.consume_queue import TAIL_KEEP, ConsumeQueue
 from store.queues.entry_pool import EntryPool, Frozen
-from store.queues.queue_writer import QueueFiles, Waiting, Write
+from store.queues.file_layout import Waiting, Write
+from store.queues.queue_writer import QueueFiles
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
@@ -58,7 +59,7 @@ class WriteBack:
         log: CommitLog,
         disk: Disk,
         boot: bytes,
-        pool: EntryPool,
+        pool: EntryPool[ConsumeQueue],
         files: QueueFiles,
         queues_interval_ms: int,
         queue_count: Callable[[], int],
@@ -195,11 +196,11 @@ class WriteBack:
             found = self._frozen.waiting(queue) if self._frozen is not None else None
             if found is not None:
                 # It stays dirty: what it gets meanwhile is behind this, and `done` sees it.
-                waiting.append(queue.waiting_writes(*found))
+                waiting.append(queue.pooled_writes(*found))
                 waiting_marks.append((queue, queue.epoch))
                 continue
             queue.dirty = False
-            writes += queue.take_writes()
+            writes += queue.pending_writes()
             marks.append((queue, queue.epoch, queue.readable, queue.unwritten_from(self._through)))
             if queue.readable < queue.next_offset:
                 self.mark_dirty(queue)
@@ -207,7 +208,7 @@ class WriteBack:
         if not self.writing:
             self.queues_written = max(self.queues_written, self._through)
             self._entries_written = self._entries_in_files - self._late_in_files
-            self._pool.let_go(self._pool_through)
+            self._pool.drop_before(self._pool_through)
             self._thaw()
             return
 
@@ -221,7 +222,7 @@ class WriteBack:
                 elif written:
                     self._entries_in_files += max(0, at - queue.written)
                     self._late_in_files += late
-                    queue.note_written(at, self._keep)
+                    queue.mark_written(at, self._keep)
                 else:
                     self.mark_dirty(queue)
             for (queue, epoch), (_directory, _size, first, through, newest) in zip(
@@ -230,7 +231,7 @@ class WriteBack:
                 queue.dirty = False
                 if written and epoch == queue.epoch:
                     self._entries_in_files += through - first
-                    if self._pool.note_filed(queue, through, newest, self._keep):
+                    if self._pool.mark_filed(queue, through, newest, self._keep):
                         continue
                 self.mark_dirty(queue)
             if written:
@@ -362,11 +363,6 @@ class WriteBack:
         self.worker.stop()
         self.worker = self._helpers.worker("ropewalk-writer", self._completions)
         self._completions.run()
-
-
-def decode_checkpoint(data: bytes | None) -> Checkpoint:
-    """What the file says; nothing, if it is missing or cut short: that costs time at a start, and no message."""
-    return Checkpoint.decode(data) if data is not None and len(data) >= CHECKPOINT_SIZE else Checkpoint()
 
 
 def unless_full(write: Callable[[], None]) -> bool:

@@ -19,7 +19,7 @@ from broker.remoting.session import Session
 from broker.settings.config import BrokerConfig
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.io.workers import Worker
 
 __all__ = ["AdminContext", "Handler", "body_of", "object_of"]
@@ -143,15 +143,7 @@ class AdminContext:
 
     def send(self, request: Command, session: Session, answer: Command) -> None:
         """An answer that did not come at once."""
-        if not session.owes_now(request, answer.code):
-            return
-        try:
-            frame = encode_frame(answer)
-        except Exception as exc:
-            # Parts of it can be a stranger's: a code of too many bits, a table too long for any frame.
-            log.warning("an answer that no frame can hold", code=request.code, reason=str(exc)[:200])
-            frame = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, "the answer does not fit a frame"))
-        session.link.send(frame)
+        session.outbox.send(request, answer)
 
 
 def body_of(request: Command, value: Any) -> Command:

@@ -104,10 +104,8 @@ class BulkPull:
 
         def done(result: BulkResult | None) -> None:
             code = code_of(result.status, header.offset) if result else ResponseCode.SYSTEM_BUSY
-            if not session.owes_now(request, code):
-                return
             if result is None:
-                session.link.send(request.reply(code, _BUSY))
+                session.outbox.send_frame(request, code, request.reply(code, _BUSY))
             else:
                 self._answer(session, request, code, header, result)
 
@@ -137,9 +135,8 @@ class BulkPull:
             )
         )
         # The body follows in pieces of its own, so the frame is longer than the encoder knew.
-        session.link.send(_LENGTH.pack(len(head) - 4 + result.size) + head[4:])
-        for piece in result.pieces:
-            session.link.send(piece)
+        head = _LENGTH.pack(len(head) - 4 + result.size) + head[4:]
+        session.outbox.send_frame(request, code, head, *result.pieces)
 
 
 _BUSY = "[OVERLOAD]system busy, too many reads from disk"

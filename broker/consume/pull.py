@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.consume.fast.header_template import PullShapes, bytes_max_of
+from broker.consume.fast.header_template import PullTemplates, bytes_max_of
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
@@ -149,37 +149,34 @@ class PullProcessor:
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
 
-    def take(self, session: Session, payload: bytes) -> bool:
+    def answer_known(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
 
         False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
         A test has both answer the same requests, and compares what they send.
         """
-        shapes = session.pulls
-        if shapes is None:
-            shapes = session.pulls = PullShapes()
-        found = shapes.find(payload)
+        found = templates.find(payload)
         if found is None:
             return False
-        shape, (queue_id, offset, commit_offset, opaque) = found
+        template, (queue_id, offset, commit_offset, opaque) = found
         if self._rules.slave_reads or self._offsets.resets or session.link.congested:
             return False
-        header = shape.header
+        header = template.header
         group, topic = header.consumer_group, header.topic
         try:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
-            if shape.wish is None:
+            if template.wish is None:
                 wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
                 if wish.expression_type != "TAG" or not wish.wants_all:
                     return False
         except RequestRefused:
             return False
         queue = self._store.queue(topic, queue_id)
-        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, shape.bytes_max)
+        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, template.bytes_max)
         if found_here is None:
             return False
         pieces, count, size, _last = found_here
-        if shape.commits:
+        if template.commits:
             try:
                 self._offsets.commit(group, topic, queue_id, commit_offset)
             except ValueError:
@@ -187,9 +184,8 @@ class PullProcessor:
         self._offsets.note_pull(group, topic, queue_id, offset)
         statistics = self._statistics
         statistics.got(topic, group, self._store.now, count, size)
-        times = statistics.rpc
-        times.count(self._found_times, 1, times.look() - session.read_at)
-        _send_found(session, pieces, size, (queue.readable, queue.min_offset, offset + count, 0, opaque))
+        numbers = queue.readable, queue.min_offset, offset + count, 0, opaque
+        session.outbox.send_counted(self._found_times, *_found_frame(pieces, size, numbers))
         return True
 
     def _admit(
@@ -328,7 +324,7 @@ class PullProcessor:
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
             # the client, so that its offset moves on.
-            if held not in held.session.holds or held.queue.readable > result.next_offset:
+            if held not in held.session.held or held.queue.readable > result.next_offset:
                 return False
             held.scanned = result.next_offset
         elif (
@@ -357,8 +353,8 @@ class PullProcessor:
         self._read(held, may_hold=not last)
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
-        has_waited = held in held.session.holds
-        held.session.holds.discard(held)
+        has_waited = held in held.session.held
+        held.session.held.discard(held)
         self._respond(held.session, held.request, held.queue, held.group, held.offset, result, has_waited)
 
     def _respond(
@@ -378,11 +374,10 @@ class PullProcessor:
         else:
             self._statistics.missed += 1
         code, suggested = self._place(group, offset, result)
-        if not session.owes_now(request, code, has_waited):
-            return
         if found and request.serialize_type == JSON:
             numbers = result.max_offset, result.min_offset, result.next_offset, suggested, request.opaque
-            _send_found(session, result.records, result.size, numbers)
+            pieces = _found_frame(result.records, result.size, numbers)
+            session.outbox.send_frame(request, code, *pieces, long_polling=has_waited)
             return
         answer = Command(
             code=code,
@@ -398,7 +393,7 @@ class PullProcessor:
             remark=result.status.value,
             serialize_type=request.serialize_type,
         )
-        session.link.send(encode_frame(answer))
+        session.outbox.send_frame(request, code, encode_frame(answer), long_polling=has_waited)
 
     def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
         """The response code, and the id of the broker that the consumer should ask next.
@@ -428,10 +423,9 @@ class PullProcessor:
 
     def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
         session = held.session
-        has_waited = held in session.holds
-        session.holds.discard(held)
-        if session.owes_now(held.request, code, has_waited):
-            session.link.send(frame)
+        has_waited = held in session.held
+        session.held.discard(held)
+        session.outbox.send_frame(held.request, code, frame, long_polling=has_waited)
 
     def _refuse(
         self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None
@@ -441,22 +435,16 @@ class PullProcessor:
         )
 
 
-def _send_found(
-    session: Session,
-    pieces: list[bytes | memoryview],
-    size: int,
-    numbers: tuple[int, int, int, int, int],
-) -> None:
-    """The answer in JSON with what was found; `numbers` are those of `_FOUND`. HOT."""
+def _found_frame(
+    pieces: list[bytes | memoryview], size: int, numbers: tuple[int, int, int, int, int]
+) -> tuple[bytes | memoryview, ...]:
+    """Return the answer in JSON with what was found, in one piece or two; `numbers` are those of `_FOUND`. HOT."""
     header = _FOUND % numbers
     length = len(header)
     head = _prefix(4 + length + size, length) + header
-    send = session.link.send
     if size < VIEW_MIN or len(pieces) > 1:
-        send(b"".join((head, *pieces)))
-    else:
-        send(head)
-        send(pieces[0])
+        return (b"".join((head, *pieces)),)
+    return head, pieces[0]
 
 
 def _forbidden(kind: int) -> dict[str, str]:

@@ -16,8 +16,8 @@ from ropewalk.format.headers import (
     decode_header,
     encode_header,
 )
-from ropewalk.format.remoting import Command, encode_frame
-from store.index.files import Found, Query
+from ropewalk.format.remoting import Command
+from store.index.search import Found, Query
 
 _BY_TAG = "T"
 _NOTHING = Found([], 0, 0)
@@ -58,8 +58,7 @@ class Queries:
                 )
             else:
                 answer = _answer(request, found)
-            if session.owes_now(request, answer.code):
-                session.link.send(encode_frame(answer))
+            session.outbox.send(request, answer)
 
         broker.reader.query(index, broker.store.readable_offset, query, done)
         return None

@@ -27,7 +27,7 @@ from ropewalk.format.headers import (
     ViewMessageHeader,
     decode_header,
 )
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.read import reader
 
 
@@ -266,5 +266,4 @@ class Requests:
         self._send(session, request, answer)
 
     def _send(self, session: Session, request: Command, answer: Command) -> None:
-        if session.owes_now(request, answer.code):
-            session.link.send(encode_frame(answer))
+        session.outbox.send(request, answer)

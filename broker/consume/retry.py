@@ -26,16 +26,15 @@ from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
 from ropewalk.format import names
 from ropewalk.format.headers import ConsumerSendBackHeader, decode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
 from ropewalk.format.record import Record, decode_record, encode_host
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
 
 VERSION_3_4_9 = 121
 """From this version on a client's own maximum counts."""
 _FIRST_LEVEL = 3
 _UNIT_SUB = 2
-_PROPERTIES_SIZE_MAX = 32_767
 
 
 class RetryRules:
@@ -133,8 +132,7 @@ class SendBack:
             )
 
         def send(answer: Command) -> None:
-            if session.owes_now(request, answer.code):
-                session.link.send(encode_frame(answer))
+            session.outbox.send(request, answer)
 
         def done(data: bytes | None) -> None:
             try:
@@ -204,7 +202,7 @@ class SendBack:
         place, tag_code = self._place(queue, properties)
         try:
             raw = encode_properties(properties)
-            if len(raw) > _PROPERTIES_SIZE_MAX:
+            if len(raw) > PROPERTIES_SIZE_MAX:
                 raise LocalProtocolError(f"the properties would have {len(raw)} bytes")
             message = (
                 place,

@@ -1,7 +1,7 @@
-"""Codes 10, 310 and 320: a producer's messages, judged, given their place, appended, answered.
+"""Codes 10, 310 and 320: a producer's messages, rules_version, given their place, appended, answered.
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
-sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
+sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is rules_version once
 and remembered in `Target` until the topic table changes.
 
 This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
@@ -12,15 +12,23 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
+from typing import Final, NamedTuple
 
 import structlog
 
 from broker.consume.retry import RetryRules
+from broker.produce.admission import (
+    FLAG_BITS,
+    STRIPPED_PROPERTIES,
+    classify,
+    is_plain,
+    is_plain_batch,
+    refusal_in_batch,
+)
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
 from broker.remoting.refused import RequestRefused
@@ -33,8 +41,15 @@ from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import BatchItem, split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
-from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
+from ropewalk.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    P,
+    encode_properties,
+    parse_properties,
+    tags_code,
+)
 from ropewalk.format.record import encode_host, record_size
+from ropewalk.format.remoting import JSON
 from store.append import Message
 from store.io.disk import DiskFull
 from store.message_store import MessageStore
@@ -42,20 +57,15 @@ from store.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("broker.send")
 
-PROPERTIES_SIZE_MAX = 32_767
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
-_INNER_BITS = MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH
-SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
-_CRC_PROPERTY = "__CRC32#"
 _ANY_QUEUE_MAX = 99_999_999
 
 _decode_v2 = json_decoder(SendMessageHeaderV2).decode
 _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
+_UNIQ: Final = P.UNIQ_KEY + "\x01"
 NO_WAIT = P.WAIT + "\x01false"
-_NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
-_SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
 @dataclass(slots=True)
@@ -67,7 +77,7 @@ class Target:
     sys_flag: int
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
-    queues_of_shapes: dict[bytes, ConsumeQueue]
+    queues_by_text: dict[bytes, ConsumeQueue]
     """Those that a plain message went to, by their id as text."""
 
 
@@ -80,6 +90,26 @@ class SendRules:
     trace_on: bool = True
     max_message_size: int = 4 << 20
     broker_writable: bool = True
+
+
+class Stored(NamedTuple):
+    """A message in the log, as its sender is told of it."""
+
+    log_offset: int
+    queue_id: int
+    queue_offset: int
+    unique_key: str
+    waits: bool
+    """Whether its sender wants to wait for disk and slaves."""
+
+
+class PlainText(NamedTuple):
+    """A property text that asks for nothing, as it is stored."""
+
+    properties: bytes
+    unique_key: str
+    tag_code: int
+    waits: bool
 
 
 class _Full(RequestRefused):
@@ -119,22 +149,22 @@ class SendProcessor:
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
-        self.judged = object()
-        """Stands for the rules and topics by which a shape was judged; another one when these change."""
+        self.rules_version = object()
+        """Stands for the rules and topics by which a shape was rules_version; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
         self.stall_s = math.inf
         self.stalled: Callable[[float], None] = lambda took_s: None
         """Called after an append that took longer than `stall_s`."""
-        self.hurry: Callable[[], None] = lambda: None
+        self.replicate_early: Callable[[], None] = lambda: None
         """Has slaves that are waited for work on what is appended while its answers are made."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
-        self.judged = object()
+        self.rules_version = object()
         region, trace = rules.region, "true" if rules.trace_on else "false"
         # The original stores all three with every single message, and none with those of a batch.
         self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
@@ -146,7 +176,7 @@ class SendProcessor:
     def wait(self, waits: bool) -> None:
         """Have answers wait for the disk or for slaves, or not, from the next request on."""
         self.waits = waits
-        self.judged = object()
+        self.rules_version = object()
 
     def put(
         self, batch: list[Message], session: Session, *, one_topic: bool = True, as_one: bool = False
@@ -212,9 +242,10 @@ class SendProcessor:
             target, queue = self._admit(header)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 ext, wait = self._put_batch(session, request, header, target, queue)
+                answer = request.reply(ResponseCode.SUCCESS, None, ext)
             else:
-                ext, wait = self._put_one(session, request, header, target, queue)
-            answer = request.reply(ResponseCode.SUCCESS, None, ext)
+                stored = self._put_one(session, request, header, target, queue)
+                answer, wait = self._answer(request, stored), stored.waits
         except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
         except DiskFull as exc:
@@ -222,7 +253,8 @@ class SendProcessor:
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         else:
-            session.owe_frame(request, ResponseCode.SUCCESS, answer, waits=wait and self.waits)
+            owe = session.outbox.after if wait and self.waits else session.outbox.now
+            owe(request, ResponseCode.SUCCESS, answer)
 
     def take_reply(
         self,
@@ -242,7 +274,8 @@ class SendProcessor:
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
-                    ext, wait = self._put_one(session, request, header, target, queue)
+                    stored = self._put_one(session, request, header, target, queue)
+                    ext, wait = self._stored_ext(stored), stored.waits
                 except _Full as exc:
                     log.error("the answer to a request is not stored", reason=exc.remark)
         except RequestRefused as exc:
@@ -270,8 +303,8 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageHeaderV2,
         target: Target,
         queue: ConsumeQueue,
-    ) -> tuple[dict[str, str], bool]:
-        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `RequestRefused`."""
+    ) -> Stored:
+        """Store one message. Raises `RequestRefused`, and `DiskFull`."""
         asked, body = queue.queue_id, request.body
         given_up = False
         if target.config.name.startswith(names.RETRY_PREFIX):
@@ -282,19 +315,25 @@ class SendProcessor:
                 f"the body has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        properties = self._judge_properties(header.properties or "", sys_flag, header.reconsume_times or 0)
-        if given_up:
-            properties[P.DELAY] = "-1"
-        try:
-            queue, tag_code = self._place(queue, properties)
-        except ValueError as exc:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-        raw = encode_properties(properties)
-        if len(raw) > PROPERTIES_SIZE_MAX:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
-            )
+        reconsume_times, topic = header.reconsume_times or 0, queue.topic
+        plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
+        if plain is not None:
+            raw, key, tag_code, waits = plain
+        else:
+            properties = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            if given_up:
+                properties[P.DELAY] = "-1"
+                topic = properties.get(P.RETRY_TOPIC, target.config.name)
+            try:
+                queue, tag_code = self._place(queue, properties)
+            except ValueError as exc:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
+            if len(raw) > PROPERTIES_SIZE_MAX:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
+                )
         message = (
             queue,
             body,
@@ -302,7 +341,7 @@ class SendProcessor:
             header.flag,
             sys_flag,
             header.born_timestamp,
-            header.reconsume_times or 0,
+            reconsume_times,
             0,
             tag_code,
         )
@@ -311,12 +350,46 @@ class SendProcessor:
             raise _Full(*_disk_full(self.store.full))
         if given_up:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
-            topic = properties.get(P.RETRY_TOPIC, target.config.name)
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
-        return ext, waits_for(properties)
+        return Stored(offset, asked, queue_offset, key, waits)
+
+    def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
+        """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
+
+        It holds one unique key of letters and digits, which an answer can repeat as it is. HOT.
+        """
+        if sys_flag & FLAG_BITS or not text or not is_plain(text):
+            return None
+        at = text.rfind(_UNIQ)
+        if at < 0 or (at and text[at - 1] != "\x02"):
+            return None
+        stop = text.find("\x02", at)
+        key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
+        properties = (text + self.own_text if text[-1] == "\x02" else f"{text}\x02{self.own_text}").encode()
+        if len(properties) > PROPERTIES_SIZE_MAX or not (key.isalnum() and key.isascii()):
+            return None
+        # The text can stand inside another name or value; to answer before the flush is to be sure.
+        waits = NO_WAIT not in text or waits_for(parse_properties(text))
+        return PlainText(properties, key, tags_code_of(text), waits)
+
+    def _answer(self, request: Request, stored: Stored) -> bytes:
+        """Return the frame that says so."""
+        key = stored.unique_key
+        if request.serialize_type == JSON and key.isalnum() and key.isascii():
+            return self.answers.one(
+                stored.log_offset,
+                b"%d" % stored.queue_id,
+                stored.queue_offset,
+                key.encode(),
+                b"%d" % request.opaque,
+            )
+        return request.reply(ResponseCode.SUCCESS, None, self._stored_ext(stored))
+
+    def _stored_ext(self, stored: Stored) -> dict[str, str]:
+        msg_id = self._message_id(stored.log_offset)
+        return self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
@@ -359,7 +432,7 @@ class SendProcessor:
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        if sys_flag & SPECIAL_BITS:
+        if sys_flag & FLAG_BITS:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
@@ -369,8 +442,7 @@ class SendProcessor:
             items = _split(request.body)
         text = header.properties or ""
         properties = parse_properties(text)
-        if any(map(text.__contains__, _SPECIAL_WORDS)):
-            _refuse_special_in_batch(properties)
+        _judge_in_batch(properties)
         placed = None
         if alike is not None:
             first_text = alike.properties[0]
@@ -416,8 +488,8 @@ class SendProcessor:
         for item in items:
             text = item.properties.decode("utf-8", "replace")
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
-            if any(map(text.__contains__, _SPECIAL_WORDS)):
-                _refuse_special_in_batch(parse_properties(text))
+            if not is_plain_batch(item.properties):
+                _judge_in_batch(parse_properties(text))
             wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
             properties = item.properties
             if properties[-1:] == b"\0":
@@ -520,7 +592,7 @@ class SendProcessor:
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
-        ):  # each message there is judged by itself, so never in a run
+        ):  # each message there is rules_version by itself, so never in a run
             self.targets[name] = target
         return target
 
@@ -549,7 +621,7 @@ class SendProcessor:
 
     def _forget_targets(self) -> None:
         self.targets.clear()
-        self.judged = object()
+        self.rules_version = object()
 
     def _any_queue(self, queue_id: int, target: Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:
@@ -562,24 +634,10 @@ class SendProcessor:
     def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
         """The properties to store, with the broker's own. Raises `RequestRefused` for what is not built."""
         properties = parse_properties(text)
-        delayed = _is_delayed(properties)
-        half = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
-        # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
-        if half and (not (reconsume_times > 0 and delayed) or sys_flag & MessageSysFlag.TRANSACTION_PREPARED):
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"
-            )
-        if not delayed and _is_timed(properties):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
-        if sys_flag & _INNER_BITS or P.INNER_NUM in properties:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "inner batches need a BatchCQ topic; this broker has none"
-            )
-        if P.INNER_MULTI_DISPATCH in properties:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "light queues (INNER_MULTI_DISPATCH) are not supported"
-            )
-        for name in (P.POP_CK, _CRC_PROPERTY):
+        refusal = classify(properties, sys_flag, reconsume_times).refusal
+        if refusal is not None:
+            raise RequestRefused(*refusal)
+        for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
@@ -602,30 +660,16 @@ def _disk_full(why: str | None) -> tuple[int, str]:
     return ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {why}"
 
 
-def _is_delayed(properties: dict[str, str]) -> bool:
-    # Zero and less is no delay; what is no number at all was meant as one, and is never stored as if plain.
-    return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
-
-
 def waits_for(properties: dict[str, str]) -> bool:
     """Whether the answer waits for the flush; only the word that clients write says no."""
     return properties.get(P.WAIT) != "false"
 
 
-def _is_timed(properties: dict[str, str]) -> bool:
-    timed = any(name in properties for name in (P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS))
-    return timed and P.TIMER_OUT_MS not in properties
-
-
-def _refuse_special_in_batch(properties: dict[str, str]) -> None:
+def _judge_in_batch(properties: dict[str, str]) -> None:
     """Raise `RequestRefused` for what a message of a batch, or the batch itself, cannot ask for."""
-    half = properties.get(P.TRAN_MSG, "").lower() == "true"
-    if half or _is_delayed(properties) or _is_timed(properties):
-        raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL, "a message of a batch can be neither delayed nor transactional"
-        )
-    if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:
-        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
+    refusal = refusal_in_batch(properties)
+    if refusal is not None:
+        raise RequestRefused(*refusal)
 
 
 def tags_code_of(text: str) -> int:

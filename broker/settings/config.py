@@ -180,6 +180,8 @@ class BrokerConfig:
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
     outgoing_bytes_max: int
+    fast_path_enable: bool
+    """Whether requests that come again and again are recognised; without it each is handled by itself, as correctly."""
     check_at_start_bytes: int
     """How much of the log's end a start checks before it believes it."""
     scrub_bytes_per_second: int

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ropewalk.client.core.consume.rebalance import share
+from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.routes import Queue
 from ropewalk.format import fastjson, names
 
@@ -133,7 +133,7 @@ def assigned(
 ) -> list[Queue] | None:
     """My queues by one of the strategies, or None for a strategy that nobody knows."""
     if strategy == AVERAGELY:
-        return share(queues, members, me)
+        return allocate_queues(queues, members, me)
     if strategy == BY_CIRCLE:
         return _by_circle(sorted(queues), members, me)
     return None

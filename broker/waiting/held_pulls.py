@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from broker.remoting.session import Request, Session
+from broker.remoting.request import Request
+from broker.remoting.session import Session
 from store.queues.consume_queue import ConsumeQueue
 
 HOLDS_MAX = 100_000
@@ -60,7 +61,7 @@ class PullHold:
         if held.queue.held is None:
             held.queue.held = {}
         held.queue.held[held] = None
-        held.session.holds.add(held)
+        held.session.held.add(held)
         if not held.timed:
             held.timed = True
             heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
@@ -106,10 +107,10 @@ class PullHold:
 
     def release(self, session: Session) -> None:
         """The session is gone: nobody reads the answers of its pulls."""
-        for held in session.holds:
-            if held.waiting:
+        for held in session.held:
+            if isinstance(held, HeldPull) and held.waiting:
                 self._take(held)
-        session.holds.clear()
+        session.held.clear()
 
     def _take(self, held: HeldPull) -> None:
         held.waiting = False

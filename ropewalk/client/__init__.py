@@ -1,4 +1,4 @@
-"""Talking to name servers and brokers: cores that decide, two shells that carry.
+"""The client of name servers and brokers: cores that decide, two shells that carry.
 
 A connection: `core.py` holds everything that can be decided without a socket (which answer belongs to which
 request, what to do with an answer nobody waits for any more). `blocking.py` carries its bytes over a plain socket,

@@ -170,3 +170,12 @@ def tags_code(tags: str | None) -> int:
     Cached because a topic has few tags and many messages.
     """
     return java_hash(tags) if tags else 0
+
+
+def tags_code_of(properties: bytes) -> int:
+    """Return the code of the tags in a property text; of the last ones, where there are several."""
+    tags = None
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(b"TAGS\x01") and len(piece) > 5:
+            tags = piece[5:].decode(errors="replace")
+    return tags_code(tags)

@@ -1,1 +1,1 @@
-"""Find messages by key: the index files (`files`) and the helper that builds them (`builder`)."""
+"""Find messages by key: the index files (`file`), their builder, the helper that runs it, and searches."""

@@ -1,407 +1,269 @@
-"""Who builds the key index, and how the loop talks to it: a helper process, or a helper thread.
+"""The builder of the key index, which follows the log from the log's own files.
 
-The loop only says how far the log may be read (`follow`) and learns how far the index has come. A query asks to be
-told when the index has reached what was readable at that moment (`when_built`), so that a message which was sent a
-moment ago is found.
+`IndexBuilder` is the one writer of the `index` directory. It follows the log from a position of its own, reads the
+records from their files and knows nothing of the loop's memory, so it runs wherever there is time for it: in the
+helper process (`helper`), or right here when a store is closed.
 
-The builder works in Python for several microseconds a message. In a thread it takes the interpreter from the loop at
-every system call of the loop's, and gives it back five milliseconds later: at 4 connections x 256 messages of 128
-bytes on two cores, sends ran at 0.6 of their rate. So it has a process of its own (`ProcessIndex`, 0.9), which runs
-when nobody else wants the processor (`store.io.idle_worker`), unless a query or a stop waits for it or there is little
-to do. Two cores still share their memory and their disk, so while the log grows by more than 5 MB/s the index is left
-behind. Past 1 GiB it gets 15 MB/s of the log to read, past 8 GiB whatever it needs. While the log grows slowly it
-catches up by 5 MB/s. It catches up in the first quiet moment, or when a query waits for it. `WorkerIndex` does the
-same work on a helper thread, for simulations, which own theirs.
-
-The process is killed by the kernel when the broker dies, and ends when its standard input does. It holds a lock while
-it lives: a broker that is started at once waits for it with its first index file and with nothing else.
-
-    to the process, 17 bytes: "F" (follow), "Q" (follow, somebody waits) or "S" (stop)
-                              | i64 readable through | i64 where the log begins
-    from it, lines: position, end time in ms of the last file that became full, finding or nothing
+What a crash leaves in the file that was being filled is not judged but built again from the log: `open` keeps full
+files that the checkpoint vouches for, and the position falls back to where the last of them ends. A record of several
+keys may have some of them on either side of that place; it gets the others only. A search would not mind more, but the
+original's answers name a message as often as its index does.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
-import os
 import struct
-import subprocess
-import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from ropewalk.format.index import Geometry
-from store.index.files import IndexBuilder, IndexPlace, drop_unfinished, index_names, indexed_through, stay
-from store.io.disk import Disk
-from store.io.helper_process import be_a_helper, is_told, lock_of_helper, start_helper
-from store.io.idle_worker import GiveWay, Modest
-from store.io.workers import Completions, Worker
+from ropewalk.format.index import Geometry, IndexHeader, record_hashes
+from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from store.index.file import (
+    NAME_DIGITS,
+    IndexFile,
+    IndexPlace,
+    index_names,
+    indexed_through,
+    read_header,
+    speaks_of_its_log,
+)
+from store.io.disk import Disk, PagedFile
+from store.io.idle_worker import GiveWay, never_yield
+from store.log.commitlog import segment_name
 
-_MESSAGE = struct.Struct(">cqq")
-_FOLLOW_INTERVAL_MS = 200
-_QUIET_BYTES, _BUSY_BYTES = 64 << 10, 1 << 20
-_LITTLE = 64 << 10
-_FEW_BYTES = 1 << 20
-_STEP, _STEP_SLOW, _STEP_BUSY = 32 << 20, 1 << 20, 3 << 20
-_BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
-_WAIT_MS = 5000
-_RESTART_MS = 5000
-_STOP_S = 5.0
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_CHUNK = 256 << 10
+_ITEMS_PENDING_MAX = 50_000  # a batch, between two looks at what is asked: a quarter of a second
+
+# size, magic, offset, sys flag, store time, body size; for hosts of eight bytes, which is nearly always
+_HEAD = struct.Struct(">iI20xqi16xq20xi")
+_V6_BITS = 0x30
+_TRANSACTION_MASK = _ROLLBACK = 0xC
+_BLANK = struct.pack(">I", MAGIC_BLANK)
 
 
-class KeyIndex(ABC):
-    """The loop's side: how far the index has come, and who waits for it. Subclasses do the work."""
+class IndexBuilder:
+    """The writer of an index. Every method can block, and belongs to one thread or process."""
 
     def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int]) -> None:
-        self.place = place
-        self.disk = disk
         self.position = 0
-        """Every record that begins below this log offset can be found."""
+        """Every record that begins below this log offset is indexed, or gone."""
+        self.written = 0
+        """Every record that begins below this one can be searched: it does not wait for room on the disk."""
         self.full_timestamp = 0
-        """End time of the last file that became full and was flushed since the start, ms, or 0."""
+        """End time of the last file that became full and was flushed, ms; 0: none did since the start."""
         self.findings: list[str] = []
-        """What people should read in the log; whoever writes them there clears this."""
+        self.give_way: GiveWay = never_yield
+        """Called before each record and each write. What it raises leaves a builder that can go on."""
+        self._place = place
+        self._disk = disk
         self._now_ms = now_ms
-        self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
-        self._log_end = 0
-        self._checkpoint_ms = 0
-        self._trusted_ms: int | None = None
-        self._asked = (0, 0)
-        self._next_ask_ms = 0
-        self._seen = 0
+        self._names: list[str] = []
+        self._file: IndexFile | None = None
+        self._begun = (-1, 0)  # offset of a record and how many of its hashes are in a file that is full
 
-    def start(self, log_end: int, min_offset: int, checkpoint_ms: int, *, abnormal: bool) -> None:
-        """Look where the index stands. Blocks a little.
+    # -- open ----------------------------------------------------------------------------------------
 
-        `checkpoint_ms` is the checkpoint's index time; after an abnormal exit, what is younger is not trusted.
+    def open(self, log_end: int, trusted_ms: int | None) -> None:
+        """Find what is there and go on behind it.
+
+        `trusted_ms` is given after an abnormal exit: the checkpoint's index time, up to which files were full and
+        flushed. What lies behind a file that cannot stay goes with it, because the index is built in one go.
         """
-        self._log_end, self._checkpoint_ms = log_end, checkpoint_ms
-        self._trusted_ms = checkpoint_ms if abnormal else None
-        if not abnormal:
-            self.position, _hashes = indexed_through(self.disk, self.place)
-            for name in index_names(self.disk, self.place.directory):
-                self.disk.forget(self.place.directory / name)  # the helper may remove it one day
-        self._asked = (self.position, min_offset)
+        directory, geometry = self._place.directory, self._place.geometry
+        names = index_names(self._disk, directory)
+        last: IndexHeader | None = None
+        for at, name in enumerate(names):
+            header = read_header(self._disk, directory / name, geometry)
+            why = _why_not(header, geometry, log_end, trusted_ms)
+            if why is not None:
+                self._drop(names[at:], why)
+                del names[at:]
+                break
+            last = header
+        while names and not speaks_of_its_log(self._disk, self._place, names):
+            self._drop(names[-1:], "the last record it speaks of is none of the log's")
+            del names[-1]
+            last = read_header(self._disk, directory / names[-1], geometry) if names else None
+        self._names = names
+        if last is not None:
+            if last.next_item < geometry.items:
+                self._file = IndexFile(self._disk.open_paged(directory / names[-1]), geometry, last)
+            self._begun = indexed_through(self._disk, self._place)
+            self.position = self.written = self._begun[0]
 
-    def follow(self, through: int, min_offset: int) -> None:
-        """The log may be read up to here and begins there; call often. A log that grows fast is followed later."""
-        now = self._now_ms()
-        due = not 0 < self._next_ask_ms - now <= _FOLLOW_INTERVAL_MS  # also after the clock was set back
-        if due and (through > self.position or min_offset > self._asked[1]):
-            self._next_ask_ms = now + _FOLLOW_INTERVAL_MS
-            grown, self._seen = through - self._seen, through
-            behind = through - self.position
-            if grown <= _QUIET_BYTES:
-                step = _STEP
-            elif grown <= _BUSY_BYTES:
-                step = grown + _STEP_SLOW
-            else:
-                step = _STEP_BUSY if behind > _BEHIND else 0
-            if behind > _BEHIND_MAX:
-                step = behind
-            if step:
-                # No more at a time: whoever begins to send again must not meet a builder with seconds of work.
-                self._ask(max(min(through, self.position + step), self._asked[0]), min_offset)
-        while self._waiting and self._waiting[0][1] <= now:
-            self._waiting.popleft()[2]()
-
-    def when_built(self, through: int, callback: Callable[[], None]) -> None:
-        """Call back when records up to here can be found, or in five seconds: an index far behind still answers."""
-        if self.position >= through:
-            callback()
-            return
-        self._waiting.append((through, self._now_ms() + _WAIT_MS, callback))
-        self._ask(max(through, self._asked[0]), self._asked[1])
-
-    def _ask(self, through: int, min_offset: int) -> None:
-        self._asked = (through, min_offset)
-        self._work(through, min_offset)
-
-    @abstractmethod
-    def _work(self, through: int, min_offset: int) -> None:
-        """Have the index built up to `through`, later and elsewhere."""
-
-    def _took(self, position: int, full_timestamp: int, findings: list[str]) -> None:
-        """The builder has come further."""
-        self.position = max(self.position, position)
-        self.full_timestamp = max(self.full_timestamp, full_timestamp)
-        self.findings += findings
-        for _ in range(len(self._waiting)):
-            through, deadline, callback = self._waiting.popleft()
-            if through <= self.position:
-                callback()
-            else:
-                self._waiting.append((through, deadline, callback))
-
-    @abstractmethod
-    def stop(self, through: int, min_offset: int) -> None:
-        """Have the index complete up to `through` and on disk, then end. Blocks; it may give up after a while."""
-
-    def _build_here(self, through: int, min_offset: int) -> None:
-        """For the end of a store: what a moment's work is left needs no helper."""
-        builder = IndexBuilder(self.place, self.disk, self._now_ms)
-        lock = lock_of_helper(self.disk, self.place.lock)
-        try:
-            builder.open(self._log_end, self._trusted_ms)
-            builder.drop_before(min_offset)
-            while not builder.advance(through, min_offset):
-                pass
-            builder.close()
-        except OSError as exc:
-            if exc.errno not in _NO_ROOM:
-                raise
-            builder.findings.append(f"no room for the key index: {exc}")
-            drop_unfinished(self.disk, self.place)
-        finally:
-            self.disk.unlock(lock)
-        self._took(builder.written, builder.full_timestamp, builder.findings)
-
-
-class WorkerIndex(KeyIndex):
-    """The index built on a helper thread."""
-
-    def __init__(self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int], worker: Worker) -> None:
-        super().__init__(place, disk, now_ms)
-        self._worker = worker
-        self._builder: IndexBuilder | None = None
-        self._dropped_before = 0
-        self._put_off = False
-
-    def _work(self, through: int, min_offset: int) -> None:
-        self._put_off = self._worker.pending >= 2  # until one of those is through
-        if not self._put_off:
-            self._worker.submit(partial(self._build, through, min_offset), self._built)
-
-    def _build(self, through: int, min_offset: int) -> tuple[int, int, list[str]]:
-        if self._builder is None:
-            self._builder = IndexBuilder(self.place, self.disk, self._now_ms)
-            self._builder.open(self._log_end, self._trusted_ms)
-        builder = self._builder
-        try:
-            if min_offset > self._dropped_before:
-                builder.drop_before(min_offset)
-                self._dropped_before = min_offset
-            while not builder.advance(through, min_offset):
-                pass
-        except OSError as exc:
-            if exc.errno not in _NO_ROOM:
-                raise
-        findings, builder.findings = builder.findings, []
-        return builder.written, builder.full_timestamp, findings
-
-    def _built(self, result: tuple[int, int, list[str]]) -> None:
-        self._took(*result)
-        if self._put_off:
-            self._work(*self._asked)
-
-    def stop(self, through: int, min_offset: int) -> None:
-        self._put_off = False
-        if self._builder is None and self.position >= through:
-            self._worker.stop()
-            return
-
-        def last() -> tuple[int, int, list[str]]:
-            result = self._build(through, min_offset)
-            assert self._builder is not None
-            if self._builder.written < through:  # no room
-                drop_unfinished(self.disk, self.place)
-            else:
-                self._builder.close()
-            return result
-
-        self._worker.submit(last, self._built)
-        self._worker.stop()
-
-
-class ProcessIndex(KeyIndex):
-    """The index built by a process of its own, which is started when a mebibyte waits for it, or somebody does.
-
-    The process takes 18 MB, a quarter of an idle broker; the little that a small one has is built when it stops.
-    """
-
-    def __init__(
-        self, place: IndexPlace, disk: Disk, now_ms: Callable[[], int], completions: Completions
-    ) -> None:
-        super().__init__(place, disk, now_ms)
-        self._completions = completions
-        self._thread: threading.Thread | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = False
-        self._not_before_ms = 0
-        self._reached = 0
-        """What the process said last; its thread writes it."""
-
-    def _work(self, through: int, min_offset: int) -> None:
-        if self._thread is None:
-            few = through - self.position < _FEW_BYTES
-            if self._now_ms() < self._not_before_ms or (few and not self._waiting):
-                return
-            order = self._order()
-            self._thread = threading.Thread(
-                target=self._run, args=(order,), name="ropewalk-index", daemon=True
-            )
-            self._thread.start()
-        else:
-            self._send(self._kind())
-
-    def _order(self) -> str:
-        place = self.place
-        return json.dumps(
-            {
-                "directory": str(place.directory.absolute()),
-                "log_directory": str(place.log_directory.absolute()),
-                "lock": str(place.lock.absolute()),
-                "segment_size": place.segment_size,
-                "slots": place.geometry.slots,
-                "items": place.geometry.items,
-                "log_end": self._log_end,
-                "trusted_ms": self._trusted_ms,
-            }
+    def _drop(self, names: Sequence[str], why: str) -> None:
+        for name in names:
+            self._disk.remove(self._place.directory / name)
+        self.findings.append(
+            f"index files from {names[0]} on ({len(names)}) are built again from the log: {why}"
         )
 
-    def _kind(self) -> bytes:
-        return b"S" if self._stopping else b"Q" if self._waiting else b"F"
+    # -- follow the log ------------------------------------------------------------------------------
 
-    def _send(self, kind: bytes) -> None:
-        """Write one message; called by the loop, and once by the thread when the process has come up."""
-        process = self._process
-        if process is None or process.stdin is None:
-            return  # being started; it is told then
-        # It may be busy with older ones, and is asked again in a moment; or gone, which its thread will tell.
-        with contextlib.suppress(OSError, ValueError):
-            os.write(process.stdin.fileno(), _MESSAGE.pack(kind, *self._asked))
+    def advance(self, through: int, min_offset: int, items_max: int = _ITEMS_PENDING_MAX) -> bool:
+        """Index records from `position` on, those that begin below log offset `through`; True when that is reached.
 
-    def _run(self, order: str) -> None:
-        """On a thread of its own: start the process and listen to it."""
-        code: int | str
-        try:
-            with start_helper("store.index.builder", order) as process:
-                assert process.stdin is not None and process.stdout is not None
-                os.set_blocking(process.stdin.fileno(), False)
-                self._process = process
-                self._send(self._kind())
-                for line in iter(process.stdout.readline, b""):
-                    position, full_ms, finding = line.decode().rstrip("\n").split(" ", 2)
-                    self._reached = int(position)
-                    self._completions.post(
-                        partial(self._took, int(position), int(full_ms), [finding] if finding else [])
-                    )
-                code = process.wait()
-        except OSError as exc:
-            code = str(exc)
-        self._completions.post(partial(self._gone, code))
-
-    def _gone(self, code: int | str) -> None:
-        self._thread = self._process = None
-        if not self._stopping:
-            self.findings.append(f"the index helper ended ({code}); it is started again in a moment")
-            # Who knows how far it came: what it was filling is built again.
-            self._trusted_ms = max(self.full_timestamp, self._checkpoint_ms)
-            self._log_end = max(self._log_end, self._asked[0])
-            self._not_before_ms = self._now_ms() + _RESTART_MS
-
-    def stop(self, through: int, min_offset: int) -> None:
-        self._stopping = True
-        thread = self._thread
-        if thread is None:
-            if self.position < through:
-                self._build_here(through, min_offset)
-            return
-        self._asked = (through, min_offset)
-        self._send(self._kind())
-        thread.join(_STOP_S)
-        process = self._process
-        if thread.is_alive() and process is not None:
-            process.kill()
-            thread.join()
-            self.findings.append("the key index is behind: it is built on at the next start")
-        if self._reached < through:  # it was killed, by us or by somebody else
-            drop_unfinished(self.disk, self.place)
-
-
-# -- the process -------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    order: dict[str, Any] = json.loads(be_a_helper())
-    place = IndexPlace(
-        Path(order["directory"]),
-        Path(order["log_directory"]),
-        order["segment_size"],
-        Geometry(order["slots"], order["items"]),
-        Path(order["lock"]),
-    )
-    _serve(place, Disk(), order["log_end"], order["trusted_ms"])
-
-
-def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) -> None:
-    lock_of_helper(disk, place.lock)
-    builder = IndexBuilder(place, disk, lambda: time.time_ns() // 1_000_000)
-    builder.open(log_end, trusted_ms)
-    through = min_offset = dropped_before = 0
-    kind, received, reported, no_room = b"F", b"", (-1, -1), False
-    done, modest = True, Modest()
-    while True:
-        if is_told(modest.ended, wait=done or modest.is_busy):
-            data = os.read(0, 65_536)
-            if not data:
-                return  # the broker is gone; what it left is the next start's to judge
-            received += data
-        while len(received) >= _MESSAGE.size:
-            kind, through, min_offset = _MESSAGE.unpack_from(received)
-            received = received[_MESSAGE.size :]
-            done = False
-        if kind == b"F" and modest.is_busy:
-            continue
-        modestly = False
-        try:
-            modest.take_back()
-            if min_offset > dropped_before:
-                builder.drop_before(min_offset)
-                dropped_before = min_offset
-            modestly = kind == b"F" and through - builder.position > _LITTLE
-            if not modestly:
-                _advance(builder, through, min_offset, stay)
-                done = builder.position >= through
-                no_room = False
-            if done and kind == b"S":
-                builder.close()
-        except OSError as exc:
-            if exc.errno not in _NO_ROOM:
-                raise
-            if not no_room:
-                builder.findings.append(f"no room for the key index, which waits until there is some: {exc}")
-            no_room = done = True
-            if kind == b"S":
-                drop_unfinished(disk, place)
-        if builder.findings or (builder.written, builder.full_timestamp) != reported:
-            reported = (builder.written, builder.full_timestamp)
-            lines = [f"{reported[0]} {reported[1]} {finding}\n" for finding in builder.findings or [""]]
-            builder.findings.clear()
+        The log must be readable to the end of the last of them; where that one begins, nobody needs to know. Stops
+        earlier when `items_max` items were added, so that others get a turn. What was added can be searched when this
+        returns. Raises OSError when it cannot be written; call again later then.
+        """
+        self.position = max(self.position, min_offset)
+        if self._file is not None and self._file.pending:
+            self._file.write_back(self.give_way)  # left over from a disk that had no room, say
+        size = self._place.segment_size
+        while self.position < through:
+            base = self.position - self.position % size
+            file = self._disk.open_paged(self._place.log_directory / segment_name(base))
             try:
-                os.write(1, "".join(lines).encode())
-            except BrokenPipeError:
-                return  # the broker is gone
-        if done and kind == b"S":
-            return
-        if modestly:
-            modest.begin(partial(_advance, builder, through, min_offset))
+                wanted = max(
+                    through - self.position, _HEAD.size
+                )  # who says how far may not know where records end
+                chunk = file.read_at(self.position - base, min(_CHUNK, wanted))
+            except FileNotFoundError:
+                self.position = base + size  # retention was faster
+                continue
+            if not self._take(chunk, file, base):
+                self.position = base + size
+            if self._file is not None and self._file.pending >= items_max:
+                break
+        if self._file is not None and self._file.pending:
+            self._file.write_back(self.give_way)
+        self.written = self.position
+        return self.position >= through
+
+    def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
+        """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
+        at, offset, room = 0, self.position, len(chunk)
+        unpack, put, give_way = _HEAD.unpack_from, self._put, self.give_way
+        while at < room:
+            self.position = offset
+            give_way()
+            if room - at < _HEAD.size:
+                if at == 0:
+                    return chunk[4:8] != _BLANK and self._not_a_record(offset)  # only a filler is so short
+                return True  # the next chunk begins with this record
+            size, magic, stands_at, sys_flag, store_timestamp, body_size = unpack(chunk, at)
+            if magic == MAGIC_BLANK:
+                return False
+            if stands_at != offset or size < RECORD_SIZE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
+                return self._not_a_record(offset)
+            end = at + size
+            if end > room:
+                if at:
+                    return True
+                chunk = file.read_at(offset - base, size)
+                room = len(chunk)
+                if room < size:
+                    return self._not_a_record(offset)
+            head = 88
+            if sys_flag & _V6_BITS:
+                head, store_timestamp, body_size = _wide(chunk, at, sys_flag)
+            topic_at = at + head + body_size
+            if body_size < 0 or topic_at + 3 > end:
+                return self._not_a_record(offset)
+            if magic == MAGIC_V1:
+                topic_end = topic_at + 1 + chunk[topic_at]
+                topic = chunk[topic_at + 1 : topic_end]
+            else:
+                topic_end = topic_at + 2 + int.from_bytes(chunk[topic_at : topic_at + 2], "big")
+                topic = chunk[topic_at + 2 : topic_end]
+            if topic_end + 2 > end:
+                return self._not_a_record(offset)
+            if sys_flag & _TRANSACTION_MASK != _ROLLBACK:
+                put(record_hashes(topic, chunk[topic_end + 2 : end]), offset, store_timestamp)
+            at, offset = end, offset + size
+        self.position = offset
+        return True
+
+    def _not_a_record(self, offset: int) -> bool:
+        self.findings.append(f"log offset {offset} is no record: the index goes on in the next segment")
+        return False
+
+    def _put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> None:
+        done = 0
+        if offset == self._begun[0]:
+            done = self._begun[1]
+            hashes = hashes[done:]
+        file = self._file
+        if file is None or file.is_full:
+            file = self._roll()
+        while (put := file.put(hashes, offset, store_timestamp)) < len(hashes):
+            done += put
+            self._begun = offset, done
+            hashes = hashes[put:]
+            file = self._roll()
+
+    def _roll(self) -> IndexFile:
+        """Begin the next file; the one before it is flushed, and the checkpoint may say so."""
+        header = IndexHeader()
+        if self._file is not None:
+            self._file.write_back()
+            self._file.file.sync()
+            self.full_timestamp = self._file.header.end_timestamp
+            header = self._file.header.following()
+        elif self._names:
+            path = self._place.directory / self._names[-1]
+            last = read_header(self._disk, path, self._place.geometry)
+            if last is not None:
+                self._disk.sync_file(path)
+                self.full_timestamp = last.end_timestamp
+                header = last.following()
+        name = self._next_name()
+        path = self._place.directory / name
+        self._file = IndexFile(
+            self._disk.create_paged(path, self._place.geometry.file_size), self._place.geometry, header
+        )
+        self._names.append(name)
+        return self._file
+
+    def _next_name(self) -> str:
+        """The local time to the millisecond, and later than any name there: clocks step back, names sort."""
+        now = self._now_ms()
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now / 1000)) + f"{now % 1000:03d}"
+        if self._names and name <= self._names[-1]:
+            name = f"{int(self._names[-1]) + 1:0{NAME_DIGITS}d}"
+        return name
+
+    # -- retention -----------------------------------------------------------------------------------
+
+    def drop_before(self, min_offset: int) -> None:
+        """Remove files that only speak of records below `min_offset`; the last file stays."""
+        while len(self._names) > 1:
+            path = self._place.directory / self._names[0]
+            header = read_header(self._disk, path, self._place.geometry)
+            if header is not None and header.end_offset >= min_offset:
+                return
+            self._disk.remove(path)
+            del self._names[0]
+
+    def close(self) -> None:
+        """Write what is left, durably."""
+        if self._file is not None:
+            self._file.write_back()
+            self._file.file.sync()
 
 
-def _advance(builder: IndexBuilder, through: int, min_offset: int, give_way: GiveWay) -> None:
-    builder.give_way = give_way
-    builder.advance(through, min_offset)
+def _why_not(
+    header: IndexHeader | None, geometry: Geometry, log_end: int, trusted_ms: int | None
+) -> str | None:
+    """Why a file found at the start cannot stay, or None."""
+    if header is None:
+        return "it is damaged, or of another maxHashSlotNum and maxIndexNum"
+    if header.next_item > 1 and header.end_offset >= log_end:
+        return "it speaks of records that the log does not have"
+    if trusted_ms is not None and header.end_timestamp > trusted_ms:
+        return "the last exit was abnormal, and the checkpoint does not vouch for it"
+    if trusted_ms is not None and header.next_item < geometry.items:
+        return "the last exit was abnormal, and it was being filled"
+    return None
 
 
-if __name__ == "__main__":
-    main()
-    os._exit(0)  # and not when the thread that gives way to everybody has got its turn to end
+def _wide(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:
+    """Size of the fixed part, store time and body size of a record with an IPv6 host."""
+    store_at = 48 + (20 if sys_flag & 0x10 else 8)
+    body_at = store_at + 8 + (20 if sys_flag & 0x20 else 8) + 12
+    if len(chunk) < at + body_at + 4:
+        return body_at + 4, 0, -1
+    (store_timestamp,) = struct.unpack_from(">q", chunk, at + store_at)
+    (body_size,) = struct.unpack_from(">i", chunk, at + body_at)
+    return body_at + 4, store_timestamp, body_size

@@ -1,4 +1,4 @@
-"""Processes that help a broker with its store: how they are started, and that they never outlive it.
+"""Helper processes of a broker's store: their start, and the guarantee that none outlives its broker.
 
 The kernel kills such a process when the thread that started it ends, or with the broker as a whole. Each that
 writes holds a lock while it lives, so that who comes next can wait for the moment between the death of one and that of
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start_helper(module: str, order: str, bufsize: int = 0) -> subprocess.Popen[bytes]:
-    """Run a module, its input and output connected, and buffered as `Popen` has it; `be_a_helper` tells it the order.
+    """Run a module, its input and output connected, and buffered as `Popen` has it; `helper_order` tells it the order.
 
     Raises OSError.
     """
@@ -37,13 +37,13 @@ def start_helper(module: str, order: str, bufsize: int = 0) -> subprocess.Popen[
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=bufsize,
-        process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `be_modest`
+        process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `set_idle_priority`
         env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
     )
 
 
-def be_a_helper() -> str:
-    """In the process: end with the broker, and not before; what it was ordered."""
+def helper_order() -> str:
+    """Return the order, in the helper process, and bind its life to the broker's: it ends with it, and not before."""
     # The broker alone decides when this ends; a terminal and a service manager signal the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -56,25 +56,25 @@ def be_a_helper() -> str:
 
 
 def unread(pipe: int) -> int:
-    """How many bytes of what a helper was told it has not read yet. Raises OSError."""
+    """Return how many bytes written to a helper are still unread. Raises OSError."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def answers(pipe: int, timeout_s: float) -> bool:
-    """Whether a helper writes something in time, and does not just end; the first byte of it is taken."""
+    """Tell whether a helper writes something in time, and does not just end; consumes its first byte."""
     poll = select.poll()  # `select.select` knows no descriptor beyond 1023
     poll.register(pipe, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000) and os.read(pipe, 1))
 
 
-def is_told(or_readable: int, *, wait: bool) -> bool:
-    """In the process: whether there is an order to read, or its end; may wait for that or for the other descriptor."""
+def has_order(or_readable: int, *, wait: bool) -> bool:
+    """Tell, in the helper process, whether an order or the end of input can be read; may wait for either descriptor."""
     ready, _, _ = select.select([0, or_readable], [], [], None if wait else 0)
     return 0 in ready
 
 
-def lock_of_helper(disk: Disk, path: Path) -> int:
-    """Wait for a helper of a broker that is gone, which ends by itself; hold its lock. Raises `StoreLocked`."""
+def acquire_helper_lock(disk: Disk, path: Path) -> int:
+    """Acquire a helper's lock, waiting for a helper of a dead broker, which ends by itself. Raises `StoreLocked`."""
     until = time.monotonic() + 60
     while True:
         try:
@@ -85,8 +85,8 @@ def lock_of_helper(disk: Disk, path: Path) -> int:
             time.sleep(0.02)
 
 
-def be_modest() -> None:
-    """Have this thread give way to everybody, for good: Linux lets only the privileged leave the idle class again.
+def set_idle_priority() -> None:
+    """Put this thread into the idle scheduling class for good: Linux lets only the privileged leave it again.
 
     Where Linux weighs sessions against each other (autogroup), the policies within count for nothing between them: a
     session of its own would weigh as much as that of broker and clients. And a kernel that preempts lazily lets even

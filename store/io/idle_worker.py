@@ -1,9 +1,9 @@
-"""Work that gives way to everybody, on a thread from which it can be taken back at once.
+"""A worker thread of idle priority, from which its work can be reclaimed at once.
 
-A thread of the idle class may not get to run for seconds while others want all of the processors, and nobody without
-privileges can hurry it (`be_modest`). Who needs the work done therefore does not wait for that thread: wherever it
-gives way it holds nothing, and the work is gone on with elsewhere. When it does get to run it finds that it was
-relieved.
+A thread of the idle class may not get to run for seconds while others want all of the processors, and without
+privileges it cannot be hurried (`set_idle_priority`). An owner that needs the work done therefore does not wait for
+that thread: wherever the work gives way it holds nothing, and is gone on with elsewhere. When the thread does get to
+run it finds that its work was reclaimed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,32 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from store.io.helper_process import be_modest
+from store.io.helper_process import set_idle_priority
 
 _yield = ctypes.CDLL(None).sched_yield  # Python 3.11's own keeps the interpreter meanwhile
 GiveWay: TypeAlias = Callable[[], object]
 
 
-class Relieved(Exception):
-    """Raised where work gives way that somebody else has taken back. It must let go of everything as it is."""
+def never_yield() -> None:
+    """Do nothing: the `GiveWay` of work that runs at ordinary priority."""
+
+
+class WorkReclaimed(Exception):
+    """Tell work, where it gives way, that its owner has reclaimed it: it must let go of everything as it is."""
 
 
 class _Job:
     def __init__(self, work: Callable[[GiveWay], object]) -> None:
         self.work = work
-        self.is_relieved = False
+        self.is_reclaimed = False
         self.has_ended = False
         self.error: BaseException | None = None
 
 
-class Modest:
-    """One piece of work at a time, which calls `give_way` as often as it can; for one other thread."""
+class IdlePriorityWorker:
+    """A thread of idle priority that does one piece of work at a time, which calls `give_way` as often as it can.
+
+    It belongs to one other thread."""
 
     def __init__(self) -> None:
         self.ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -43,32 +49,32 @@ class Modest:
         self._turn = threading.Lock()  # the worker's, but while it gives way
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._job: _Job | None = None
-        threading.Thread(target=self._run, name="ropewalk-modest", daemon=True).start()
+        threading.Thread(target=self._run, name="ropewalk-idle-priority", daemon=True).start()
 
     def begin(self, work: Callable[[GiveWay], object]) -> None:
-        """Have this done. Nothing else may be under way."""
+        """Start a piece of work. No other may be under way."""
         assert self._job is None
         self._job = _Job(work)
         self._jobs.put(self._job)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is work under way that has not ended."""
+        """Tell whether there is work under way that has not ended."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.ended)
         return self._job is not None and not self._job.has_ended
 
-    def take_back(self) -> None:
-        """Have nothing under way: what it worked on is the caller's again. Raises what the work raised."""
+    def reclaim(self) -> None:
+        """Stop the work under way: what it worked on is the caller's again. Raises what the work raised."""
         job, self._job = self._job, None
         if job is not None:
             with self._turn:
-                job.is_relieved = True
+                job.is_reclaimed = True
             if job.error is not None:
                 raise job.error
 
     def _run(self) -> None:
-        be_modest()
+        set_idle_priority()
         while True:
             self._do(self._jobs.get())
 
@@ -77,14 +83,14 @@ class Modest:
             self._turn.release()
             _yield()
             self._turn.acquire()
-            if job.is_relieved:
-                raise Relieved
+            if job.is_reclaimed:
+                raise WorkReclaimed
 
         with self._turn:
             try:
-                if not job.is_relieved:
+                if not job.is_reclaimed:
                     job.work(give_way)
-            except Relieved:
+            except WorkReclaimed:
                 pass
             except BaseException as exc:
                 job.error = exc

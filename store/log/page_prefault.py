@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 
 from store.io.disk import Disk, MappedFile
-from store.io.helper_process import answers, be_a_helper, start_helper, unread
+from store.io.helper_process import answers, helper_order, start_helper, unread
 
 _PIECE = 256 << 10
 _SMALL_PIECE = 64 << 10
@@ -161,7 +161,7 @@ def pages(disk: Disk) -> Pages:
 
 
 def main() -> None:
-    be_a_helper()
+    helper_order()
     os.write(1, b"\n")
     disk = Disk()
     for line in sys.stdin.buffer:

@@ -14,13 +14,10 @@ flusher's business.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ropewalk.format.record import encode_blank
 from store.io.disk import MappedFile
-
-if TYPE_CHECKING:
-    from store.integrity.checksums import Checks
+from store.log.read_check import ReadCheck
 
 FILLER_HEADER_SIZE = 8
 
@@ -53,7 +50,7 @@ class Segment:
         """Up to here zeros were written ahead of the writer (`store.log.preallocate`)."""
         self.pins = 0
         """How many helpers off the loop hold this segment; its file stays until there are none. The loop's own."""
-        self.checks: Checks | None = None
+        self.checks: ReadCheck | None = None
         """What is known about bytes that an earlier process wrote; None asks for no checks."""
 
     @property

@@ -23,7 +23,7 @@ import msgspec
 from ropewalk.errors import Corrupt
 from ropewalk.format.index import HEADER_SIZE, IndexHeader
 from ropewalk.format.sidecar import Sidecar
-from store.index.files import index_names
+from store.index.file import index_names
 from store.io.disk import LOCK_NAME, Disk
 from store.log.commitlog import NAME_DIGITS, CommitLog
 from store.log.durable_bound import decode_bound

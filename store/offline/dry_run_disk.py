@@ -18,7 +18,7 @@ from store.io.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked, lo
 _FLOCK = struct.Struct("@hhqqi4x")
 
 
-class TrialMapped(MappedFile):
+class DryRunMapped(MappedFile):
     """A segment whose changes stay in this process."""
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
@@ -34,20 +34,20 @@ class TrialMapped(MappedFile):
         pass
 
 
-class TrialPaged(PagedFile):
-    def __init__(self, disk: TrialDisk, path: Path) -> None:
+class DryRunPaged(PagedFile):
+    def __init__(self, disk: DryRunDisk, path: Path) -> None:
         super().__init__(disk, path)
-        self._trial = disk
+        self._dry_run = disk
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        content = self._trial.shadow(self.path)
+        content = self._dry_run.shadow(self.path)
         if len(content) < position + len(data):
             content.extend(bytes(position + len(data) - len(content)))
         content[position : position + len(data)] = data
-        self._trial.note(f"{self.path}: {len(data)} bytes written at {position}")
+        self._dry_run.note(f"{self.path}: {len(data)} bytes written at {position}")
 
     def read_at(self, position: int, size: int) -> bytes:
-        content = self._trial.shadows.get(self.path)
+        content = self._dry_run.shadows.get(self.path)
         if content is not None:
             return bytes(content[position : position + size])
         return super().read_at(position, size)
@@ -56,7 +56,7 @@ class TrialPaged(PagedFile):
         return self.read_at(position, size)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        content = self._trial.shadows.get(self.path)
+        content = self._dry_run.shadows.get(self.path)
         if content is not None:
             return [(position, len(content))] if position < len(content) else []
         return super().data_ranges(position)
@@ -65,7 +65,7 @@ class TrialPaged(PagedFile):
         pass
 
 
-class TrialDisk(Disk):
+class DryRunDisk(Disk):
     """See the module docstring."""
 
     open_flags = os.O_RDONLY | os.O_CLOEXEC
@@ -96,7 +96,7 @@ class TrialDisk(Disk):
     def open_mapped(self, path: Path) -> MappedFile:
         fd = os.open(path, self.open_flags)
         try:
-            return TrialMapped(path, fd, os.fstat(fd).st_size)
+            return DryRunMapped(path, fd, os.fstat(fd).st_size)
         except BaseException:
             os.close(fd)
             raise
@@ -105,10 +105,10 @@ class TrialDisk(Disk):
         content = self.shadow(path)
         content.extend(bytes(max(size - len(content), 0)))
         del content[size:]
-        return TrialPaged(self, path)
+        return DryRunPaged(self, path)
 
     def open_paged(self, path: Path) -> PagedFile:
-        return TrialPaged(self, path)
+        return DryRunPaged(self, path)
 
     def write_paged(self, path: str, size: int, position: int, data: bytes) -> bool:
         self.create_paged(Path(path), size).write_at(position, data)

@@ -18,10 +18,10 @@ from ropewalk.format.index import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, Geometry, I
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.record import decode_record
 from ropewalk.format.sidecar import Sidecar
-from store.index.files import index_names
+from store.index.file import index_names
 from store.log.commitlog import NAME_DIGITS
 from store.message_store import StoreConfig
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
 from store.offline.reader import UnreadableStore
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 
@@ -57,7 +57,7 @@ class Layout:
         )
 
 
-def guess_layout(disk: TrialDisk, given: Layout, others: Sequence[Path] = ()) -> Layout:
+def guess_layout(disk: DryRunDisk, given: Layout, others: Sequence[Path] = ()) -> Layout:
     """Fill in what is not given. `others` are directories of the same log.
 
     Blocks; raises `UnreadableStore` where no commit log is.
@@ -74,7 +74,7 @@ def guess_layout(disk: TrialDisk, given: Layout, others: Sequence[Path] = ()) ->
         raise UnreadableStore(f"cannot read {given.root}: {exc.strerror or exc}") from exc
 
 
-def _segment_size(disk: TrialDisk, given: Layout, others: Sequence[Path]) -> int:
+def _segment_size(disk: DryRunDisk, given: Layout, others: Sequence[Path]) -> int:
     directory = given.root / "ropewalk" / "checksums"
     sidecars = [Sidecar.decode(disk.read_file(directory / name)) for name in disk.names(directory)]
     summed = _usual([sidecar.segment_size for sidecar in sidecars if sidecar is not None])
@@ -87,7 +87,7 @@ def log_folder(directory: Path) -> Path:
     return directory / "commitlog" if (directory / "commitlog").is_dir() else directory
 
 
-def log_names(disk: TrialDisk, directory: Path) -> list[str]:
+def log_names(disk: DryRunDisk, directory: Path) -> list[str]:
     return [name for name in disk.names(directory) if len(name) == NAME_DIGITS and name.isdigit()]
 
 
@@ -96,7 +96,7 @@ def _usual(sizes: list[int]) -> int:
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
-def _queue_sizes(disk: TrialDisk, base: Path) -> list[int]:
+def _queue_sizes(disk: DryRunDisk, base: Path) -> list[int]:
     sizes: list[int] = []
     for topic in disk.directories(base):
         for queue in disk.directories(base / topic):
@@ -108,7 +108,7 @@ def _queue_sizes(disk: TrialDisk, base: Path) -> list[int]:
     return sizes
 
 
-def _guess_index(disk: TrialDisk, layout: Layout) -> Geometry | None:
+def _guess_index(disk: DryRunDisk, layout: Layout) -> Geometry | None:
     """The shape of the index files; None if there are none or they do not tell."""
     directory = layout.root / "index"
     for name in index_names(disk, directory):
@@ -137,7 +137,7 @@ def _guess_index(disk: TrialDisk, layout: Layout) -> Geometry | None:
     return None
 
 
-def _first_item(disk: TrialDisk, layout: Layout, offset: int) -> bytes | None:
+def _first_item(disk: DryRunDisk, layout: Layout, offset: int) -> bytes | None:
     """Hash and offset of the item that the record at `offset` was indexed under first."""
     data = read_record_at(disk, layout, offset)
     if data is None:
@@ -147,7 +147,7 @@ def _first_item(disk: TrialDisk, layout: Layout, offset: int) -> bytes | None:
     return _FIRST.pack(hashes[0], offset) if hashes else None
 
 
-def read_record_at(disk: TrialDisk, layout: Layout, offset: int) -> bytes | None:
+def read_record_at(disk: DryRunDisk, layout: Layout, offset: int) -> bytes | None:
     """The record that begins at a log offset, or None if none does; its checksum is not looked at. Blocks."""
     if not layout.segment_size or offset < 0:
         return None

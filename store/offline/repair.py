@@ -25,10 +25,12 @@ from store.log.commitlog import CommitLog, StoreDamaged, segment_name
 from store.log.durable_bound import Bound, decode_bound
 from store.log.segment import Segment
 from store.message_store import MessageStore
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
+from store.offline.findings import Lost
 from store.offline.layout import Layout, log_folder, log_names
-from store.offline.verify import Lost, Verification
-from store.recovery.scan import Sight, Sighted, cut, look
+from store.offline.verify import Verification
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.recovery.scan import cut
 
 _STEP = 1 << 20
 
@@ -53,7 +55,7 @@ class OtherLog:
 
     def __init__(self, directory: Path, segment_size: int) -> None:
         self.directory = directory
-        self._disk = TrialDisk()
+        self._disk = DryRunDisk()
         folder = log_folder(directory)
         self.log = CommitLog(folder, segment_size, self._disk)
         for name in log_names(self._disk, folder):
@@ -71,10 +73,10 @@ class OtherLog:
         """Up to where from `start` on there is one whole record behind the other, at most `end`."""
         offset = start
         while offset < end and (segment := self.log.find(offset)) is not None:
-            seen = look(segment, offset - segment.base_offset)
-            if seen is Sight.FILLER:
+            seen = scan_record(segment, offset - segment.base_offset)
+            if seen is NoRecord.FILLER:
                 offset = segment.end_offset
-            elif isinstance(seen, Sighted):
+            elif isinstance(seen, ScannedRecord):
                 offset += seen.size
             else:
                 break
@@ -122,7 +124,7 @@ def repair(
 
 def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog], done: Repaired) -> None:
     """Every file of the log is there and has its size; what it lacks is zeros so far."""
-    bases = {int(name) for name in log_names(TrialDisk(), layout.log_directory)}
+    bases = {int(name) for name in log_names(DryRunDisk(), layout.log_directory)}
     inner = bases or {segment.base_offset for other in others for segment in other.log.segments}
     if not inner:
         return
@@ -157,7 +159,7 @@ class _Looked:
 
 
 def _look(layout: Layout, progress: Callable[[int, int], None]) -> _Looked:
-    verification = Verification(replace(layout, index=None), TrialDisk(), progress)
+    verification = Verification(replace(layout, index=None), DryRunDisk(), progress)
     verification.run(locked=True)
     return _Looked(verification)
 
@@ -254,8 +256,8 @@ def _is_same_log(layout: Layout, disk: Disk, other: OtherLog, lost: Lost) -> boo
         path = layout.log_directory / segment_name(offset - offset % size)
         if segment is None or offset < 0 or not disk.exists(path):
             continue
-        seen = look(segment, offset - segment.base_offset)
-        if isinstance(seen, Sighted):
+        seen = scan_record(segment, offset - segment.base_offset)
+        if isinstance(seen, ScannedRecord):
             ours = disk.open_paged(path).read_at(offset % size, seen.size)
             if ours == other.read(offset, offset + seen.size):
                 return True

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.message_store import MessageStore
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
 from store.offline.layout import Layout
-from store.recovery.scan import Sighted, look, next_valid
+from store.recovery.record_scan import ScannedRecord, scan_record
+from store.recovery.scan import next_valid
 
 CHECK_AT_START = 16 << 20
 
@@ -42,7 +43,7 @@ class Outcome:
 
 def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
     """What a start under this flush rule would do. Blocks; raises `StoreLocked`."""
-    disk = TrialDisk()
+    disk = DryRunDisk()
     try:
         outcome = _recover(layout, disk, sync_flush=sync_flush)
         behind = _records_behind(layout, outcome.end) if outcome.refusal is None else 0
@@ -77,7 +78,7 @@ def _recover(layout: Layout, disk: Disk, *, sync_flush: bool) -> Outcome:
 
 def _records_behind(layout: Layout, end: int) -> int:
     """How many whole records stand behind a log offset."""
-    disk = TrialDisk()
+    disk = DryRunDisk()
     log = CommitLog(layout.log_directory, layout.segment_size, disk)
     count = 0
     try:
@@ -86,11 +87,11 @@ def _records_behind(layout: Layout, end: int) -> int:
         while (found := next_valid(log, offset)) is not None:
             seen: object = found
             offset = found.offset
-            while isinstance(seen, Sighted):
+            while isinstance(seen, ScannedRecord):
                 count += 1
                 offset += seen.size
                 segment = log.find(offset)
-                seen = look(segment, offset - segment.base_offset) if segment is not None else None
+                seen = scan_record(segment, offset - segment.base_offset) if segment is not None else None
     finally:
         log.close(keep_spare=True)
         disk.close()

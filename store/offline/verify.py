@@ -20,44 +20,17 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.segment import Segment
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
+from store.offline.findings import Counts, Finding, Findings, Lost
 from store.offline.layout import Layout, log_names
+from store.offline.verify_index import IndexCheck
 from store.queues.deleted_topics import DeletedTopics
-from store.recovery.scan import Sight, Sighted, Verdict, follower, judge, look, next_valid
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.recovery.scan import Verdict, follower, judge, next_valid
 
 _ENTRIES_AT_ONCE = 4096
 _PLACES_MAX = 20
 _DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be."""
-
-    damage: bool
-    """False: harmless, or the next start sees to it."""
-    path: str
-    place: str
-    """Where in the file: a byte, an entry, an item."""
-    text: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        place = f" at {self.place}" if self.place else ""
-        return f"{self.path}{place}: {self.text}" + (f"; {self.advice}" if self.advice else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A stretch of the log that is not what was written; and whether anything is known to stand behind it."""
-
-    offset: int
-    end: int
-    path: Path
-    position: int
-    text: str
-    to_be_cut: bool
-    """The next start cuts here by itself: nobody was told that these bytes are safe."""
 
 
 @dataclass(slots=True)
@@ -84,27 +57,18 @@ class Queue:
         return self.directory / f"{logical - logical % self.file_size:020d}"
 
 
-@dataclass(slots=True)
-class Counts:
-    records: int = 0
-    record_bytes: int = 0
-    segments: int = 0
-    entries: int = 0
-    queues: int = 0
-    items: int = 0
-    blocks: int = 0
-
-
 class Verification:
     """One look at one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
 
     def __init__(
-        self, layout: Layout, disk: TrialDisk, progress: Callable[[int, int], None] = lambda _done, _all: None
+        self,
+        layout: Layout,
+        disk: DryRunDisk,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         self.layout = layout
-        self.findings: list[Finding] = []
-        self.lost: list[Lost] = []
-        self.counts = Counts()
+        self.report = Findings(layout.root)
+        """Damage, notes, lost stretches and counts, as far as `run` has come."""
         self.log = CommitLog(layout.log_directory, layout.segment_size, disk)
         self.queues: dict[tuple[str, int], Queue] = {}
         self.end = 0
@@ -119,19 +83,20 @@ class Verification:
         self._entries_due = 0
         """Records below this log offset must have their queue entry by now."""
 
-    def damage(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        self.findings.append(Finding(True, str(path), place, text, advice))
-
-    def note(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        self.findings.append(Finding(False, str(path), place, text, advice))
+    @property
+    def findings(self) -> list[Finding]:
+        """The damage and the notes."""
+        return self.report.findings
 
     @property
-    def repair(self) -> str:
-        return f"`ropewalk store repair {self.layout.root} --to COPY --from OTHER` takes it from a replica or a backup"
+    def lost(self) -> list[Lost]:
+        """The stretches of the log that are not what was written."""
+        return self.report.lost
 
     @property
-    def rebuild(self) -> str:
-        return f"`ropewalk store repair {self.layout.root} --to COPY` builds it again from the log"
+    def counts(self) -> Counts:
+        """How much was looked at."""
+        return self.report.counts
 
     # -- the whole of it -----------------------------------------------------------------------------
 
@@ -140,8 +105,6 @@ class Verification:
 
         `locked` says that the caller holds the lock.
         """
-        from store.offline.verify_index import IndexCheck
-
         root = self.layout.root
         if not locked:
             self._disk.unlock(self._disk.lock(root / "lock"))
@@ -150,11 +113,18 @@ class Verification:
             self._read_small_files()
             self._open_log()
             self._open_queues()
-            index = IndexCheck(self)
+            index = IndexCheck(
+                self.report,
+                self.layout,
+                self.log,
+                self._disk,
+                self.checkpoint.index_msg_timestamp,
+                abnormal=self._abnormal,
+            )
             for seen in self._records():
                 self._check_entry(seen)
                 index.check(seen)
-            index.finish()
+            index.finish(self.end)
             self._check_rest_of_queues()
             self._check_bound()
             self._check_sidecars()
@@ -167,7 +137,7 @@ class Verification:
         self._abnormal = self._disk.exists(root / "abort")
         data = self._disk.read_file(root / "checkpoint")
         if data is not None and len(data) < CHECKPOINT_SIZE:
-            self.damage(
+            self.report.damage(
                 root / "checkpoint",
                 f"byte {len(data)}",
                 f"{len(data)} bytes, not {CHECKPOINT_SIZE}",
@@ -178,14 +148,14 @@ class Verification:
         raw = self._disk.read_file(root / "ropewalk" / "bound")
         self.bound = decode_bound(raw)
         if raw is not None and self.bound is None:
-            self.note(
+            self.report.note(
                 root / "ropewalk" / "bound",
                 "",
                 "torn, or of another version; it counts as none",
                 "the next start reads more of the log instead",
             )
         if self._disk.exists(root / "abort.bak"):
-            self.note(root / "abort.bak", "", "a leftover of RocketMQ's, which nobody reads")
+            self.report.note(root / "abort.bak", "", "a leftover of RocketMQ's, which nobody reads")
 
     # -- the log -------------------------------------------------------------------------------------
 
@@ -195,35 +165,37 @@ class Verification:
         names = set(log_names(self._disk, folder))
         for name in self._disk.names(folder):
             if name not in names:
-                self.damage(folder / name, "", "not a commit-log segment", f"move it out of {folder}")
+                self.report.damage(folder / name, "", "not a commit-log segment", f"move it out of {folder}")
         end = -1
         for name in sorted(names):
             path, base = folder / name, int(name)
             found = self._disk.size_of(path)
             if found == 0 or (found != size and name == max(names) and self._disk.is_blank(path)):
-                self.note(
+                self.report.note(
                     path, "", f"{found} bytes and none of them written: a crash came while it was created"
                 )
                 continue
             if end >= 0 and base != end:
-                self.damage(
+                self.report.damage(
                     path,
                     f"log offset {end}",
                     f"{base - end} bytes of the log are missing before this file",
-                    f"put back {folder / f'{end:020d}'}; {self.repair}",
+                    f"put back {folder / f'{end:020d}'}; {self.report.repair}",
                 )
             if found != size:
-                self.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.repair)
+                self.report.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.report.repair)
             self.log._add(Segment(base, self._disk.open_mapped(path)))
-            self.counts.segments += 1
+            self.report.counts.segments += 1
             end = base + size
 
     def _durable(self) -> int:
-        used = [segment for segment in self.log.segments if isinstance(look(segment, 0), Sighted)]
+        used = [
+            segment for segment in self.log.segments if isinstance(scan_record(segment, 0), ScannedRecord)
+        ]
         sealed = used[-2].base_offset if len(used) > 1 else self.log.min_offset
         return max(sealed, self.bound.flushed if self.bound is not None else 0)
 
-    def _records(self) -> Iterator[Sighted]:
+    def _records(self) -> Iterator[ScannedRecord]:
         """Every whole record of the log, damaged stretches between them noted and passed over."""
         segments = self.log.segments
         durable = self._durable()
@@ -237,25 +209,25 @@ class Verification:
                 offset = min(s.base_offset for s in segments if s.base_offset > offset)
                 continue
             position = offset - segment.base_offset
-            seen = look(segment, position, delay_of)
-            if isinstance(seen, Sighted) and not (
+            seen = scan_record(segment, position, delay_of)
+            if isinstance(seen, ScannedRecord) and not (
                 seen.ends_in_zero and offset >= durable and follower(self.log, offset) is None
             ):
-                self.counts.records += 1
-                self.counts.record_bytes += seen.size
+                self.report.counts.records += 1
+                self.report.counts.record_bytes += seen.size
                 self.last_store_ms = max(self.last_store_ms, seen.store_timestamp)
                 yield seen
                 offset += seen.size
                 self.end = offset
-                if not self.counts.records & 1023:
+                if not self.report.counts.records & 1023:
                     self._progress(offset - segments[0].base_offset, total)
                 continue
-            if seen is Sight.FILLER:
+            if seen is NoRecord.FILLER:
                 offset = self.end = max(segment.end_offset, offset + 1)
                 continue
             following = next_valid(self.log, offset)
             verdict = judge(
-                blank=seen is Sight.BLANK, filler=False, valid=False, past_durable=offset >= durable,
+                blank=seen is NoRecord.BLANK, filler=False, valid=False, past_durable=offset >= durable,
                 valid_follows=follower(self.log, offset) is not None, sync_flush=True,
             )  # fmt: skip
             if verdict is Verdict.LOG_ENDS:
@@ -266,13 +238,13 @@ class Verification:
                 return
             offset = following.offset
         if self.end < durable:
-            self.damage(
+            self.report.damage(
                 self.layout.log_directory,
                 f"log offset {self.end}",
                 f"the log ends here, but {durable} bytes were promised to be durable",
-                self.repair,
+                self.report.repair,
             )
-            self.lost.append(
+            self.report.lost.append(
                 Lost(
                     self.end,
                     durable,
@@ -287,21 +259,23 @@ class Verification:
         self, segment: Segment, offset: int, end: int, seen: object, *, to_be_cut: bool, durable: int
     ) -> None:
         position = offset - segment.base_offset
-        what = f"{seen.value} where a record should begin" if isinstance(seen, Sight) else "a torn record"
+        what = f"{seen.value} where a record should begin" if isinstance(seen, NoRecord) else "a torn record"
         place = f"byte {position} (log offset {offset})"
-        self.lost.append(Lost(offset, end, segment.file.path, position, what, to_be_cut))
+        self.report.lost.append(Lost(offset, end, segment.file.path, position, what, to_be_cut))
         if to_be_cut:
-            self.note(
+            self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",
                 f"the next start copies it aside and cuts it: `ropewalk store recover {self.layout.root}`",
             )  # fmt: skip
         elif offset >= durable:
-            self.damage(
+            self.report.damage(
                 segment.file.path, place, f"{what}, and records follow at log offset {end}",
                 f"`ropewalk store recover {self.layout.root}` says what can be done",
             )  # fmt: skip
         else:
-            self.damage(segment.file.path, place, f"{what}; damaged up to log offset {end}", self.repair)
+            self.report.damage(
+                segment.file.path, place, f"{what}; damaged up to log offset {end}", self.report.repair
+            )
 
     # -- queue files ---------------------------------------------------------------------------------
 
@@ -311,11 +285,11 @@ class Verification:
         for topic in self._disk.directories(base):
             for name in self._disk.directories(base / topic):
                 if not name.isdigit():
-                    self.note(base / topic / name, "", "not a queue's number: not read")
+                    self.report.note(base / topic / name, "", "not a queue's number: not read")
                     continue
                 directory = base / topic / name
                 queue = self.queues[topic, int(name)] = Queue(topic, int(name), directory, size, [])
-                self.counts.queues += 1
+                self.report.counts.queues += 1
                 for file in self._disk.names(directory):
                     self._open_queue_file(queue, file)
 
@@ -323,15 +297,17 @@ class Verification:
         path = queue.directory / name
         found = self._disk.size_of(path)
         if len(name) != 20 or not name.isdigit() or (queue.file_size and int(name) % queue.file_size):
-            self.damage(path, "", "not a queue file", f"move it out of {queue.directory}")
+            self.report.damage(path, "", "not a queue file", f"move it out of {queue.directory}")
         elif found == 0:
-            self.note(path, "", "empty: a crash came while it was created")
+            self.report.note(path, "", "empty: a crash came while it was created")
         else:
             base = int(name)
             if found != queue.file_size:
-                self.damage(path, f"byte {found}", f"{found} bytes, not {queue.file_size}", self.rebuild)
+                self.report.damage(
+                    path, f"byte {found}", f"{found} bytes, not {queue.file_size}", self.report.rebuild
+                )
             if queue.bases and base != queue.bases[-1] + queue.file_size:
-                self.damage(path, "", "the file before this one is missing", self.rebuild)
+                self.report.damage(path, "", "the file before this one is missing", self.report.rebuild)
             queue.bases.append(base)
 
     def _set_entries_due(self) -> None:
@@ -344,11 +320,14 @@ class Verification:
         else:
             self._entries_due = min_offset
             for segment in self.log.segments:
-                first = look(segment, 0)
-                if isinstance(first, Sighted) and first.store_timestamp <= self.checkpoint.min_timestamp:
+                first = scan_record(segment, 0)
+                if (
+                    isinstance(first, ScannedRecord)
+                    and first.store_timestamp <= self.checkpoint.min_timestamp
+                ):
                     self._entries_due = segment.base_offset
 
-    def _check_entry(self, seen: Sighted) -> None:
+    def _check_entry(self, seen: ScannedRecord) -> None:
         """Whether the record that passes by has the entry it should have."""
         if not seen.indexed or self._deleted.is_dead(seen.topic, seen.offset):
             return
@@ -363,20 +342,20 @@ class Verification:
         if queue.next < 0:
             queue.first = number
         elif number < queue.next:
-            self.note(
+            self.report.note(
                 self.log.directory, f"log offset {seen.offset}",
                 f"message {number} of queue {seen.queue_id} of topic {seen.topic} is there a second time: of a topic "
                 f"that was deleted and created again",
             )  # fmt: skip
             return
         elif number > queue.next:
-            self.damage(
+            self.report.damage(
                 self.log.directory, f"log offset {seen.offset}",
                 f"messages {queue.next} to {number - 1} of queue {seen.queue_id} of topic {seen.topic} are not in the "
-                f"log", self.repair,
+                f"log", self.report.repair,
             )  # fmt: skip
         queue.next = number + 1
-        self.counts.entries += 1
+        self.report.counts.entries += 1
         found = self._entry(queue, number) or (0, 0, 0)
         if found == (seen.offset, seen.size, seen.tags_code):
             return
@@ -385,24 +364,30 @@ class Verification:
         if not due and (missing or found[:2] != (seen.offset, seen.size)):
             queue.late += 1
             if queue.late == 1 and missing:
-                self.note(
+                self.report.note(
                     path, place, "not written yet, as the last exit was abnormal", "the next start adds it"
                 )
             elif queue.late == 1:
-                self.note(path, place, "stale, behind what was promised", "the next start writes it anew")
+                self.report.note(
+                    path, place, "stale, behind what was promised", "the next start writes it anew"
+                )
             return
         queue.bad += 1
         if queue.bad > _PLACES_MAX:
             return
         if missing:
-            self.damage(path, place, f"missing; its record stands at log offset {seen.offset}", self.rebuild)
+            self.report.damage(
+                path, place, f"missing; its record stands at log offset {seen.offset}", self.report.rebuild
+            )
         elif found[:2] == (seen.offset, seen.size):
             what = "time of delivery" if seen.topic == "SCHEDULE_TOPIC_XXXX" else "tag code"
-            self.damage(path, place, f"{what} {found[2]}, and its record says {seen.tags_code}", self.rebuild)
+            self.report.damage(
+                path, place, f"{what} {found[2]}, and its record says {seen.tags_code}", self.report.rebuild
+            )
         else:
-            self.damage(
+            self.report.damage(
                 path, place, f"names log offset {found[0]}, size {found[1]}; its record stands at {seen.offset}, "
-                f"size {seen.size}", self.rebuild,
+                f"size {seen.size}", self.report.rebuild,
             )  # fmt: skip
 
     def _entry(self, queue: Queue, number: int) -> tuple[int, int, int] | None:
@@ -429,9 +414,9 @@ class Verification:
         low = self.log.min_offset
         for queue in self.queues.values():
             if queue.bad > _PLACES_MAX:
-                self.damage(
+                self.report.damage(
                     queue.directory, "", f"{queue.bad} entries are wrong; the first {_PLACES_MAX} are listed",
-                    self.rebuild,
+                    self.report.rebuild,
                 )  # fmt: skip
             stale = 0
             for number, (offset, size, _code) in self._entries_of(queue):
@@ -440,13 +425,13 @@ class Verification:
                 if offset >= self.end or not is_message(offset, size):
                     stale += 1
                 elif not (offset < low or self._deleted.is_dead(queue.topic, offset)):
-                    self.damage(
+                    self.report.damage(
                         queue.path_of(number), f"entry {number}",
-                        f"names log offset {offset}, where no record of this queue stands", self.rebuild,
+                        f"names log offset {offset}, where no record of this queue stands", self.report.rebuild,
                     )  # fmt: skip
                     break
             if stale:
-                self.note(
+                self.report.note(
                     queue.directory, f"entry {max(queue.next, 0)}",
                     f"{stale} stale entries behind the end of the log, which nobody reads",
                 )  # fmt: skip
@@ -470,13 +455,13 @@ class Verification:
     def _check_bound(self) -> None:
         root, bound, point = self.layout.root, self.bound, self.checkpoint
         times = (point.physic_msg_timestamp, point.logics_msg_timestamp, point.index_msg_timestamp)
-        if min(times) < 0 or (self.counts.records and max(times) > self.last_store_ms + _DAY_MS):
-            self.damage(
+        if min(times) < 0 or (self.report.counts.records and max(times) > self.last_store_ms + _DAY_MS):
+            self.report.damage(
                 root / "checkpoint", "byte 0", f"times {times} are not of this log, whose last is {self.last_store_ms}",
                 "remove it: the next start reads more of the log instead",
             )  # fmt: skip
         if bound is not None and bound.clean and bound.end != self.end and bound.end < self.end:
-            self.note(
+            self.report.note(
                 root / "ropewalk" / "bound",
                 "",
                 f"the log went on behind {bound.end}: another program wrote to it",
@@ -489,7 +474,7 @@ class Verification:
             path = directory / name
             segment = by_name.get(name)
             if segment is None:
-                self.damage(
+                self.report.damage(
                     path, f"log offset {int(name) if name.isdigit() else name}",
                     f"checksums of a segment that is gone: somebody took {self.log.directory / name} away",
                     "put it back, or remove these checksums",
@@ -497,13 +482,13 @@ class Verification:
                 continue
             sidecar = Sidecar.decode(self._disk.read_file(path))
             if sidecar is None:
-                self.note(path, "", "torn: it counts as none", "the scrubber makes it anew")
+                self.report.note(path, "", "torn: it counts as none", "the scrubber makes it anew")
                 continue
             for number, wanted in enumerate(sidecar.sums):
                 start, stop = sidecar.block(number)
-                self.counts.blocks += 1
+                self.report.counts.blocks += 1
                 if stop > segment.size or block_sum(segment.file.read_at(start, stop - start)) != wanted:
-                    self.damage(
+                    self.report.damage(
                         segment.file.path, f"byte {start} to {stop} (log offset {segment.base_offset + start})",
-                        f"the bytes do not match their checksum in {path}", self.repair,
+                        f"the bytes do not match their checksum in {path}", self.report.repair,
                     )  # fmt: skip

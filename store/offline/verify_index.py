@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.index import (
@@ -23,11 +23,12 @@ from ropewalk.format.index import (
     time_difference,
 )
 from ropewalk.format.record import decode_record
-from store.index.files import index_names
-from store.recovery.scan import Sighted
-
-if TYPE_CHECKING:
-    from store.offline.verify import Verification
+from store.index.file import index_names
+from store.log.commitlog import CommitLog
+from store.offline.dry_run_disk import DryRunDisk
+from store.offline.findings import Findings
+from store.offline.layout import Layout
+from store.recovery.record_scan import ScannedRecord
 
 _ITEMS_AT_ONCE = 4096
 _TRANSACTION_MASK = _ROLLBACK = 0xC
@@ -44,15 +45,29 @@ class _Item(NamedTuple):
 
 
 class IndexCheck:
-    def __init__(self, verification: Verification) -> None:
-        self._all = verification
-        self._disk = verification._disk
-        self._directory = verification.layout.root / "index"
+    def __init__(
+        self,
+        report: Findings,
+        layout: Layout,
+        log: CommitLog,
+        disk: DryRunDisk,
+        trusted_ms: int,
+        *,
+        abnormal: bool,
+    ) -> None:
+        """`trusted_ms` is the checkpoint's index time, which counts where the last exit was `abnormal`."""
+        self._report = report
+        self._log = log
+        self._disk = disk
+        self._directory = layout.root / "index"
+        self._geometry = layout.index
+        self._trusted_ms = trusted_ms
+        self._abnormal = abnormal
         self._headers: list[tuple[Path, IndexHeader]] = []
         self._missing = 0
         self._begins: dict[Path, tuple[int, int]] = {}
         self._ends: dict[Path, tuple[int, int]] = {}
-        geometry = verification.layout.index
+        geometry = self._geometry
         names = index_names(self._disk, self._directory)
         if names and geometry is None:
             for name in names:
@@ -70,32 +85,32 @@ class IndexCheck:
         data = self._disk.open_paged(path).read_at(0, HEADER_SIZE)
         if not data or (len(data) == HEADER_SIZE and IndexHeader.decode(data).next_item <= 1):
             return  # a crash came while it was created, or before anything was in it
-        if len(data) == HEADER_SIZE and IndexHeader.decode(data).begin_offset < self._all.log.min_offset:
-            self._all.note(
+        if len(data) == HEADER_SIZE and IndexHeader.decode(data).begin_offset < self._log.min_offset:
+            self._report.note(
                 path, "", "how many slots and items it has cannot be told; not looked at",
                 "give --config FILE with maxHashSlotNum and maxIndexNum",
             )  # fmt: skip
             return
-        self._all.damage(
+        self._report.damage(
             path, f"byte {self._disk.size_of(path)}", "cut, or its first item is not where it should be",
             "remove it: the next start builds it again",
         )  # fmt: skip
 
     def _open(self, path: Path) -> None:
-        geometry = self._all.layout.index
+        geometry = self._geometry
         assert geometry is not None
         size = self._disk.size_of(path)
         if size != geometry.file_size:
-            self._all.damage(
-                path, f"byte {size}", f"{size} bytes, not {geometry.file_size}", self._all.rebuild
+            self._report.damage(
+                path, f"byte {size}", f"{size} bytes, not {geometry.file_size}", self._report.rebuild
             )
             return
         header = IndexHeader.decode(self._disk.open_paged(path).read_at(0, HEADER_SIZE))
         if not geometry.holds(header):
-            self._all.damage(path, "byte 0", f"no header of an index: {header}", self._all.rebuild)
+            self._report.damage(path, "byte 0", f"no header of an index: {header}", self._report.rebuild)
             return
         if self._is_rebuilt(header):
-            self._all.note(
+            self._report.note(
                 path,
                 "",
                 "it was being filled when the last exit was abnormal",
@@ -107,31 +122,33 @@ class IndexCheck:
 
     def _is_rebuilt(self, header: IndexHeader) -> bool:
         """Whether the next start throws this file away whatever is in it."""
-        geometry, trusted = self._all.layout.index, self._all.checkpoint.index_msg_timestamp
+        geometry = self._geometry
         assert geometry is not None
-        return self._all._abnormal and (header.end_timestamp > trusted or header.next_item < geometry.items)
+        return self._abnormal and (
+            header.end_timestamp > self._trusted_ms or header.next_item < geometry.items
+        )
 
     def _check_chains(self, path: Path, header: IndexHeader) -> None:
         """Put the items in once more, in memory, and compare what slots and chains come to."""
-        geometry = self._all.layout.index
+        geometry = self._geometry
         assert geometry is not None
         file = self._disk.open_paged(path)
         heads: dict[int, int] = {}
         for number, (value, _offset, seconds, previous) in self._items_in(path, header):
             slot = value % geometry.slots
             if value < 0 or seconds < 0 or previous != heads.get(slot, 0):
-                self._all.damage(
+                self._report.damage(
                     path, f"item {number}", f"its chain goes on at item {previous}, not {heads.get(slot, 0)}",
-                    self._all.rebuild,
+                    self._report.rebuild,
                 )  # fmt: skip
                 return
             heads[slot] = number
         if len(heads) != header.slots_used:
-            self._all.damage(
+            self._report.damage(
                 path,
                 "byte 32",
                 f"{header.slots_used} slots in use, but the items take {len(heads)}",
-                self._all.rebuild,
+                self._report.rebuild,
             )
         step = 1 << 16
         for first in range(0, geometry.slots, step):
@@ -142,13 +159,13 @@ class IndexCheck:
             for slot, (head,) in enumerate(SLOT.iter_unpack(data), first):
                 wanted = heads.get(slot, 0)
                 if head != wanted and (wanted or head):
-                    self._all.damage(
-                        path, f"slot {slot}", f"it begins at item {head}, not {wanted}", self._all.rebuild
+                    self._report.damage(
+                        path, f"slot {slot}", f"it begins at item {head}, not {wanted}", self._report.rebuild
                     )
                     return
 
     def _items_in(self, path: Path, header: IndexHeader) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        geometry = self._all.layout.index
+        geometry = self._geometry
         assert geometry is not None
         file = self._disk.open_paged(path)
         for first in range(1, header.next_item, _ITEMS_AT_ONCE):
@@ -159,18 +176,18 @@ class IndexCheck:
     def _each_item(self) -> Iterator[_Item]:
         for path, header in self._headers:
             for number, (value, offset, seconds, _previous) in self._items_in(path, header):
-                self._all.counts.items += 1
+                self._report.counts.items += 1
                 yield _Item(path, number, value, offset, seconds, header.begin_timestamp)
 
     # -- in step with the log ------------------------------------------------------------------------
 
-    def check(self, seen: Sighted) -> None:
+    def check(self, seen: ScannedRecord) -> None:
         """A record passes by: its items must be the next ones."""
         item = self._next
         if item is None and seen.offset > self._last:
             return
         while item is not None and item.offset < seen.offset:
-            if item.offset >= self._all.log.min_offset and not self._is_lost(item.offset):
+            if item.offset >= self._log.min_offset and not self._is_lost(item.offset):
                 self._wrong(item, f"names log offset {item.offset}, where no record begins")
             item = next(self._items, None)
         found = []
@@ -193,18 +210,18 @@ class IndexCheck:
         if not found and wanted:
             self._missing += 1
             if self._missing <= _MISSING_MAX:
-                self._all.damage(
+                self._report.damage(
                     self._directory,
                     f"log offset {seen.offset}",
                     "no item leads to this record",
-                    self._all.rebuild,
+                    self._report.rebuild,
                 )
         elif first is not None and (set(found) - set(wanted) or set(wanted[:-1]) - set(found)):
             # The last may be the tag's, which older brokers do not index.
             self._wrong(first, "its hash is not of a key that its record has")
 
-    def _hashes_of(self, seen: Sighted) -> list[int]:
-        segment = self._all.log.find(seen.offset)
+    def _hashes_of(self, seen: ScannedRecord) -> list[int]:
+        segment = self._log.find(seen.offset)
         assert segment is not None
         position = seen.offset - segment.base_offset
         try:
@@ -216,18 +233,18 @@ class IndexCheck:
         return record_hashes(record.topic.encode(), record.raw_properties)
 
     def _is_lost(self, offset: int) -> bool:
-        return any(lost.offset <= offset < lost.end for lost in self._all.lost)
+        return any(lost.offset <= offset < lost.end for lost in self._report.lost)
 
     def _wrong(self, item: _Item, text: str) -> None:
         self._missing += 1
         if self._missing <= _MISSING_MAX:
-            self._all.damage(item.path, f"item {item.number}", text, self._all.rebuild)
+            self._report.damage(item.path, f"item {item.number}", text, self._report.rebuild)
 
-    def finish(self) -> None:
+    def finish(self, log_end: int) -> None:
         """The log is at its end: what items are left speak of nothing."""
         item = self._next
         if item is not None and not self._is_lost(item.offset):
-            self._wrong(item, f"names log offset {item.offset}, behind the end of the log at {self._all.end}")
+            self._wrong(item, f"names log offset {item.offset}, behind the end of the log at {log_end}")
         for path, header in self._headers:
             for place, items_say, header_says in (
                 ("byte 0", self._begins.get(path), (header.begin_offset, header.begin_timestamp)),
@@ -235,4 +252,4 @@ class IndexCheck:
             ):
                 if items_say is not None and items_say != header_says:
                     text = f"the header says {header_says}, the items {items_say} (log offset, ms)"
-                    self._all.damage(path, place, text, self._all.rebuild)
+                    self._report.damage(path, place, text, self._report.rebuild)

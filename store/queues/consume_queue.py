@@ -1,4 +1,4 @@
-"""The index of one queue: entry `n` tells where in the commit log the queue's message `n` stands.
+"""A consume queue, the index of one queue: entry `n` tells where in the commit log the queue's message `n` stands.
 
     files of 20-byte entries (phy offset, record size, tag code), named by the *byte* offset of their first entry
     |  min_offset ...  written | readable | next_offset
@@ -7,10 +7,11 @@
 An entry is born in memory when its record is appended. It becomes readable when the store says that no producer's
 answer about it is open any more, and goes to its file some time later: never before, so that a queue file never
 points at a record that a crash could still take back. Entries of a queue that is one of very many are born in a pool
-(`entry_pool`), and taken from there before anything is said about the queue.
+(`entry_pool`), and drained from there before anything is said about the queue.
 
-Invariants: `tail_base <= written <= readable <= next_offset`, and the tail holds [tail_base, next_offset).
-The loop owns everything here; a helper thread gets copies to write.
+Invariants: `tail_base <= written <= tail_readable <= tail_next`, and `tail` holds the entries [tail_base, tail_next).
+The methods here are the only writers of these fields, and assert what they change. The loop owns everything here; a
+helper thread gets copies to write.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.io.disk import Disk, PagedFile
 from store.log.commitlog import NAME_DIGITS, StoreDamaged, segment_name
 from store.queues.entry_pool import EntryPool
-from store.queues.queue_writer import Waiting, Write, writes_into
+from store.queues.file_layout import Waiting, Write, writes_into
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
 TAIL_KEEP = 1024
@@ -41,6 +42,8 @@ _pack_entry = ENTRY.pack
 
 
 class ConsumeQueue:
+    """The index of one queue of a topic: entries in files, and the newest ones in memory."""
+
     __slots__ = (
         "_directory",
         "_disk",
@@ -52,9 +55,9 @@ class ConsumeQueue:
         "file_size",
         "first",
         "min_offset",
-        "own_next",
-        "own_readable",
-        "own_tail",
+        "tail_next",
+        "tail_readable",
+        "tail",
         "pool",
         "queue_id",
         "slot",
@@ -75,16 +78,16 @@ class ConsumeQueue:
         self.min_offset = 0
         self.written = 0
         self.tail_base = 0
-        self.own_next = self.own_readable = 0
-        """As `next_offset` and `readable`, and `own_tail` what is in memory, but for entries that wait in `pool`.
+        self.tail_next = self.tail_readable = 0
+        """As `next_offset` and `readable`, and `tail` what is in memory, but for entries that wait in `pool`.
 
-        For whoever appends, and has had the queue `settle` before."""
-        self.own_tail = bytearray()
+        To be read by an appender, which has drained the pool before; changed by no one but this class."""
+        self.tail = bytearray()
         self._loaded_end = 0
         self.dirty = False
         self.epoch = 0
         """Another one since entries were taken back: what was read of the queue before is worth nothing."""
-        self.pool: EntryPool | None = None
+        self.pool: EntryPool[ConsumeQueue] | None = None
         """Where entries may wait for the queue, at its `slot`; set by the pool."""
         self.slot = -1
         self._held: Any = None
@@ -97,31 +100,31 @@ class ConsumeQueue:
 
     @property
     def next_offset(self) -> int:
-        """The number that the next message gets."""
-        self.settle()
-        return self.own_next
+        """The number of the next message."""
+        self.drain_pool()
+        return self.tail_next
 
     @property
     def readable(self) -> int:
         """The number up to which consumers may see messages."""
-        self.settle()
-        return self.own_readable
+        self.drain_pool()
+        return self.tail_readable
 
     @property
     def held(self) -> Any:
-        """Whoever waits for this queue to become longer; set and read by the broker's long polling."""
+        """The long polls that wait for this queue to become longer; set and read by the broker."""
         return self._held
 
     @held.setter
     def held(self, waiting: Any) -> None:
         self._held = waiting
         if self.pool is not None:
-            self.pool.note_held(self)
+            self.pool.update_held(self)
 
-    def settle(self) -> None:
-        """Take what waits in the pool. HOT."""
+    def drain_pool(self) -> None:
+        """Take over the entries that wait in the pool. HOT."""
         if self.pool is not None:
-            self.pool.settle(self)
+            self.pool.drain(self)
 
     def _leave_pool(self) -> None:
         if self.pool is not None:
@@ -132,46 +135,76 @@ class ConsumeQueue:
     def add(self, offset: int, size: int, tags_code: int) -> None:
         """Index the record just appended at `offset`; it is not readable yet. HOT."""
         self._leave_pool()
-        self.own_tail += _pack_entry(offset, size, tags_code)
-        self.own_next += 1
+        self.tail += _pack_entry(offset, size, tags_code)
+        self.tail_next += 1
 
     def add_run(self, entries: bytes) -> None:
         """Index records just appended, the next ones of this queue, by their packed entries. HOT."""
         self._leave_pool()
-        self.own_tail += entries
-        self.own_next += len(entries) // ENTRY_SIZE
+        self.tail += entries
+        self.tail_next += len(entries) // ENTRY_SIZE
+
+    def append_entry(self, entry: bytes) -> int:
+        """Index the record just appended, in a queue whose pool is drained; return its number. HOT."""
+        number = self.tail_next
+        self.tail += entry
+        self.tail_next = number + 1
+        return number
+
+    def append_entries(self, entries: bytes, count: int) -> int:
+        """Index a run of `count` records as `append_entry` does one; return the number of the first. HOT."""
+        assert len(entries) == count * ENTRY_SIZE, (len(entries), count)
+        number = self.tail_next
+        self.tail += entries
+        self.tail_next = number + count
+        return number
+
+    def extend_from_pool(self, entries: bytes, through: int) -> None:
+        """Take over the entries before number `through`, which waited in the pool and are readable. HOT."""
+        assert self.tail_next + len(entries) // ENTRY_SIZE == through, (self.tail_next, len(entries), through)
+        self.tail += entries
+        self.tail_next = self.tail_readable = through
+
+    def make_readable(self, through: int | None = None) -> None:
+        """Let consumers see the entries before number `through`, or all that are here. HOT."""
+        if through is None:
+            self.tail_readable = self.tail_next
+        elif through > self.tail_readable:
+            assert through <= self.tail_next, (self.topic, self.queue_id, through, self.tail_next)
+            self.tail_readable = through
 
     def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at a later number: its earlier messages are gone with their log segments."""
         assert self.next_offset == 0, (self.topic, self.queue_id, self.next_offset)
         self._leave_pool()
-        self.min_offset = self.own_next = self.own_readable = queue_offset
+        self.min_offset = self.tail_next = self.tail_readable = queue_offset
         # RocketMQ fills the head of such a file with entries that are no messages.
         first = queue_offset - queue_offset % (self.file_size // ENTRY_SIZE)
         self.tail_base = self.written = self.first = first
-        self.own_tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
+        self.tail += _pack_entry(0, PRE_BLANK_SIZE, 0) * (queue_offset - first)
+        self._assert_invariants()
 
     # -- read ----------------------------------------------------------------------------------------
 
     @property
     def max_physical(self) -> int:
         """The log offset behind the record of the last entry; 0 if the queue never had one."""
-        self.settle()
-        if not self.own_tail:
+        self.drain_pool()
+        if not self.tail:
             return self._loaded_end
-        offset, size, _tags = ENTRY.unpack_from(self.own_tail, len(self.own_tail) - ENTRY_SIZE)
+        offset, size, _tags = ENTRY.unpack_from(self.tail, len(self.tail) - ENTRY_SIZE)
         return offset + size if size != PRE_BLANK_SIZE else 0
 
     def entries_nowait(self, queue_offset: int, count: int) -> bytes | None:
-        """Up to `count` raw entries from `queue_offset`, within one file; None if that needs the disk."""
+        """Return up to `count` raw entries from `queue_offset`, within one file; None if that needs the disk."""
         if queue_offset >= self.tail_base:
             start = (queue_offset - self.tail_base) * ENTRY_SIZE
-            return bytes(self.own_tail[start : start + count * ENTRY_SIZE])
+            return bytes(self.tail[start : start + count * ENTRY_SIZE])
         file, position, size = self.place(queue_offset, count)
         return file.read_at_nowait(position, size)
 
     def place(self, queue_offset: int, count: int) -> tuple[PagedFile, int, int]:
-        """Where up to `count` written entries stand: file, position, bytes; cut at the end of the file."""
+        """Locate up to `count` written entries: file, position, bytes; cut at the end of the file."""
         count = min(count, self.written - queue_offset)
         logical = queue_offset * ENTRY_SIZE
         position = logical % self.file_size
@@ -185,48 +218,61 @@ class ConsumeQueue:
         return Path(f"{self._directory}/{segment_name(file_base)}")
 
     def frozen(self) -> FrozenQueue:
-        """What a reader thread may use while the loop goes on: the readable entries as they are now."""
+        """Return the readable entries as they are now, for a reader thread to use while the loop goes on."""
         count = self.readable - self.tail_base
-        return FrozenQueue(self, bytes(self.own_tail[: count * ENTRY_SIZE]))
+        return FrozenQueue(self, bytes(self.tail[: count * ENTRY_SIZE]))
 
     # -- write back ----------------------------------------------------------------------------------
 
-    def take_writes(self) -> list[Write]:
-        """What a helper thread has to write now, as (path, file size, position, bytes) in order."""
-        self.settle()
-        start, end = ((at - self.tail_base) * ENTRY_SIZE for at in (self.written, self.own_readable))
-        entries = bytes(self.own_tail[start:end])
+    def pending_writes(self) -> list[Write]:
+        """Return what a helper thread has to write now, as (path, file size, position, bytes) in order."""
+        self.drain_pool()
+        self._assert_invariants()
+        start, end = ((at - self.tail_base) * ENTRY_SIZE for at in (self.written, self.tail_readable))
+        entries = bytes(self.tail[start:end])
         return list(writes_into(self._directory, self.file_size, self.written, entries))
 
-    def waiting_writes(self, through: int, newest: int) -> Waiting:
-        """The same of entries that the pool still has, through a number, whose last one stands at a place there."""
+    def pooled_writes(self, through: int, newest: int) -> Waiting:
+        """Return the same of entries that the pool has, through a number, whose last one stands at a place there."""
         return self._directory, self.file_size, self.written, through, newest
 
     def unwritten_from(self, offset: int) -> int:
-        """How many of the entries that `take_writes` gives are of records at or behind a log offset."""
-        if self.written == self.own_readable or self._offset_in_memory(self.own_readable - 1) < offset:
+        """Return how many of the entries of `pending_writes` are of records at or behind a log offset."""
+        if self.written == self.tail_readable or self._offset_in_memory(self.tail_readable - 1) < offset:
             return 0
-        late = bisect_left(range(self.written, self.own_readable), offset, key=self._offset_in_memory)
-        return self.own_readable - self.written - late
+        late = bisect_left(range(self.written, self.tail_readable), offset, key=self._offset_in_memory)
+        return self.tail_readable - self.written - late
 
     def _offset_in_memory(self, number: int) -> int:
         offset: int
-        offset, _size, _tags = ENTRY.unpack_from(self.own_tail, (number - self.tail_base) * ENTRY_SIZE)
+        offset, _size, _tags = ENTRY.unpack_from(self.tail, (number - self.tail_base) * ENTRY_SIZE)
         return offset
 
-    def note_written(self, through: int, keep: int = TAIL_KEEP) -> None:
-        """Entries below `through` are in their files; the tail may let go of those more than `keep` behind."""
+    def mark_written(self, through: int, keep: int = TAIL_KEEP) -> None:
+        """Count entries below `through` as written; the tail may let go of those more than `keep` behind."""
         self.written = max(self.written, through)
+        assert self.written <= self.tail_readable, (self.topic, self.queue_id, through, self.tail_readable)
         keep_from = self.written - keep
         if keep_from - self.tail_base > _TRIM * keep:
-            del self.own_tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
+            del self.tail[: (keep_from - self.tail_base) * ENTRY_SIZE]
             self.tail_base = keep_from
 
-    def go_on_at(self, number: int, last: bytes) -> None:
-        """All entries below `number` are in their files, though they were never here; the `last` of them is kept."""
-        self.own_next = self.own_readable = self.written = number
-        self.own_tail[:] = last
+    def continue_at(self, number: int, last: bytes) -> None:
+        """Go on behind `number`: all entries below it are in files, and never were here; keep the `last` of them."""
+        self.tail_next = self.tail_readable = self.written = number
+        self.tail[:] = last
         self.tail_base = number - 1
+        self._assert_invariants()
+
+    def _assert_invariants(self) -> None:
+        assert self.tail_base <= self.written <= self.tail_readable <= self.tail_next, (
+            f"queue {self.queue_id} of topic {self.topic}: {self.tail_base} <= {self.written} <= "
+            f"{self.tail_readable} <= {self.tail_next}"
+        )
+        assert len(self.tail) == (self.tail_next - self.tail_base) * ENTRY_SIZE, (
+            len(self.tail),
+            self.tail_next,
+        )
 
     # -- open ----------------------------------------------------------------------------------------
 
@@ -318,27 +364,26 @@ class ConsumeQueue:
     def _set_end(self, end: int) -> None:
         self.epoch += 1
         self._leave_pool()
-        self.own_next = self.own_readable = self.written = self.tail_base = end
-        self.own_tail.clear()
+        self.tail_next = self.tail_readable = self.written = self.tail_base = end
+        self.tail.clear()
+        self._assert_invariants()
         self._loaded_end = 0
         if end > self.min_offset:
             offset, size, _tags = self.read(end - 1)
             self._loaded_end = offset + size
 
     def read(self, queue_offset: int) -> tuple[int, int, int]:
-        """One entry as (offset, size, tag code). Blocks; for recovery and look-ups off the loop."""
+        """Return one entry as (offset, size, tag code). Blocks; for recovery and look-ups off the loop."""
         if queue_offset >= self.tail_base:
-            offset, size, tags = ENTRY.unpack_from(
-                self.own_tail, (queue_offset - self.tail_base) * ENTRY_SIZE
-            )
+            offset, size, tags = ENTRY.unpack_from(self.tail, (queue_offset - self.tail_base) * ENTRY_SIZE)
         else:
             file, position, _size = self.place(queue_offset, 1)
             offset, size, tags = ENTRY.unpack(file.read_at(position, ENTRY_SIZE))
         return offset, size, tags
 
-    def keep(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Believe the entries below `end` only; those behind it are gone from memory, not yet from the files."""
-        if end == self.next_offset and not self.own_tail:
+        if end == self.next_offset and not self.tail:
             return  # as it is after `load`
         self.first = min(self.first, end)
         self.min_offset = min(self.min_offset, end)
@@ -372,7 +417,7 @@ class ConsumeQueue:
             self.min_offset = self.find(log_min_offset)
 
     def find(self, offset: int) -> int:
-        """The first entry of a record at or behind log offset `offset`, or of none at all. Blocks."""
+        """Return the first entry of a record at or behind log offset `offset`, or of none at all. Blocks."""
         low, high = self.min_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
@@ -386,7 +431,7 @@ class ConsumeQueue:
     # -- retention -----------------------------------------------------------------------------------
 
     def find_written(self, offset: int, written: int) -> int:
-        """The first of the entries below `written` whose record is at or behind log offset `offset`, or `written`.
+        """Return the first entry below `written` whose record is at or behind log offset `offset`, or `written`.
 
         Blocks; reads files only, so a helper thread may ask. A file that cannot be read proves nothing: then the
         answer is the number from which the search began.
@@ -406,13 +451,13 @@ class ConsumeQueue:
         return max(first, low)
 
     def skip_to(self, number: int, offset: int) -> None:
-        """The log begins at `offset` now, and no entry below `number` has a record: go on there, or further."""
+        """Begin at `number`, or further: the log begins at `offset` now, and no entry below `number` has a record."""
         self.min_offset = max(self.min_offset, min(number, self.next_offset))
         if self.min_offset >= self.tail_base:
             self.min_offset = self.find(offset)  # in memory
 
     def give_up_files(self) -> tuple[int, list[Path]]:
-        """The files that hold nothing from `min_offset` on, and how many entries; they are the caller's to remove.
+        """Return the files that hold nothing from `min_offset` on, and how many entries; the caller removes them.
 
         The last file stays, whatever is in it: its name carries the queue's numbers.
         """
@@ -426,7 +471,7 @@ class ConsumeQueue:
 
 
 class FrozenQueue:
-    """The readable entries of a queue at one moment, for look-ups on a reader thread. Its reads block."""
+    """A snapshot of a queue's readable entries, for look-ups on a reader thread. Its reads block."""
 
     def __init__(self, queue: ConsumeQueue, tail: bytes) -> None:
         self.min_offset = queue.min_offset
@@ -436,7 +481,7 @@ class FrozenQueue:
         self._tail = tail
 
     def read(self, queue_offset: int) -> tuple[int, int, int]:
-        """One entry as (offset, size, tag code)."""
+        """Return one entry as (offset, size, tag code)."""
         if queue_offset >= self._tail_base:
             offset, size, tags = ENTRY.unpack_from(self._tail, (queue_offset - self._tail_base) * ENTRY_SIZE)
         else:

@@ -12,11 +12,11 @@ are two numbers in two arrays. Its place in both is its *slot*:
                                                         (`linked_entries`); in pieces of one size
 
 A queue takes its entries along these places, all at once: when anything is asked of it, or when it gets an entry in
-another way (`ConsumeQueue.settle`). Until then its own numbers are behind, which nobody sees. Here are only entries
+another way (`ConsumeQueue.drain_pool`). Until then its own numbers are behind, which nobody sees. Here are only entries
 that consumers may read.
 
 Most are never taken. The write-back has somebody else follow the places of a queue and write what it finds
-(`Frozen`, `chain`), and then tells the queue that all of it is in its file (`note_filed`).
+(`Frozen`, `chain`), and then tells the queue that all of it is in its file (`mark_filed`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from store.queues.linked_entries import LinkedEntries
-
-if TYPE_CHECKING:
-    from store.queues.consume_queue import ConsumeQueue
+from store.queues.pooled_queue import PooledQueue
 
 Pieces: TypeAlias = Mapping[int, LinkedEntries]
-"""By their numbers."""
+"""Runs of linked entries, by their numbers."""
 PIECE: Final = 1 << 15
 """Entries in a piece."""
 
 
-class EntryPool:
+_Q = TypeVar("_Q", bound=PooledQueue)
+
+
+class EntryPool(Generic[_Q]):
     """The entries that wait for their queues, and the queues that have a slot; the loop owns it."""
 
     __slots__ = ("_first", "_newest", "_numbers", "_pieces", "end", "held", "log_end", "queues", "topics")
 
     def __init__(self) -> None:
-        self.queues: list[ConsumeQueue | None] = []
+        self.queues: list[_Q | None] = []
         """By slot, which is never given to another queue; None for one that was deleted."""
         self.topics: list[str] = []
         """Theirs, of the deleted ones too."""
@@ -62,7 +63,7 @@ class EntryPool:
 
     # -- queues --------------------------------------------------------------------------------------
 
-    def enter(self, queue: ConsumeQueue) -> int:
+    def enter(self, queue: _Q) -> int:
         """The slot of a queue, which is in from now on."""
         slot = queue.slot
         if slot < 0:
@@ -70,28 +71,28 @@ class EntryPool:
             queue.pool = self
             self.queues.append(queue)
             self.topics.append(queue.topic)
-            self._numbers.append(queue.own_next)
+            self._numbers.append(queue.tail_next)
             self._newest.append(-1)
-            self.note_held(queue)
+            self.update_held(queue)
         elif self._numbers[slot] < 0:
-            self._numbers[slot] = queue.own_next
+            self._numbers[slot] = queue.tail_next
         return slot
 
     def is_in(self, slot: int) -> bool:
         """Whether entries can be added to its queue here."""
         return self._numbers[slot] >= 0
 
-    def queues_in(self, slots: Sequence[int]) -> list[ConsumeQueue] | None:
+    def queues_in(self, slots: Sequence[int]) -> list[_Q] | None:
         """These queues; None if one of them is out."""
         queues = [queue for slot in slots if (queue := self.queues[slot]) is not None and self.is_in(slot)]
         return queues if len(queues) == len(slots) else None
 
-    def leave(self, queue: ConsumeQueue) -> None:
+    def leave(self, queue: _Q) -> None:
         """Have a queue take what waits for it, and be out."""
-        self.settle(queue)
+        self.drain(queue)
         self._numbers[queue.slot] = -1
 
-    def forget(self, queue: ConsumeQueue) -> None:
+    def forget(self, queue: _Q) -> None:
         """A queue was deleted, and is in no pool any more."""
         if queue.slot >= 0:
             self.leave(queue)
@@ -99,17 +100,17 @@ class EntryPool:
             self.queues[queue.slot] = None
             queue.pool, queue.slot = None, -1
 
-    def note_held(self, queue: ConsumeQueue) -> None:
+    def update_held(self, queue: _Q) -> None:
         """Somebody waits for this queue, or nobody does any more."""
         if queue.held is None:
             self.held.discard(queue.slot)
         else:
             self.held.add(queue.slot)
 
-    def note_grown(self, queue: ConsumeQueue) -> None:
+    def sync_next(self, queue: _Q) -> None:
         """A queue that had taken all got entries in another way: here it goes on behind them. HOT."""
         if self._numbers[queue.slot] >= 0:
-            self._numbers[queue.slot] = queue.own_next
+            self._numbers[queue.slot] = queue.tail_next
 
     # -- entries -------------------------------------------------------------------------------------
 
@@ -161,13 +162,12 @@ class EntryPool:
             piece = self._pieces[number] = LinkedEntries()
             piece.add(offset + start * size, size, tag_code, links[start : start + PIECE])
 
-    def settle(self, queue: ConsumeQueue) -> None:
-        """Have a queue take what waits for it. HOT."""
+    def drain(self, queue: _Q) -> None:
+        """Hand a queue the entries that wait for it. HOT."""
         slot = queue.slot
-        count = self._numbers[slot] - queue.own_next
+        count = self._numbers[slot] - queue.tail_next
         if count > 0:
-            queue.own_tail += chain(self._pieces, self._newest[slot], count)
-            queue.own_next = queue.own_readable = self._numbers[slot]
+            queue.extend_from_pool(chain(self._pieces, self._newest[slot], count), self._numbers[slot])
         self._newest[slot] = -1
 
     # -- write-back ----------------------------------------------------------------------------------
@@ -178,22 +178,22 @@ class EntryPool:
         pieces = {number: piece.copy() if number == last else piece for number, piece in self._pieces.items()}
         return Frozen(pieces, self._numbers[:], self._newest[:])
 
-    def note_filed(self, queue: ConsumeQueue, through: int, newest: int, keep: int) -> bool:
+    def mark_filed(self, queue: _Q, through: int, newest: int, keep: int) -> bool:
         """The queue's entries below `through`, the last of which stands at `newest`, are in its file.
 
         Whether it has got no more meanwhile.
         """
-        if queue.own_next < through:
+        if queue.tail_next < through:
             number, at = divmod(newest, PIECE)
-            queue.go_on_at(through, self._pieces[number].entry(at)[0])
+            queue.continue_at(through, self._pieces[number].entry(at)[0])
         else:
-            queue.note_written(through, keep)
-        if max(self._numbers[queue.slot], queue.own_next) > through:
+            queue.mark_written(through, keep)
+        if max(self._numbers[queue.slot], queue.tail_next) > through:
             return False
         self._newest[queue.slot] = -1
         return True
 
-    def let_go(self, before: int) -> None:
+    def drop_before(self, before: int) -> None:
         """Every queue has taken its entries that stand before this place, or has them in its file."""
         for number in range(self._first, before // PIECE):
             del self._pieces[number]
@@ -210,10 +210,10 @@ class Frozen:
         self._numbers = numbers
         self._newest = newest
 
-    def waiting(self, queue: ConsumeQueue) -> tuple[int, int] | None:
+    def waiting(self, queue: PooledQueue) -> tuple[int, int] | None:
         """Through which number entries waited for a queue, and where the last stands; None if it has others."""
         slot = queue.slot
-        if not 0 <= slot < len(self._numbers) or queue.own_next != queue.written:
+        if not 0 <= slot < len(self._numbers) or queue.tail_next != queue.written:
             return None
         through = self._numbers[slot]
         return (through, self._newest[slot]) if through > queue.written else None

@@ -38,17 +38,12 @@ from typing import IO, TypeAlias
 
 import msgspec
 
-from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.io.disk import Disk
-from store.io.helper_process import be_a_helper, be_modest, lock_of_helper, start_helper
-from store.log.commitlog import segment_name
+from store.io.helper_process import acquire_helper_lock, helper_order, set_idle_priority, start_helper
 from store.queues.entry_pool import Pieces, chain
+from store.queues.file_layout import Waiting, Write, writes_into
 from store.queues.linked_entries import LinkedEntries, unfolded
 
-Write: TypeAlias = tuple[str, int, int, bytes]
-"""Path, size of the whole file, position, bytes."""
-Waiting: TypeAlias = tuple[str, int, int, int, int]
-"""Directory of a queue, size of its files, number of the first entry and behind the last, where that one stands."""
 Note: TypeAlias = Callable[[str, bool], None]
 """Told of each file that was written, or may have been: its path, and whether it may be a new one."""
 
@@ -193,20 +188,7 @@ def queue_files(disk: Disk, lock: Path) -> QueueFiles:
 def await_writer(disk: Disk, lock: Path) -> None:
     """Have no writer of a broker that is gone write any more. Blocks; raises `StoreLocked`."""
     if disk.exists(lock):
-        disk.unlock(lock_of_helper(disk, lock))
-
-
-def writes_into(directory: str, size: int, first: int, entries: bytes) -> Iterator[Write]:
-    """How these entries of a queue, from number `first` on, are written into its files of `size` bytes."""
-    logical, end = first * ENTRY_SIZE, first * ENTRY_SIZE + len(entries)
-    start = 0
-    while logical < end:
-        position = logical % size
-        count = min(end - logical, size - position)
-        path = f"{directory}/{segment_name(logical - position)}"
-        yield path, size, position, entries[start : start + count]
-        logical += count
-        start += count
+        disk.unlock(acquire_helper_lock(disk, lock))
 
 
 def _exchange(process: subprocess.Popen[bytes], order: bytes, pieces: Pieces) -> bytes | None:
@@ -244,10 +226,10 @@ def _receive(stream: IO[bytes]) -> bytes | None:
 
 
 def main() -> None:
-    lock = Path(be_a_helper())
+    lock = Path(helper_order())
     disk = Disk()
-    lock_of_helper(disk, lock)
-    be_modest()
+    acquire_helper_lock(disk, lock)
+    set_idle_priority()
     files = QueueFiles(disk)
     pieces: dict[int, LinkedEntries] = {}
     with contextlib.suppress(BrokenPipeError):  # the broker is gone

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from ropewalk.format.record import MAGIC_V1
-from store.index.builder import KeyIndex
-from store.index.files import Found, Query, find_messages, read_record
+from store.index.helper import KeyIndex
+from store.index.search import Found, Query, find_messages, read_record
 from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment

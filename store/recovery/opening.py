@@ -25,6 +25,7 @@ from pathlib import Path
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE
 from store.integrity.checksums import Checksums
 from store.io.disk import Disk
+from store.log.checkpoint import decode_checkpoint
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.durable_bound import Bound, decode_bound
 from store.queues.consume_queue import ConsumeQueue
@@ -32,9 +33,9 @@ from store.queues.deleted_topics import DeletedTopics
 from store.recovery import scan as recovery
 from store.recovery.delay_levels import DelayLevels
 from store.recovery.recheck import recheck
-from store.recovery.record_runs import Plain, note_plain, take_plain
-from store.recovery.scan import QueueGap, Recovered, Sighted, Verdict
-from store.write_back import decode_checkpoint
+from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.recovery.scan import QueueGap, Recovered, Verdict
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Opening:
                 raise recovery.refuse(self.log, 0, bound.flushed)
             self._refuse_queues_of_no_log()
             for queue in self._each_queue():
-                queue.keep(0)
+                queue.truncate(0)
                 queue.clear_files(0)
             return Recovered(0, 0)
         start = self.log.min_offset
@@ -177,14 +178,16 @@ class Opening:
         segment = self.log.find(offset)
         if segment is None:
             return bool(self.log.segments) and self.log.segments[-1].end_offset == offset
-        return recovery.look(segment, offset - segment.base_offset) is recovery.Sight.BLANK
+        return scan_record(segment, offset - segment.base_offset) is NoRecord.BLANK
 
     def _sealed_before_last(self) -> int:
         """Up to where sealed segments are durable: all but the one sealed last, whose flush may not have been done.
 
         `reserve` sees to it that no segment is begun before the one before the last is flushed.
         """
-        used = [segment for segment in self.log.segments if isinstance(recovery.look(segment, 0), Sighted)]
+        used = [
+            segment for segment in self.log.segments if isinstance(scan_record(segment, 0), ScannedRecord)
+        ]
         return used[-2].base_offset if len(used) > 1 else self.log.min_offset
 
     def _walk(self, start: int, durable: int, flushed_ms: int, entries_min: int = 0) -> Recovered:
@@ -202,27 +205,31 @@ class Opening:
                 queue.forget()
                 continue
             kept[queue] = recovery.confirm_queue(queue, self.log, start)
-            queue.keep(kept[queue])
+            queue.truncate(kept[queue])
             queue.raise_min(self.log.min_offset)
         if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
             raise QueueGap  # a damaged entry can look like the end of its file
         if (newest := max(self._each_queue(), key=_end_of_newest, default=None)) is not None:
             found.last_store_timestamp = recovery.last_store_time(newest, self.log)
         first_ms = 0
-        plain: Plain = {}
+        plain: KnownQueues = {}
 
-        def take_run(offset: int) -> int:
+        def dispatch_run(offset: int) -> int:
             segment = self.log.find(offset)
             if segment is None or not plain:
                 return offset
-            end, records, latest_ms = take_plain(segment, offset - segment.base_offset, segment.size, plain)
+            end, records, latest_ms = dispatch_runs(
+                segment, offset - segment.base_offset, segment.size, plain
+            )
             found.records += records
             found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
             return segment.base_offset + end
 
         delay_of = self.delay_levels.delay_of
-        for seen in recovery.walk(self.log, start, durable, self.sync_flush, flushed_ms, delay_of, take_run):
-            if isinstance(seen, Sighted):
+        for seen in recovery.walk(
+            self.log, start, durable, self.sync_flush, flushed_ms, delay_of, dispatch_run
+        ):
+            if isinstance(seen, ScannedRecord):
                 if not found.records:
                     first_ms = seen.store_timestamp
                 found.records += 1
@@ -232,7 +239,7 @@ class Opening:
                     known = self._find_queue(seen.topic, seen.queue_id)
                     if known is not None and not self.deleted.knows(seen.topic):
                         self.mark_dirty(known)  # once, and not with each
-                        note_plain(seen, known, plain)
+                        learn_queue(seen, known, plain)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:
@@ -246,7 +253,7 @@ class Opening:
         found.findings = tuple(recovery.cut(self.log, found.end, self.root / "ropewalk" / "tails", self.disk))
         return found
 
-    def _index_again(self, record: Sighted, start: int, kept: dict[ConsumeQueue, int]) -> None:
+    def _index_again(self, record: ScannedRecord, start: int, kept: dict[ConsumeQueue, int]) -> None:
         if self.deleted.is_dead(record.topic, record.offset):
             return
         queue = self.queue(record.topic, record.queue_id)
@@ -271,7 +278,7 @@ class Opening:
             kept[queue] = 0  # what its files tell is older than the log
             queue.restart_at(record.queue_offset)
         queue.add(record.offset, record.size, record.tags_code)
-        queue.own_readable = queue.next_offset
+        queue.make_readable()
         self.mark_dirty(queue)
 
     def _lower_checkpoint(self, stored_before_ms: int) -> None:

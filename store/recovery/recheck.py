@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from store.log.commitlog import CommitLog
 from store.queues.consume_queue import ConsumeQueue
-from store.recovery.scan import Sight, Sighted, candidates, look
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.recovery.scan import candidates
 
 
 def recheck(
@@ -36,11 +37,11 @@ def recheck(
         segment = log.find(offset)
         if segment is None:
             return begin, begin
-        seen = look(segment, offset - segment.base_offset, delay_ms)
-        if seen is Sight.FILLER:
+        seen = scan_record(segment, offset - segment.base_offset, delay_ms)
+        if seen is NoRecord.FILLER:
             offset = segment.end_offset
             continue
-        if not isinstance(seen, Sighted):
+        if not isinstance(seen, ScannedRecord):
             return begin, begin
         if seen.indexed and not is_dead(seen.topic, seen.offset) and not _has_entry(find_queue, seen):
             return begin, begin
@@ -75,7 +76,7 @@ def _boundary(
     return end
 
 
-def _has_entry(find_queue: Callable[[str, int], ConsumeQueue | None], seen: Sighted) -> bool:
+def _has_entry(find_queue: Callable[[str, int], ConsumeQueue | None], seen: ScannedRecord) -> bool:
     queue = find_queue(seen.topic, seen.queue_id)
     number = seen.queue_offset
     if queue is None or not queue.min_offset <= number < queue.next_offset:

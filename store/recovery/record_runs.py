@@ -1,11 +1,13 @@
-"""Whole runs of everyday records, taken in together: a slave that follows, and a start that reads what a crash left.
+"""Dispatch of whole runs of everyday records: for a slave that follows, and a start that reads what a crash left.
 
-A plain record leaves nothing to ask: it is of the first version, with IPv4 hosts and outside any transaction, its
-topic and queue were met before, and it is the next of that queue, or in it already. `look` in `recovery` sees
-everything about one record; here a run is seen by columns, with a few C loops over all its records instead of a turn
-of the interpreter for each field of each: a third of the time. A run in which anything is not plain is gone through
-one by one, up to there; the rest is for `look`. Where all sizes of a run are those of its first record, as of one
-producer's messages they often are, one format reads them all: half of the time again.
+An everyday record leaves nothing to ask: it is of the first version, with IPv4 hosts and outside any transaction, its
+topic and queue were met before, and it is the next of that queue, or in it already. `scan_record` sees everything
+about one record; here a run is seen by columns, with a few C loops over all its records instead of a turn of the
+interpreter for each field of each. A run in which anything is out of the ordinary is gone through one by one, up to
+there; the rest is for `scan_record`. Where all sizes of a run are those of its first record, as of one producer's
+messages they often are, one format reads them all.
+
+Measured: by columns a run takes a third of the time of one by one, and half of that again where all sizes are alike.
 """
 
 from __future__ import annotations
@@ -15,26 +17,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, repeat
 from operator import add, and_, eq, itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from zlib_ng.zlib_ng import crc32
 
 from ropewalk.format.names import SCHEDULE_TOPIC
-from ropewalk.format.properties import tags_code
+from ropewalk.format.properties import tags_code, tags_code_of
 from ropewalk.format.queue_entry import ENTRY
 from ropewalk.format.record import MAGIC_V1, RECORD_SIZE_MIN
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from store.recovery.scan import Sighted
+from store.recovery.record_scan import ScannedRecord
 
 # size, magic, crc, queue id, queue offset, offset, sys flag, store time, body size; with two hosts of eight bytes
 _HEAD = struct.Struct(">iIIi4xqqi16xq20xi")
 _HEAD_SIZE = _HEAD.size
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_NOT_PLAIN: Final = 0x10 | 0x20 | 0xC  # hosts of IPv6, transactions
+_NOT_EVERYDAY: Final = 0x10 | 0x20 | 0xC  # hosts of IPv6, transactions
 _TAGS = b"\x02TAGS\x01"
 _SUM_MASK: Final = 0x7FFFFFFF
 _RUN_MIN, _RUN_MAX = 6, 512
@@ -42,7 +42,7 @@ _QUEUES_MAX: Final = 16  # of a run; more of them are not worth a look by column
 _LAST = itemgetter(-1)
 _LOW_BYTES: Final = (3, 2, _HEAD_SIZE - 1, _HEAD_SIZE - 2)  # of a record's size, and of its body's
 
-Plain: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
+KnownQueues: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
 """Queues by how a V1 record spells their topic (length and name), and by number."""
 
 Grown: TypeAlias = dict[ConsumeQueue, None]
@@ -50,31 +50,33 @@ Chosen: TypeAlias = Sequence[int]
 """Which records of a run: 1 for each that is, 0 for each that is not."""
 
 
-def note_plain(record: Sighted, queue: ConsumeQueue, plain: Plain) -> None:
-    """Have the next records of this record's queue taken in without a look at each."""
+def learn_queue(record: ScannedRecord, queue: ConsumeQueue, known: KnownQueues) -> None:
+    """Have the next records of this record's queue dispatched in runs."""
     topic = record.topic.encode()
     if len(topic) <= 127 and record.topic != SCHEDULE_TOPIC:
-        plain.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
+        known.setdefault(bytes((len(topic),)) + topic, {})[record.queue_id] = queue
 
 
-def take_plain(
+def dispatch_runs(
     segment: Segment,
     position: int,
     limit: int,
-    plain: Plain,
+    known: KnownQueues,
     grown: Grown | None = None,
     found_whole: Callable[[int], None] | None = None,
 ) -> tuple[int, int, int]:
-    """Take in the run of plain records in [position, limit); its end, how many they are, the latest store time in ms.
+    """Dispatch the run of everyday records in [position, limit).
 
-    They are whole as `look` has it, of a queue in `plain`, and in that queue already or its next; then their entry is
-    added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else ends the
-    run and is for `look`. Where many records are alike, `found_whole` hears through which log offset they are, as soon
-    as that is known and before their entries are made. HOT.
+    Returns its end, how many they are, and the latest store time in ms.
+
+    They are whole as `scan_record` has it, of a queue in `known`, and in that queue already or its next; then their
+    entry is added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else
+    ends the run and is for `scan_record`. Where many records are alike, `found_whole` hears through which log offset
+    they are whole, as soon as that is known and before their entries are made. HOT.
     """
     records = latest = 0
     while position + RECORD_SIZE_MIN <= limit:
-        end, count, stored = _take_alike(segment, position, limit, plain, grown, found_whole)
+        end, count, stored = _dispatch_uniform(segment, position, limit, known, grown, found_whole)
         if count:
             position = end
             records += count
@@ -82,13 +84,13 @@ def take_plain(
             continue
         places = _places(segment, position, limit)
         columns = len(places) > _RUN_MIN
-        taken = _take_columns(segment, places, plain, grown) if columns else None
+        taken = _dispatch_columns(segment, places, known, grown) if columns else None
         if taken is not None:
             position = places[-1]
             records += len(places) - 1
         else:
             end = places[-1] if columns else limit
-            position, count, taken = _take_each(segment, position, end, plain, grown)
+            position, count, taken = _dispatch_each(segment, position, end, known, grown)
             records += count
             if position < end:
                 return position, records, max(latest, taken)
@@ -120,11 +122,11 @@ def _form(body_size: int, spelling: int, properties: int) -> struct.Struct:
     return struct.Struct(f">8sIi4xq8si16xq20xi{body_size}s{spelling}s{properties}s")
 
 
-def _take_alike(
+def _dispatch_uniform(
     segment: Segment,
     position: int,
     limit: int,
-    plain: Plain,
+    known: KnownQueues,
     grown: Grown | None,
     found_whole: Callable[[int], None] | None,
 ) -> tuple[int, int, int]:
@@ -157,14 +159,14 @@ def _take_alike(
     if (
         len(set(heads)) > 1
         or len(set(body_sizes)) > 1
-        or any(map(_NOT_PLAIN.__and__, set(flags)))
+        or any(map(_NOT_EVERYDAY.__and__, set(flags)))
         or 0 in data[position + size - 1 : end : size]
         or b"".join(offsets) != struct.pack(f">{count}q", *range(base + position, base + end, size))
     ):
         return nothing
     queues_of = {}
     for each in set(spellings):
-        queues = plain.get(each[:-2])
+        queues = known.get(each[:-2])
         if queues is None or int.from_bytes(each[-2:], "big") != properties:
             return nothing
         queues_of[each] = queues
@@ -183,14 +185,16 @@ def _take_alike(
         if code is not None:
             behind = ENTRY.pack(0, size, code)[8:]
         else:
-            known = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
-            entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(known.__getitem__, texts)))
+            codes = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
+            entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(codes.__getitem__, texts)))
             behind = b""
     _add(new, entries, behind, grown)
     return end, count, max(stored)
 
 
-def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grown | None) -> int | None:
+def _dispatch_columns(
+    segment: Segment, places: list[int], known: KnownQueues, grown: Grown | None
+) -> int | None:
     """Take in all records at `places`, the last of which is the end. HOT.
 
     Returns the latest store time, or None: then nothing was done.
@@ -203,7 +207,7 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
     )
     if (
         set(magics) != {MAGIC_V1}
-        or any(map(_NOT_PLAIN.__and__, set(flags)))
+        or any(map(_NOT_EVERYDAY.__and__, set(flags)))
         or min(body_sizes) < 0
         or not all(map(eq, offsets, map(base.__add__, starts)))
     ):
@@ -218,7 +222,7 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
     topics, queues_of, lengths = {}, {}, {}
     for spelling in set(spellings):
         topic = topics[spelling] = spelling[:-2]
-        queues = plain.get(topic)
+        queues = known.get(topic)
         if queues is None:
             return None
         queues_of[topic] = queues
@@ -235,8 +239,8 @@ def _take_columns(segment: Segment, places: list[int], plain: Plain, grown: Grow
         return None
     codes: Iterable[int] = repeat(0)
     if b"TAGS\x01" in b"".join(tails):
-        known = {tail: _code_in(tail, tail[0] + 3) for tail in set(tails)}
-        codes = map(known.__getitem__, tails)
+        code_of = {tail: _code_in(tail, tail[0] + 3) for tail in set(tails)}
+        codes = map(code_of.__getitem__, tails)
     _add(new, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown)
     return int(max(stored))
 
@@ -263,7 +267,7 @@ def _add(
     for queue, chosen in runs:
         queue.add_run(behind.join(compress(entries, chosen)) + behind)
         if grown is None:
-            queue.own_readable = queue.own_next
+            queue.make_readable()
         else:
             grown[queue] = None
 
@@ -299,10 +303,10 @@ def _queues_of(
     return found
 
 
-def _take_each(
-    segment: Segment, position: int, limit: int, plain: Plain, grown: Grown | None
+def _dispatch_each(
+    segment: Segment, position: int, limit: int, known: KnownQueues, grown: Grown | None
 ) -> tuple[int, int, int]:
-    """As `take_plain`, one record after the other. HOT."""
+    """As `dispatch_runs`, one record after the other. HOT."""
     data, base, unpack = segment.map, segment.base_offset, _HEAD.unpack_from
     records = latest = 0
     while position + RECORD_SIZE_MIN <= limit:
@@ -311,14 +315,14 @@ def _take_each(
         if (
             magic != MAGIC_V1
             or offset != base + position
-            or flags & _NOT_PLAIN
+            or flags & _NOT_EVERYDAY
             or body_size < 0
             or not tail_at < end <= limit
         ):
             break
-        known = _read_tail(data[tail_at:end], plain)
-        queue = known[0].get(queue_id) if known is not None else None
-        if known is None or queue is None or not queue.min_offset <= number <= queue.next_offset:
+        found = _read_tail(data[tail_at:end], known)
+        queue = found[0].get(queue_id) if found is not None else None
+        if found is None or queue is None or not queue.min_offset <= number <= queue.next_offset:
             break
         if body_size and crc32(data[position + _HEAD_SIZE : tail_at]) & _SUM_MASK != crc:
             break
@@ -328,20 +332,20 @@ def _take_each(
             latest = stored
         if number < queue.next_offset:
             continue  # its entry was in the files
-        queue.add(offset, size, known[1])
+        queue.add(offset, size, found[1])
         if grown is None:
-            queue.own_readable = number + 1
+            queue.make_readable()
         else:
             grown[queue] = None
     return position, records, latest
 
 
-def _read_tail(tail: bytes, plain: Plain) -> tuple[Mapping[int, ConsumeQueue], int] | None:
+def _read_tail(tail: bytes, known: KnownQueues) -> tuple[Mapping[int, ConsumeQueue], int] | None:
     """The queues and the code of the tags that a tail says, which is a topic and properties; None for no plain one."""
     if len(tail) < 3:
         return None
     at = tail[0] + 3
-    queues = plain.get(tail[: at - 2])
+    queues = known.get(tail[: at - 2])
     size = len(tail) - at
     if (
         queues is None
@@ -381,12 +385,3 @@ def _ends(at: int, size: int) -> struct.Struct:
 @lru_cache(maxsize=4096)
 def _code_of(tags: bytes) -> int:
     return tags_code(tags.decode(errors="replace"))
-
-
-def tags_code_of(properties: bytes) -> int:
-    """The code of the tags among these properties; of the last ones, where there are several."""
-    tags = None
-    for piece in properties.split(b"\x02"):
-        if piece.startswith(b"TAGS\x01") and len(piece) > 5:
-            tags = piece[5:].decode(errors="replace")
-    return tags_code(tags)

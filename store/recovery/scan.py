@@ -16,117 +16,19 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-from zlib_ng.zlib_ng import crc32
 
 from ropewalk.format.find import find_bytes
-from ropewalk.format.names import SCHEDULE_TOPIC
-from ropewalk.format.properties import find_property
-from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ropewalk.format.record import MAGIC_V1, MAGIC_V2
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.durable_bound import Bound
 from store.log.segment import FILLER_HEADER_SIZE, Segment
 from store.queues.consume_queue import ConsumeQueue
-from store.recovery.record_runs import tags_code_of
+from store.recovery.record_scan import BORN_V6, HEAD, SIZE_MIN, STORE_V6, NoRecord, ScannedRecord, scan_record
 
-_HEAD = struct.Struct(
-    ">iIIiiqqiq"
-)  # size, magic, crc, queue id, flag, queue offset, offset, sys flag, born time
 _I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
-_I16 = struct.Struct(">h")
-_I8 = struct.Struct(">b")
-_BORN_V6, _STORE_V6 = 0x10, 0x20
-_TRANSACTION_MASK, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
-_SIZE_MIN = 91
 _CHUNK = 1 << 20
 _MAGIC_BYTES = (struct.pack(">I", MAGIC_V1), struct.pack(">I", MAGIC_V2))
-
-
-class Sighted(NamedTuple):
-    """A whole, valid record as recovery and dispatch see it; times in ms."""
-
-    offset: int
-    size: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    tags_code: int
-    store_timestamp: int
-    indexed: bool
-    ends_in_zero: bool
-    """The last byte of its properties is zero. No checksum covers them, and the tail of a torn page is zeros."""
-
-
-class Sight(enum.Enum):
-    FILLER = "the filler at the end of a segment"
-    BLANK = "zeros"
-    BAD = "bytes that are no valid record"
-
-
-def look(segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None) -> Sighted | Sight:
-    """What stands at `position`. Trusts no length before it is checked; touches the map, so may block.
-
-    `delay_ms` says how long a level's messages wait: with it, what waits in the delay topic has its time as tag code.
-    """
-    data, size_left = segment.map, segment.size - position
-    if size_left < 8:
-        return Sight.BAD
-    size, magic = _I32.unpack_from(data, position)[0], struct.unpack_from(">I", data, position + 4)[0]
-    if magic == MAGIC_BLANK:
-        return Sight.FILLER
-    if size == 0 and magic == 0:
-        return Sight.BLANK
-    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
-        return Sight.BAD
-    _size, _magic, crc, queue_id, _flag, queue_offset, offset, sys_flag, _born = _HEAD.unpack_from(
-        data, position
-    )
-    if offset != segment.base_offset + position or queue_id < 0 or queue_offset < 0:
-        return Sight.BAD
-    at = position + 48 + (20 if sys_flag & _BORN_V6 else 8)
-    end = position + size
-    body_at = at + 8 + (20 if sys_flag & _STORE_V6 else 8) + 12
-    if body_at + 4 > end:
-        return Sight.BAD
-    (store_timestamp,) = _I64.unpack_from(data, at)
-    (body_size,) = _I32.unpack_from(data, body_at)
-    topic_at = body_at + 4 + body_size
-    if body_size < 0 or topic_at + 2 > end:
-        return Sight.BAD
-    if magic == MAGIC_V1:
-        (topic_size,), topic_at = _I8.unpack_from(data, topic_at), topic_at + 1
-    else:
-        (topic_size,), topic_at = _I16.unpack_from(data, topic_at), topic_at + 2
-    properties_at = topic_at + topic_size + 2
-    if topic_size <= 0 or properties_at > end:
-        return Sight.BAD
-    (properties_size,) = _I16.unpack_from(data, properties_at - 2)
-    if properties_size < 0 or properties_at + properties_size != end:
-        return Sight.BAD
-    body = data[body_at + 4 : body_at + 4 + body_size]
-    if body_size and crc32(body) & 0x7FFFFFFF != crc:
-        return Sight.BAD
-    try:
-        topic = data[topic_at : topic_at + topic_size].decode()
-    except UnicodeDecodeError:
-        return Sight.BAD
-    if "/" in topic or "\0" in topic or topic in (".", ".."):
-        return Sight.BAD  # no broker took such a name, and the topic is about to become a directory
-    text = data[properties_at:end]
-    code = 0
-    if b"TAGS\x01" in text:
-        code = tags_code_of(text)
-    if delay_ms is not None and topic == SCHEDULE_TOPIC:
-        delay = delay_ms((find_property(text, b"DELAY") or b"").decode(errors="replace"))
-        code = store_timestamp + delay if delay else code
-    return Sighted(
-        offset, size, topic, queue_id, queue_offset, code, store_timestamp,
-        sys_flag & _TRANSACTION_MASK not in (_PREPARED, _ROLLBACK),
-        properties_size > 0 and data[end - 1] == 0,
-    )  # fmt: skip
 
 
 # -- the decision ------------------------------------------------------------------------------------
@@ -197,7 +99,7 @@ def walk(
     flushed_ms: int = 0,
     delay_ms: Callable[[str], int] | None = None,
     skip: Callable[[int], int] | None = None,
-) -> Iterator[Sighted | tuple[Verdict, int]]:
+) -> Iterator[ScannedRecord | tuple[Verdict, int]]:
     """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
     `skip` may take records itself, from an offset on, and says where the next one is. Durable is what lies below
@@ -208,19 +110,19 @@ def walk(
         if skip is not None and (further := skip(offset)) > offset:
             offset = further
             continue
-        seen = look(segment, offset - segment.base_offset, delay_ms)
-        if isinstance(seen, Sighted):
+        seen = scan_record(segment, offset - segment.base_offset, delay_ms)
+        if isinstance(seen, ScannedRecord):
             if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
                 yield seen
                 offset += seen.size
                 continue
-            seen = Sight.BAD  # whole as far as checksums tell, and yet torn
-        if seen is Sight.FILLER:
+            seen = NoRecord.BAD  # whole as far as checksums tell, and yet torn
+        if seen is NoRecord.FILLER:
             offset = segment.end_offset
             continue
         follows = follower(log, offset)
         verdict = judge(
-            blank=seen is Sight.BLANK,
+            blank=seen is NoRecord.BLANK,
             filler=False,
             valid=False,
             past_durable=offset >= durable and (follows is None or follows.store_timestamp >= flushed_ms),
@@ -232,7 +134,7 @@ def walk(
     yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
 
 
-def next_valid(log: CommitLog, offset: int) -> Sighted | None:
+def next_valid(log: CommitLog, offset: int) -> ScannedRecord | None:
     """What may be the next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
 
     What a record claims for itself is passed over, as in `follower`. In a stretch that no header vouches for, bytes
@@ -242,7 +144,7 @@ def next_valid(log: CommitLog, offset: int) -> Sighted | None:
     return seen or next(candidates(log, offset), None)
 
 
-def follower(log: CommitLog, offset: int) -> Sighted | None:
+def follower(log: CommitLog, offset: int) -> ScannedRecord | None:
     """A record that proves that the bad place before it was written, and was followed by more; None if there is none.
 
     Producers choose bodies, and can guess at which log offset one will stand: a body can hold bytes that are a valid
@@ -269,7 +171,7 @@ def follower(log: CommitLog, offset: int) -> Sighted | None:
     return None
 
 
-def _past_claims(log: CommitLog, offset: int) -> tuple[int, Sighted | None]:
+def _past_claims(log: CommitLog, offset: int) -> tuple[int, ScannedRecord | None]:
     """Go from `offset` over what records there claim for themselves, up to a whole one or to what claims nothing.
 
     Returns where that is and the whole record, if it is one behind `offset`.
@@ -277,12 +179,12 @@ def _past_claims(log: CommitLog, offset: int) -> tuple[int, Sighted | None]:
     begin = offset
     while (segment := log.find(offset)) is not None:
         position = offset - segment.base_offset
-        seen = look(segment, position)
-        if isinstance(seen, Sighted):
+        seen = scan_record(segment, position)
+        if isinstance(seen, ScannedRecord):
             if offset > begin:
                 return offset, seen
             offset += seen.size
-        elif seen is Sight.FILLER:
+        elif seen is NoRecord.FILLER:
             offset = segment.end_offset
         elif (size := _claimed_size(segment, position)) is not None:
             offset += size
@@ -294,15 +196,15 @@ def _past_claims(log: CommitLog, offset: int) -> tuple[int, Sighted | None]:
 def _claimed_size(segment: Segment, position: int) -> int | None:
     """The size that a torn record claims, if what is there of its lengths does not contradict it."""
     data, size_left = segment.map, segment.size - position
-    if size_left < _SIZE_MIN:
+    if size_left < SIZE_MIN:
         return None
     size: int
-    size, magic, _crc, _queue_id, _flag, _number, offset, sys_flag, _born = _HEAD.unpack_from(data, position)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not _SIZE_MIN <= size <= size_left:
+    size, magic, _crc, _queue_id, _flag, _number, offset, sys_flag, _born = HEAD.unpack_from(data, position)
+    if magic not in (MAGIC_V1, MAGIC_V2) or not SIZE_MIN <= size <= size_left:
         return None
     if offset != segment.base_offset + position:
         return None
-    body_at: int = 84 + (12 if sys_flag & _BORN_V6 else 0) + (12 if sys_flag & _STORE_V6 else 0)
+    body_at: int = 84 + (12 if sys_flag & BORN_V6 else 0) + (12 if sys_flag & STORE_V6 else 0)
     if body_at + 4 > size:
         return None
     (body_size,) = _I32.unpack_from(data, position + body_at)
@@ -319,7 +221,7 @@ def _claimed_size(segment: Segment, position: int) -> int | None:
     return size  # the tail is torn off, and the zeros in its place claim nothing
 
 
-def candidates(log: CommitLog, offset: int) -> Iterator[Sighted]:
+def candidates(log: CommitLog, offset: int) -> Iterator[ScannedRecord]:
     """Everything behind `offset`, or at it, that is a valid record for its place; what overlaps comes too."""
     for segment in log.segments:
         for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
@@ -327,13 +229,13 @@ def candidates(log: CommitLog, offset: int) -> Iterator[Sighted]:
                 found = find_bytes(segment.map, magic, start, end)
                 while found >= 0:
                     if segment.base_offset + found - 4 >= offset and found >= 4:
-                        seen = look(segment, found - 4)
-                        if isinstance(seen, Sighted):
+                        seen = scan_record(segment, found - 4)
+                        if isinstance(seen, ScannedRecord):
                             yield seen
                     found = find_bytes(segment.map, magic, found + 1, end)
 
 
-def _leads_to_end(log: CommitLog, seen: Sighted, last: int, dead_ends: set[int]) -> bool:
+def _leads_to_end(log: CommitLog, seen: ScannedRecord, last: int, dead_ends: set[int]) -> bool:
     """Whether records follow each other from this one to behind `last`. Remembers in `dead_ends` what does not."""
     passed: list[int] = []
     offset = seen.offset
@@ -343,10 +245,10 @@ def _leads_to_end(log: CommitLog, seen: Sighted, last: int, dead_ends: set[int])
         if segment is None or offset in dead_ends:
             break
         position = offset - segment.base_offset
-        at = look(segment, position)
-        if isinstance(at, Sighted):
+        at = scan_record(segment, position)
+        if isinstance(at, ScannedRecord):
             offset += at.size
-        elif at is Sight.FILLER and _last_in(segment, position) < position + FILLER_HEADER_SIZE:
+        elif at is NoRecord.FILLER and _last_in(segment, position) < position + FILLER_HEADER_SIZE:
             offset = segment.end_offset
         else:
             break
@@ -438,8 +340,8 @@ def start_of_walk(log: CommitLog, bound: Bound | None, boot: bytes, checkpoint_m
         if bound.clean or bound.boot == boot:
             return bound.queues
     for segment in reversed(log.segments):
-        first = look(segment, 0)
-        if isinstance(first, Sighted) and first.store_timestamp <= checkpoint_ms:
+        first = scan_record(segment, 0)
+        if isinstance(first, ScannedRecord) and first.store_timestamp <= checkpoint_ms:
             return segment.base_offset
     return log.min_offset
 
@@ -450,8 +352,8 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
         return 0
     offset, _size, _tags = queue.read(queue.next_offset - 1)
     segment = log.find(offset)
-    seen = look(segment, offset - segment.base_offset) if segment is not None else None
-    return seen.store_timestamp if isinstance(seen, Sighted) else 0
+    seen = scan_record(segment, offset - segment.base_offset) if segment is not None else None
+    return seen.store_timestamp if isinstance(seen, ScannedRecord) else 0
 
 
 def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
@@ -478,8 +380,8 @@ def _names_its_record(queue: ConsumeQueue, log: CommitLog, number: int) -> bool 
     segment = log.find(offset)
     if segment is None:
         return None
-    seen = look(segment, offset - segment.base_offset)
-    return isinstance(seen, Sighted) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
+    seen = scan_record(segment, offset - segment.base_offset)
+    return isinstance(seen, ScannedRecord) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
         size,
         queue.topic,
         queue.queue_id,

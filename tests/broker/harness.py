@@ -36,11 +36,16 @@ PATIENCE_S = 20.0
 UNIQ = "7F0000010ABC18B4AAC20000000000AB"
 
 
+FAST_PATH = os.environ.get("ROPEWALK_TEST_FAST_PATH") != "off"
+"""Whether brokers recognise what comes again and again; `make test-long` runs tests/broker once more without."""
+
+
 def config_of(root: Path, **settings: object) -> BrokerConfig:
     values = {
         "storePathRootDir": root,
         "mappedFileSizeCommitLog": 1 << 20,
         "mappedFileSizeConsumeQueue": 20_000,
+        "fastPathEnable": FAST_PATH,
         **settings,
     }
     words = [f"{key}={_word(value)}" for key, value in values.items()]

@@ -4,15 +4,10 @@ from dataclasses import dataclass, replace
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
-from store.index.builder import KeyIndex
-from store.index.files import (
-    IndexBuilder,
-    IndexPlace,
-    Query,
-    find_messages,
-    index_names,
-    read_header,
-)
+from store.index.builder import IndexBuilder
+from store.index.file import IndexPlace, index_names, read_header
+from store.index.helper import KeyIndex
+from store.index.search import Query, find_messages
 from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.store import worlds

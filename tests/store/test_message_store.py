@@ -53,7 +53,7 @@ def test_under_sync_flush_nothing_is_readable_before_its_flush(sync_world: World
         assert bodies(store) == [b"first"]
         assert store.readable_offset == store.flushed_offset < store.log.end_offset
         queue = store.queue("T", 0)
-        assert queue.take_writes() == [] or queue.readable == 1
+        assert queue.pending_writes() == [] or queue.readable == 1
         disk.may_sync.set()
         settle(store)
         assert bodies(store) == [b"first", b"second"]

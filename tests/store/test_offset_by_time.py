@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.format.record import encode_host
+from store.io.disk import Disk
 from store.message_store import MessageStore
+from store.queues.consume_queue import ConsumeQueue
 from store.read.reader import offset_by_time, store_time
 from tests.store.worlds import SEGMENT_SIZE, World, put, records, settle
 
@@ -84,12 +86,12 @@ def test_the_time_of_a_record_that_cannot_be_read_is_none(world: World) -> None:
         put(store, [b"x"])
         queue = store.queue("T", 0)
         assert store_time(queue.frozen(), store.log, 0) == BASE
-        queue.add(10**12, 100, 0)
-        queue.add(SEGMENT_SIZE - 1, 100, 0)
-        queue.own_readable = 3
-        assert store_time(queue.frozen(), store.log, 1) == -1
-        assert store_time(queue.frozen(), store.log, 2) == -1
-        queue.own_readable = queue.own_next = 1
+        astray = ConsumeQueue("T", 1, queue.directory, 6000, Disk())
+        astray.add(10**12, 100, 0)
+        astray.add(SEGMENT_SIZE - 1, 100, 0)
+        astray.make_readable()
+        assert store_time(astray.frozen(), store.log, 0) == -1
+        assert store_time(astray.frozen(), store.log, 1) == -1
 
 
 @settings(max_examples=20)

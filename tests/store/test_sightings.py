@@ -15,8 +15,8 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_record, encode_blank, encode_host, encode_record
 from store.io.disk import Disk
 from store.queues.consume_queue import ConsumeQueue
-from store.recovery.record_runs import note_plain, take_plain
-from store.recovery.scan import Sight, Sighted, look
+from store.recovery.record_runs import dispatch_runs, learn_queue
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
 
 V4 = encode_host("127.0.0.1", 1)
 V6 = encode_host("::1", 1)
@@ -26,8 +26,8 @@ def segment_of(data: bytes, base: int = 0) -> object:
     return SimpleNamespace(map=data, size=len(data), base_offset=base)
 
 
-def see(data: bytes, position: int = 0, base: int = 0) -> Sighted | Sight:
-    return look(segment_of(data, base), position)  # type: ignore[arg-type]
+def see(data: bytes, position: int = 0, base: int = 0) -> ScannedRecord | NoRecord:
+    return scan_record(segment_of(data, base), position)  # type: ignore[arg-type]
 
 
 def record(
@@ -85,7 +85,7 @@ def test_every_record_is_seen_as_the_reader_of_records_reads_it(
     )
     read = decode_record(data)
     seen = see(data + behind, base=offset)
-    assert isinstance(seen, Sighted)
+    assert isinstance(seen, ScannedRecord)
     assert (seen.offset, seen.size, seen.topic) == (read.offset, read.size, read.topic)
     assert (seen.queue_id, seen.queue_offset) == (read.queue_id, read.queue_offset)
     assert seen.store_timestamp == read.store_timestamp == 22
@@ -201,10 +201,11 @@ def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
     for (topic, queue_id), queue in queues.items():
         for number in range(have):
             queue.add(10_000 + number, 100, 7)
-        queue.min_offset, queue.own_readable = gone, have
+        queue.make_readable()
+        queue.min_offset = gone
         one = see(record(topic=topic.encode(), queue_id=queue_id))
-        assert isinstance(one, Sighted)
-        note_plain(one, queue, plain)
+        assert isinstance(one, ScannedRecord)
+        learn_queue(one, queue, plain)
     numbers = dict.fromkeys(QUEUES, first)
     for (properties, sys_flag, host, body), where in zip(kinds, cycle(order), strict=False):
         data += record(
@@ -219,12 +220,12 @@ def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
             data = data[:at] + bytes((data[at] ^ damage[2],)) + data[at + 1 :]
     grown: dict[ConsumeQueue, None] = {}
     segment = segment_of(data)
-    end, count, latest = take_plain(segment, 0, len(data), plain, None if shows else grown)  # type: ignore[arg-type]
+    end, count, latest = dispatch_runs(segment, 0, len(data), plain, None if shows else grown)  # type: ignore[arg-type]
     at = newest = 0
     ends = dict.fromkeys(QUEUES, have)
     for _ in range(count):
         seen = see(data[at:], base=at)
-        assert isinstance(seen, Sighted) and seen.indexed and not seen.ends_in_zero
+        assert isinstance(seen, ScannedRecord) and seen.indexed and not seen.ends_in_zero
         where = (seen.topic, seen.queue_id)
         assert gone <= seen.queue_offset <= ends[where]
         if seen.queue_offset == ends[where]:
@@ -244,7 +245,7 @@ def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
         properties, sys_flag, host, _body = kinds[count]
         # Whatever is not everyday is left to the look.
         assert (
-            not (isinstance(stopped, Sighted) and properties)
+            not (isinstance(stopped, ScannedRecord) and properties)
             or stopped.ends_in_zero
             or sys_flag
             or host == V6
@@ -257,7 +258,7 @@ def test_the_quick_way_through_records_sees_what_a_look_at_each_does(
 @example(data=record()[:90], position=0)
 def test_hostile_bytes_are_only_ever_a_sighting(data: bytes, position: int) -> None:
     seen = see(data, min(position, len(data)))
-    assert isinstance(seen, (Sighted, Sight))
+    assert isinstance(seen, (ScannedRecord, NoRecord))
 
 
 @settings(max_examples=300)
@@ -274,7 +275,7 @@ def test_a_patched_record_is_seen_only_where_the_reader_of_records_can_read_it(
     data[at : at + len(patch)] = patch
     del data[len(record(born_host=born_host)) :]
     seen = see(bytes(data) + bytes(30))
-    if isinstance(seen, Sighted):
+    if isinstance(seen, ScannedRecord):
         try:
             read = decode_record(bytes(data))
         except CorruptRecord:
@@ -286,7 +287,7 @@ def test_a_patched_record_is_seen_only_where_the_reader_of_records_can_read_it(
 def test_a_record_torn_at_any_byte_shows_it(cut: int) -> None:
     data = record()
     seen = see(data[:cut] + bytes(len(data) - cut + 50))
-    assert seen in (Sight.BAD, Sight.BLANK) or (isinstance(seen, Sighted) and seen.ends_in_zero)
+    assert seen in (NoRecord.BAD, NoRecord.BLANK) or (isinstance(seen, ScannedRecord) and seen.ends_in_zero)
 
 
 @pytest.mark.parametrize("position", range(len(record())))
@@ -295,36 +296,36 @@ def test_a_flipped_bit_in_body_or_lengths_is_bad(position: int) -> None:
     lengths_and_body = [*range(12), *range(28, 36), *range(84, 88 + 40), len(data) - 2, len(data) - 1]
     if position in lengths_and_body:
         data[position] ^= 0x40
-        assert see(bytes(data) + bytes(200)) is Sight.BAD
+        assert see(bytes(data) + bytes(200)) is NoRecord.BAD
 
 
 @pytest.mark.parametrize("topic", [b"a/b", b"/", b"..", b".", b"a\0b", b"\xff\xfe"])
 def test_a_name_that_no_broker_took_and_no_directory_may_have_is_bad(topic: bytes) -> None:
-    assert see(record(topic=topic)) is Sight.BAD
+    assert see(record(topic=topic)) is NoRecord.BAD
 
 
 def test_a_record_that_says_it_stands_elsewhere_is_bad() -> None:
     data = record(offset=1000)
-    assert isinstance(see(data, base=1000), Sighted)
-    assert see(data, base=0) is Sight.BAD
+    assert isinstance(see(data, base=1000), ScannedRecord)
+    assert see(data, base=0) is NoRecord.BAD
 
 
 @pytest.mark.parametrize(("sys_flag", "indexed"), [(0x0, True), (0x4, False), (0x8, True), (0xC, False)])
 def test_half_messages_and_rollbacks_have_no_queue_entry(sys_flag: int, indexed: bool) -> None:
     seen = see(record(sys_flag=sys_flag))
-    assert isinstance(seen, Sighted)
+    assert isinstance(seen, ScannedRecord)
     assert seen.indexed is indexed
 
 
 def test_an_empty_tag_is_no_tag() -> None:
     empty, none = see(record(properties=b"TAGS\x01\x02")), see(record(properties=b""))
-    assert isinstance(empty, Sighted)
-    assert isinstance(none, Sighted)
+    assert isinstance(empty, ScannedRecord)
+    assert isinstance(none, ScannedRecord)
     assert empty.tags_code == none.tags_code == 0
 
 
 def test_fillers_and_zeros_are_told_apart_from_garbage() -> None:
-    assert see(encode_blank(100) + bytes(92)) is Sight.FILLER
-    assert see(bytes(100)) is Sight.BLANK
-    assert see(b"\1" * 100) is Sight.BAD
-    assert see(bytes(7)) is Sight.BAD
+    assert see(encode_blank(100) + bytes(92)) is NoRecord.FILLER
+    assert see(bytes(100)) is NoRecord.BLANK
+    assert see(b"\1" * 100) is NoRecord.BAD
+    assert see(bytes(7)) is NoRecord.BAD

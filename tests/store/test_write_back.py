@@ -16,7 +16,7 @@ from store.io.disk import Disk
 from store.log.commitlog import segment_name
 from store.log.durable_bound import decode_bound
 from store.message_store import MessageStore
-from store.recovery.scan import Sighted
+from store.recovery.record_scan import ScannedRecord
 from tests.sim.world import SteppedHelpers
 from tests.store.worlds import (
     Clock,
@@ -135,7 +135,7 @@ def test_many_queues_keep_few_entries_each_in_memory(world: World, monkeypatch: 
             opened.tick()
             settle(opened)
             world.clock.ms += 11_000
-        assert all(len(queue.own_tail) <= 20 * 5 * 16 + 20 * 40 for queue in queues(opened))
+        assert all(len(queue.tail) <= 20 * 5 * 16 + 20 * 40 for queue in queues(opened))
         expected = [b"%d.%d" % (round_, n) for round_ in range(8) for n in range(40)]
         assert all(bodies(opened, "T", queue_id) == expected for queue_id in range(4))
 
@@ -283,7 +283,7 @@ def test_entries_that_a_slave_gives_up_for_a_later_number_are_claimed_no_more(wo
 
         assert claimed() == 4
         end = opened.log.end_offset
-        opened.dispatch(Sighted(end, 100, "T", 0, 7, 0, opened.last_store_ms, True, False))
+        opened.dispatch(ScannedRecord(end, 100, "T", 0, 7, 0, opened.last_store_ms, True, False))
         settle(opened)
         assert claimed() == 1
         opened.queue("T", 0).forget()  # there is no such record

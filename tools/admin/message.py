@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ropewalk.client.admin.results import Track
+from ropewalk.client.admin.results import MessageTrack
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
@@ -85,7 +85,7 @@ def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) 
     Sheet(_COLUMNS, rows).show(as_json=False, nothing=nothing)
 
 
-def _show_one(message: ReceivedMessage, tracks: tuple[Track, ...] | None, *, as_json: bool) -> None:
+def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None, *, as_json: bool) -> None:
     """Everything about one message, and what became of it in each group."""
     if as_json:
         document = message_json(message)
@@ -145,7 +145,7 @@ def _times(count: int) -> str | None:
     return f"{counted(count, 'time')}" if count else None
 
 
-def _when(track: Track) -> str | None:
+def _when(track: MessageTrack) -> str | None:
     """When a message is tried again, or since when it is dead."""
     if track.dead_since_ms is not None:
         return f"dead since {Moment(track.dead_since_ms)}"

@@ -1,6 +1,6 @@
 """What the operating system says about a server process: CPU time and memory, read from /proc.
 
-A server may keep helper processes (Ropewalk's janitor); they work for the same messages, so a figure here
+A server may keep helper processes (Ropewalk's index helper); they work for the same messages, so a figure here
 is always that of a process and all its descendants. Linux only; elsewhere, and for processes that
 belong to somebody else, the answers are None.
 """

@@ -37,7 +37,7 @@ CACHED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """What to read, as whom."""
+    """The topics to read, and the group to read them as."""
 
     group: str
     topics: Sequence[str]

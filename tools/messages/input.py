@@ -1,4 +1,4 @@
-"""Where `ropewalk produce` gets its messages: lines of a file or pipe, plain or as JSON.
+"""The input of `ropewalk produce`: lines of a file or pipe, plain or as JSON.
 
 A source yields lists of messages, each list being all that has arrived so far, and an empty list when
 it is about to wait. A slow pipe is thus sent line by line as it comes, a file in large batches, by the
@@ -64,7 +64,7 @@ class BadLine(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the options add to every message."""
+    """The properties that the options add to every message."""
 
     keys: str | None = None
     tags: str | None = None
@@ -92,7 +92,10 @@ DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range
 
 
 def parse_delay(text: str) -> int:
-    """A delay level: its number, or its time (`10s`) by the levels brokers have by default. Raises `UsageError`."""
+    """Return a delay level: its number, or its time (`10s`) by the levels brokers have by default.
+
+    Raises `UsageError`.
+    """
     text = text.strip().lower()
     if text in DELAY_LEVELS:
         return DELAY_LEVELS.index(text) + 1
@@ -167,7 +170,7 @@ class LineSource:
                 raise fault
 
     def unread_lines(self) -> int | None:
-        """How many lines nobody has looked at; None of a pipe, whose end may be far away. Reads to the end."""
+        """Count the lines not read yet; None of a pipe, whose end may be far away. Reads to the end."""
         if self.size is None:
             return None
         count = 0
@@ -187,7 +190,7 @@ def _must_wait(descriptor: int) -> bool:
 
 
 def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]:
-    """What makes a message of a line and its number. It raises `BadLine`."""
+    """Return a function that makes a message of a line and its number, or raises `BadLine`."""
 
     def parse(line: bytes, number: int) -> Message:
         try:
@@ -203,7 +206,7 @@ def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]
 
 
 def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message]) -> list[Message]:
-    """Messages given on the command line. Raises `UsageError`."""
+    """Return messages given on the command line. Raises `UsageError`."""
     if not all(texts):
         raise UsageError("a message is empty, and RocketMQ has no empty messages")
     try:
@@ -262,7 +265,7 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
 
 
 def json_text(value: Any) -> str:
-    """A value as it would stand in JSON."""
+    """Return a value as it would stand in JSON."""
     return msgspec.json.encode(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""`ropewalk pipeline …`: jobs over stores and topics that run on Spark, from this machine to a cluster.
+"""Run jobs over stores and topics on Spark, from this machine to a cluster: `ropewalk pipeline …`.
 
 Every command parses, has one job of `ropewalk.spark.jobs` done, and prints its report: as tables, with `--json` as one
 object, with `--html FILE` also as a page with plots. Exit codes: 0 fine, 1 there are findings, 2 wrong use, 3 it
@@ -29,12 +29,12 @@ from tools.pipeline.base import (
     Store,
     Topics,
     Until,
+    describe_source,
     expected,
     finish,
     make_source,
     spark_tasks,
     times_of,
-    what_of,
 )
 from tools.pipeline.inspect import COMMANDS
 
@@ -56,7 +56,7 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """Jobs over stores and topics, on Spark."""
+    """Run jobs over stores and topics, on Spark."""
 
 
 @app.command()
@@ -432,7 +432,7 @@ def replay(
             )  # fmt: skip
         with spark_tasks("replay", master, conf, driver_memory) as tasks:
             done = run(tasks, source, options)
-        finish(replay_report(what_of(source), options, done), as_json, html)
+        finish(replay_report(describe_source(source), options, done), as_json, html)
 
 
 for _look in COMMANDS:
@@ -507,7 +507,7 @@ def _digests(
         if other is not None:
             return digests.comparison_report(digests.compare_digests(tasks, os.path.abspath(store), other))
         assert digest is not None, "one of both was asked for"
-        made = digests.take_digests(tasks, os.path.abspath(store))
+        made = digests.compute_digests(tasks, os.path.abspath(store))
         data = made.encode()
         write_file(digest, [(0, data)], len(data))
         return digests.digests_report(made, str(digest))

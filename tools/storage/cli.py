@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.offline.reader import Damage, UnreadableStore, find_log_files, read_log
@@ -154,7 +154,7 @@ def json_line(record: Record) -> bytes:
 
 def text_line(record: Record) -> bytes:
     """One record for people: where it lies, where it belongs, when it came, how it begins."""
-    body = readable_body(record.sys_flag, record.body)[0]
+    body = decompress_body(record.sys_flag, record.body)[0]
     labels = "".join(
         f" {name.lower()}={record.properties[name]}" for name in (P.TAGS, P.KEYS) if name in record.properties
     )

@@ -26,15 +26,17 @@ from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id, decode_bound
 from store.log.segment import Segment
 from store.offline.diverged import about_of
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
+from store.offline.findings import Finding
 from store.offline.layout import Layout, guess_layout, log_names
 from store.offline.reader import UnreadableStore
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import Outcome, recover_store, try_start
-from store.offline.verify import Finding, Verification
+from store.offline.verify import Verification
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.delay_levels import DelayLevels
-from store.recovery.scan import Sight, Sighted, last_store_time, look
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.recovery.scan import last_store_time
 from tools.common.output import UsageError, counted
 from tools.messages.consume import time_text
 
@@ -61,7 +63,7 @@ def find_store(directory: Path, config_file: Path | None = None, others: Sequenc
             Geometry(config.max_hash_slot_num, config.max_index_num) if config.message_index_enable else None,
             DelayLevels(config.message_delay_level),
         )
-    disk = TrialDisk()
+    disk = DryRunDisk()
     try:
         return guess_layout(disk, given, others)
     finally:
@@ -73,7 +75,7 @@ def find_store(directory: Path, config_file: Path | None = None, others: Sequenc
 
 def verify_store(layout: Layout, progress: Progress) -> tuple[Verification, list[Finding]]:
     """Look at everything. Raises `StoreLocked` while a broker has the store."""
-    verification = Verification(layout, TrialDisk(), progress)
+    verification = Verification(layout, DryRunDisk(), progress)
     try:
         verification.run()
     except OSError as exc:
@@ -147,7 +149,7 @@ def verify_json(layout: Layout, verification: Verification, findings: Sequence[F
 
 
 def _first_offset(layout: Layout) -> int:
-    names = log_names(TrialDisk(), layout.log_directory)
+    names = log_names(DryRunDisk(), layout.log_directory)
     return int(names[0]) if names else 0
 
 
@@ -227,7 +229,7 @@ def repair_store(
     if copy is not None:
         if copy.exists() and any(copy.iterdir()):
             raise UsageError(f"{copy} exists and is not empty")
-        disk = TrialDisk()
+        disk = DryRunDisk()
         disk.unlock(disk.lock(layout.root / "lock"))
         copy_store(layout, copy, copied)
         target = replace(layout, root=copy, log_directory=copy / "commitlog")
@@ -293,7 +295,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def store_info(layout: Layout) -> dict[str, Any]:
     """What is there, as one document; also of a store in use, whose end moves meanwhile."""
-    disk = TrialDisk()
+    disk = DryRunDisk()
     root = layout.root
     log = CommitLog(layout.log_directory, layout.segment_size, disk)
     try:
@@ -305,7 +307,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
         bound = decode_bound(disk.read_file(root / "ropewalk" / "bound"))
         topics, newest, end = _topics(layout, disk, log)
         end, newest = _end_of(log, end, newest)
-        first = look(log.segments[0], 0) if log.segments else None
+        first = scan_record(log.segments[0], 0) if log.segments else None
         abort = disk.exists(root / "abort")
         kept = about_of(root, disk)  # a diverged tail: a log without queues that would tell its end
         ends = end, bound.end if bound is not None and bound.clean else 0, kept.end if kept is not None else 0
@@ -317,7 +319,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
             "segments": len(log.segments),
             "logStart": log.min_offset,
             "logEnd": max(ends),
-            "firstStored": first.store_timestamp if isinstance(first, Sighted) else None,
+            "firstStored": first.store_timestamp if isinstance(first, ScannedRecord) else None,
             "lastStored": newest or None,
             "queueFileSize": layout.queue_file_size or None,
             "index": {"slots": layout.index.slots, "items": layout.index.items} if layout.index else None,
@@ -346,13 +348,15 @@ def _end_of(log: CommitLog, offset: int, newest: int) -> tuple[int, int]:
 
     Where the last exit was abnormal, or a broker is at work, the log goes on behind what its queues' files know.
     """
-    begun = [segment.base_offset for segment in log.segments if isinstance(look(segment, 0), Sighted)]
+    begun = [
+        segment.base_offset for segment in log.segments if isinstance(scan_record(segment, 0), ScannedRecord)
+    ]
     offset = max([offset, *begun[-1:]])
     while (segment := log.find(offset)) is not None:
-        seen = look(segment, offset - segment.base_offset)
-        if isinstance(seen, Sighted):
+        seen = scan_record(segment, offset - segment.base_offset)
+        if isinstance(seen, ScannedRecord):
             offset, newest = offset + seen.size, max(newest, seen.store_timestamp)
-        elif seen is Sight.FILLER:
+        elif seen is NoRecord.FILLER:
             offset = segment.end_offset
         else:
             break
@@ -390,7 +394,7 @@ def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "checksums", f"of {counted(document['checksums'], 'file')} of the log"
 
 
-def _topics(layout: Layout, disk: TrialDisk, log: CommitLog) -> tuple[list[dict[str, Any]], int, int]:
+def _topics(layout: Layout, disk: DryRunDisk, log: CommitLog) -> tuple[list[dict[str, Any]], int, int]:
     """Every queue with its first and next number; the newest store time, and behind which offset no entry points."""
     found: list[dict[str, Any]] = []
     newest = end = 0

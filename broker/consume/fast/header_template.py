@@ -26,7 +26,7 @@ from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_json_header
 
-SHAPES_MAX: Final = 16
+TEMPLATES_MAX: Final = 16
 _ALIKE_MAX: Final = 4
 """Of one length: topics whose names are of one length are no rarity."""
 _PATIENCE_MAX: Final = 4096
@@ -50,7 +50,7 @@ Numbers: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
-class PullShape:
+class PullTemplate:
     """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
 
     size: int
@@ -85,17 +85,17 @@ class PullShape:
         return queue_id, queue_offset, commit_offset, opaque
 
 
-class PullShapes:
+class PullTemplates:
     """The shapes of one client, by the first four bytes of a payload, which give the header's length."""
 
     __slots__ = ("_missed", "_patience", "known")
 
     def __init__(self) -> None:
-        self.known: dict[bytes, list[PullShape]] = {}
+        self.known: dict[bytes, list[PullTemplate]] = {}
         self._missed = 0
         self._patience = 1
 
-    def find(self, payload: bytes) -> tuple[PullShape, Numbers] | None:
+    def find(self, payload: bytes) -> tuple[PullTemplate, Numbers] | None:
         """The shape of this request, and what it says; None if it is of none. HOT."""
         for shape in self.known.get(payload[:4], ()):
             numbers = shape.numbers(payload)
@@ -113,18 +113,18 @@ class PullShapes:
             return
         self._missed = 0
         self._patience = min(2 * self._patience, _PATIENCE_MAX)
-        shape = shape_of(payload)
+        shape = template_of(payload)
         if shape is not None:
             alike = self.known.get(payload[:4])
             if alike is None:
-                if len(self.known) >= SHAPES_MAX:
+                if len(self.known) >= TEMPLATES_MAX:
                     self.known.clear()
                 alike = self.known[payload[:4]] = []
             alike.insert(0, shape)
             del alike[_ALIKE_MAX:]
 
 
-def shape_of(payload: bytes) -> PullShape | None:
+def template_of(payload: bytes) -> PullTemplate | None:
     """Learn from a request; None if its header cannot be cut, or its pull is none that a shape is of use for."""
     if payload[0] or 4 + int.from_bytes(payload[:4], "big") != len(payload):
         return None
@@ -160,7 +160,7 @@ def shape_of(payload: bytes) -> PullShape | None:
         at, order[place] = end, 2 * piece + 1
     unpack = Struct(layout + f"{len(payload) - at}s").unpack
     pieces: tuple[Any, ...] = unpack(payload)
-    shape = PullShape(
+    shape = PullTemplate(
         len(payload),
         unpack,
         pieces[::2],

@@ -16,7 +16,7 @@ from ropewalk.client.admin.results import (
     BrokerMember,
     DirectResult,
     GroupProgress,
-    Track,
+    MessageTrack,
     TrackState,
     read_direct_result,
 )
@@ -49,15 +49,15 @@ _NOTHING = (ResponseCode.QUERY_NOT_FOUND,)
 
 
 class MessageSteps(GroupSteps):
-    """What can be asked about messages."""
+    """Conversations about messages."""
 
     def message_by_id(self, offset_id: str) -> Steps[ReceivedMessage]:
-        """The message at the place that an offset id names.
+        """Return the message at the place that an offset id names.
 
         Raises `Rejected` for what is no such id, `Unreachable` when no broker is there, `Refused` when no message is.
         """
         address, offset = _place(offset_id)
-        answer = yield from self.look(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+        answer = yield from self.query(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         assert answer is not None
         record = decode_record(answer.body)
         names = {member.address: member.broker_name for member in (yield from self.members())}
@@ -67,19 +67,19 @@ class MessageSteps(GroupSteps):
     def messages_by_key(
         self, topic: str, key: str, *, max_count: int = 32, begin_ms: int = 0, end_ms: int | None = None
     ) -> Steps[list[ReceivedMessage]]:
-        """The latest messages with a key, in the order they were stored."""
+        """Return the latest messages with a key, in the order they were stored."""
         header = QueryMessageHeader(topic, key, max_count, begin_ms, LONG_MAX if end_ms is None else end_ms)
         found = yield from self._query(topic, header)
         return [message for message in found if key in (message.keys or "").split()][-max_count:]
 
     def messages_by_unique_key(self, topic: str, unique_key: str) -> Steps[list[ReceivedMessage]]:
-        """The messages that a producer gave this id: one as a rule, more if a send was repeated."""
+        """Return the messages that a producer gave this id: one as a rule, more if a send was repeated."""
         header = QueryMessageHeader(topic, unique_key, 32, 0, LONG_MAX, unique_key_query=True)
         found = yield from self._query(topic, header)
         return [message for message in found if message.properties.get(P.UNIQ_KEY) == unique_key]
 
     def message_at(self, topic: str, queue: Queue, offset: int) -> Steps[ReceivedMessage | None]:
-        """The message at an offset of a queue; None where there is none."""
+        """Return the message at an offset of a queue; None where there is none."""
         route = yield from self.topic_route(topic)
         messages, _ = yield from self._pull(topic, route, queue, offset, 1)
         return messages[0] if messages and messages[0].queue_offset == offset else None
@@ -87,12 +87,12 @@ class MessageSteps(GroupSteps):
     def messages_by_time(
         self, topic: str, begin_ms: int, end_ms: int, *, max_count: int = 64
     ) -> Steps[list[ReceivedMessage]]:
-        """The first messages stored in `begin_ms` up to and with `end_ms`, in the order they were stored."""
+        """Return the first messages stored in `begin_ms` up to and with `end_ms`, in the order they were stored."""
         route = yield from self.topic_route(topic)
         found: list[list[ReceivedMessage]] = []
         for queue in sorted(route.read_queues()):
             header = SearchOffsetHeader(topic, queue.queue_id, begin_ms)
-            answer = yield from self.look(
+            answer = yield from self.query(
                 _read_from(route, queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header
             )
             assert answer is not None
@@ -110,9 +110,9 @@ class MessageSteps(GroupSteps):
         )
         return [message for message, _ in zip(merged, range(max_count), strict=False)]
 
-    def message_track(self, message: ReceivedMessage) -> Steps[tuple[Track, ...]]:
-        """What became of a message in each group that reads its topic."""
-        tracks: list[Track] = []
+    def message_track(self, message: ReceivedMessage) -> Steps[tuple[MessageTrack, ...]]:
+        """Return the state of a message in each group that reads its topic."""
+        tracks: list[MessageTrack] = []
         for group in (yield from self.topic_groups(message.source.topic)):
             consumers = yield from self.consumers(group)
             progress = yield from self.progress(group, message.source.topic)
@@ -128,7 +128,7 @@ class MessageSteps(GroupSteps):
             if retries is not None and (retries.waits or retries.dead_since_ms is not None):
                 state = "waiting for retry" if retries.waits else "dead letter"
             tracks.append(
-                Track(
+                MessageTrack(
                     group,
                     state,
                     consumers is not None,
@@ -178,7 +178,7 @@ class MessageSteps(GroupSteps):
         levels = len((yield from self._delays(masters)))
         total, complete = 0, True
         for member in masters:
-            answer = yield from self.look(member.address, RequestCode.GET_ALL_DELAY_OFFSET)
+            answer = yield from self.query(member.address, RequestCode.GET_ALL_DELAY_OFFSET)
             assert answer is not None
             table = document_in(answer).get("offsetTable") or {}
             delivered = {str(level): offset for level, offset in table.items()}
@@ -200,7 +200,7 @@ class MessageSteps(GroupSteps):
         """Read the delay levels of the first master that tells them."""
         for member in masters:
             try:
-                answer = yield from self.look(member.address, RequestCode.GET_BROKER_CONFIG)
+                answer = yield from self.query(member.address, RequestCode.GET_BROKER_CONFIG)
             except (Refused, Unreachable, OutcomeUnknown):
                 continue
             assert answer is not None
@@ -234,7 +234,7 @@ class MessageSteps(GroupSteps):
     def _query_at(
         self, masters: Sequence[BrokerMember], topic: str, header: QueryMessageHeader
     ) -> Steps[list[ReceivedMessage]]:
-        answers = yield from self.look_at_all(masters, RequestCode.QUERY_MESSAGE, header, none_for=_NOTHING)
+        answers = yield from self.query_all(masters, RequestCode.QUERY_MESSAGE, header, none_for=_NOTHING)
         found = [
             received(record, TopicQueue(topic, Queue(member.broker_name, record.queue_id)))
             for member, answer in answers
@@ -276,7 +276,7 @@ def _state(message: ReceivedMessage, progress: GroupProgress) -> TrackState:
 
 
 def _place(offset_id: str) -> tuple[str, int]:
-    """The broker's address and the log offset in an offset id. Raises `Rejected`."""
+    """Return the broker's address and the log offset in an offset id. Raises `Rejected`."""
     try:
         host, port, offset = parse_message_id(offset_id)
     except ValueError as exc:

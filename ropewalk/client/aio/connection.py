@@ -32,6 +32,7 @@ from ropewalk.client.core.connection import (
     Unreachable,
     refuse_peer_request,
 )
+from ropewalk.client.fork import renew_after_fork
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -125,6 +126,7 @@ class AsyncConnection:
         """This loop's kind of event: to ask which loop it is costs more than to make one."""
         self._look_at = math.inf
         self._look_sooner = anyio.Event()
+        renew_after_fork(self)
         self._scope = anyio.CancelScope()
         self._closed_because: str | None = None
         self._ended = anyio.Event()
@@ -188,6 +190,20 @@ class AsyncConnection:
     def close(self) -> None:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
+
+    def renew(self) -> None:
+        """Let go of the socket in a child process.
+
+        Its number now stands for the null device: what the child's copy of the loop still does with it reaches
+        neither the peer nor the parent's readiness list, which the copy shares.
+        """
+        self._closed_because = "this process was forked: the connection is its parent's"
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, self._stream.extra(SocketAttribute.raw_socket).fileno())
+            os.close(null)
+        except OSError:
+            return  # closed already
 
     async def _leave(self, frame: bytes) -> bool:
         """Let a frame go that nobody answers, and wait until it has left. False if the connection ended first.

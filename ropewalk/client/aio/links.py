@@ -27,14 +27,14 @@ from ropewalk.client.core.connection import refuse_peer_request
 from ropewalk.client.core.steps import (
     Ask,
     AskAny,
+    AwaitPrefetched,
     Effect,
+    Oneway,
     Outcome,
+    Prefetch,
     Reply,
-    SendAhead,
     Steps,
     T,
-    TakeAhead,
-    Tell,
 )
 from ropewalk.errors import RopewalkError
 
@@ -52,7 +52,7 @@ class _Ahead:
 
 
 class AsyncLinks:
-    """Carries out what conversations ask for. Made by `open`."""
+    """A carrier of conversations over anyio connections. Made by `open`."""
 
     def __init__(self, tasks: TaskGroup, timeout: float, on_request: OnRequest) -> None:
         self._tasks = tasks
@@ -69,7 +69,10 @@ class AsyncLinks:
     async def open(
         *, timeout: float = TIMEOUT_S, on_request: OnRequest = refuse_peer_request
     ) -> AsyncIterator[AsyncLinks]:
-        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us, and must not block."""
+        """Open them.
+
+        `timeout` seconds bound each connect; `on_request` answers brokers' requests, and must not block.
+        """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             links = AsyncLinks(tasks, timeout, on_request)
@@ -108,17 +111,17 @@ class AsyncLinks:
                 there = await self._connection(effect.address)
             return await there.call(effect.command, effect.timeout_s)
         match effect:
-            case Tell(address, command):
+            case Oneway(address, command):
                 await (await self._connection(address)).oneway(command)
                 return None
             case AskAny(asks):
                 return await self._first_of(asks)
-            case SendAhead(ask):
+            case Prefetch(ask):
                 ticket, ahead = next(self._tickets), _Ahead()
                 self._ahead[ticket] = ahead
                 self._tasks.start_soon(self._fetch_ahead, ask, ahead)
                 return ticket
-            case TakeAhead(ticket):
+            case AwaitPrefetched(ticket):
                 ahead = self._ahead.pop(ticket)
                 await ahead.arrived.wait()
                 assert ahead.outcome is not None

@@ -1,4 +1,4 @@
-"""Where a broadcasting consumer keeps its progress: a JSON file of its own, for no broker knows it.
+"""The progress file of a broadcasting consumer: JSON, its own, for no broker knows its offsets.
 
     {"orders|broker-a|0": 17, ...}
 
@@ -18,7 +18,7 @@ from ropewalk.client.core.routes import Queue
 
 
 def load_offsets(path: Path) -> dict[TopicQueue, int]:
-    """What the file holds; nothing if it is missing or no such file."""
+    """Return the offsets that a file holds; none if it is missing."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         offsets: dict[TopicQueue, int] = {}

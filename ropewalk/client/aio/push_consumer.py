@@ -28,7 +28,7 @@ import math
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,14 +39,15 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.offset_file import load_offsets, save_offsets
 from ropewalk.client.aio.queue_reader import QueueReader, ReadingOptions
-from ropewalk.client.aio.worker_queue import TURN_S, Handoff
+from ropewalk.client.aio.worker_queue import TURN_S, WorkerQueue
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.admin_requests import (
-    NotAnswered,
     QueueState,
+    RequestFailed,
     answered,
     handled_document,
     message_to_handle,
@@ -56,13 +57,21 @@ from ropewalk.client.core.admin_requests import (
     running_document,
 )
 from ropewalk.client.core.connection import refuse_peer_request
-from ropewalk.client.core.consume.consume_stats import Tally
+from ropewalk.client.core.consume.consume_stats import ConsumeStats
 from ropewalk.client.core.consume.consuming import ConsumeFrom, ConsumerIdentity, is_missing_topic
 from ropewalk.client.core.consume.membership import HEARTBEAT_S, Subscription
 from ropewalk.client.core.consume.queue_cache import QueueCache
-from ropewalk.client.core.consume.rebalance import share
+from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
-from ropewalk.client.machine import clock, new_client_id, new_consumer_core, now_ms, subscriptions
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import (
+    clock,
+    new_client_id,
+    new_consumer_core,
+    now_ms,
+    own_client_id,
+    subscriptions,
+)
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
@@ -76,7 +85,7 @@ RELOCK_S = 20.0
 UNBALANCED_PAUSE_S = 1.0
 GIVE_BACK_PAUSE_S = 5.0
 """How long a failed message waits here when no broker takes it back."""
-GOODBYE_S = 3.0
+UNREGISTER_S = 3.0
 EXPIRE_LOOK_S = 60.0
 EXPIRED_LEVEL = 3
 """The delay level (10 s) after which a message comes again whose handler took too long, as in the official clients."""
@@ -84,7 +93,7 @@ EXPIRED_LEVEL = 3
 
 @dataclass(frozen=True, slots=True)
 class PushOptions(ReadingOptions):
-    """How a push consumer behaves. Times are in seconds."""
+    """Options of a push consumer. Times are in seconds."""
 
     consume_from: ConsumeFrom = "last"
     """Where a queue begins that the group never committed: "first", "last" or a time in milliseconds."""
@@ -126,13 +135,13 @@ class PushSettings(TypedDict, total=False):
 
 
 def print_failure(message: ReceivedMessage, exc: Exception) -> None:
-    """What happens to a handler's exception unless `on_error` says otherwise: its traceback, on standard error."""
+    """Print the traceback of a handler's exception on standard error: the default `on_error`."""
     print(f"handling {message.message_id} of {message.topic} failed:", file=sys.stderr)
     traceback.print_exception(exc)
 
 
 class AsyncPushConsumer:
-    """A member of a consumer group. Use it as `async with`."""
+    """A member of a consumer group. Use it as `async with`, or `start` and `close` it from any task."""
 
     def __init__(
         self,
@@ -176,10 +185,12 @@ class AsyncPushConsumer:
         """Queues whose lock may be ours: asked for, perhaps without hearing the answer, and not given back."""
         self._missing: set[str] = set()
         """Topics that do not exist yet."""
-        self._tallies: dict[str, Tally] = {}
+        self._stats: dict[str, ConsumeStats] = {}
         self._name_servers = name_servers
         self._started_ms = now_ms()
-        self._running: AbstractAsyncContextManager[None] | None = None
+        self._given_id = client_id
+        renew_after_fork(self)
+        self._lifespan = Lifespan("push consumer", self._run)
 
     @property
     def client_id(self) -> str:
@@ -190,17 +201,29 @@ class AsyncPushConsumer:
         """The queues that are ours at the moment, without those of the retry topic."""
         return tuple(sorted(queue for queue in self._readers if queue.topic in self._topics))
 
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.renew(own_client_id(self._given_id))
+
+    async def start(self) -> None:
+        """Join the group; handlers are called from now on.
+
+        Raises `Unreachable` when there is no name server, and `NotOpen` the second time.
+        """
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Let the handlers that are at work finish, record the progress and leave. Closing twice is harmless."""
+        await self._lifespan.close()
+
     async def __aenter__(self) -> AsyncPushConsumer:
-        assert self._running is None, "a consumer is opened once"
-        self._running = self._run()
-        await self._running.__aenter__()
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
 
     # The course of a consumer's life
 
@@ -210,7 +233,7 @@ class AsyncPushConsumer:
         self._sharing = anyio.CancelScope()
         self._in_order = anyio.CapacityLimiter(self.options.concurrency)
         self._threads = anyio.CapacityLimiter(self.options.concurrency)
-        self._arrivals = Handoff[_Arrival]()
+        self._arrivals = WorkerQueue[_Arrival]()
         self._saving = anyio.Lock()
         failure: Exception | None = None
         async with AsyncLinks.open(on_request=self._on_request) as self._links:
@@ -226,7 +249,7 @@ class AsyncPushConsumer:
             finally:
                 for reader in self._readers.values():
                     reader.release()
-                with anyio.move_on_after(GOODBYE_S, shield=True):
+                with anyio.move_on_after(UNREGISTER_S, shield=True):
                     await self._leave()
         if failure is not None:
             raise failure
@@ -258,7 +281,7 @@ class AsyncPushConsumer:
             reader.release()
         with anyio.move_on_after(self.options.close_timeout):
             for reader in (*self._readers.values(), *self._leaving.values()):
-                await reader.settled()
+                await reader.wait_idle()
 
     async def _leave(self) -> None:
         readers = [*self._readers.values(), *self._leaving.values()]
@@ -266,7 +289,7 @@ class AsyncPushConsumer:
             await self._record(reader)
         if self._locks:
             await self._unlock(list(self._asked))
-        await self._links.drive(self._core.goodbye())
+        await self._links.drive(self._core.unregister())
         self._readers.clear()
         self._leaving.clear()
 
@@ -278,7 +301,7 @@ class AsyncPushConsumer:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 for queue, offset in reset_offsets(request, self._core.identity.group).items():
                     if queue in self._readers:
-                        self._readers[queue].go_to(offset)
+                        self._readers[queue].seek(offset)
                 return None
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 return answered(request, lambda: self._offsets_body(request))
@@ -293,7 +316,7 @@ class AsyncPushConsumer:
     def _offsets_body(self, request: Command) -> bytes:
         header = decode_header(ConsumerStatusHeader, request.ext)
         if header.group != self._core.identity.group:
-            raise NotAnswered(f"this consumer is of group {self._core.identity.group}, not {header.group}")
+            raise RequestFailed(f"this consumer is of group {self._core.identity.group}, not {header.group}")
         return offsets_document(self._states(), header.topic)
 
     def _running_body(self, request: Command) -> bytes:
@@ -301,7 +324,7 @@ class AsyncPushConsumer:
         return running_document(
             self._states(),
             self._core.identity.subscriptions,
-            {topic: tally.document(clock()) for topic, tally in self._tallies.items()},
+            {topic: stats.document(clock()) for topic, stats in self._stats.items()},
             name_servers=self._name_servers,
             concurrency=self.options.concurrency,
             orderly=self.options.orderly,
@@ -334,7 +357,7 @@ class AsyncPushConsumer:
         """Handle the message that a request brings, whatever its queue; the reply says what became of it."""
         try:
             message = message_to_handle(request, self._core.identity.group)
-        except NotAnswered as exc:
+        except RequestFailed as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
         handled = anyio.Event()
         body = b""
@@ -397,7 +420,7 @@ class AsyncPushConsumer:
                 if self.client_id not in members:
                     await self._links.drive(self._core.heartbeats())  # a broker that began anew, perhaps
                     return False  # until it knows us again, nobody else can be given what is ours
-                mine = share(queues, members, self.client_id)
+                mine = allocate_queues(queues, members, self.client_id)
         except RopewalkError as exc:
             if not is_missing_topic(exc):
                 return False
@@ -426,8 +449,8 @@ class AsyncPushConsumer:
         begin = self._kept.get(queue)
         if begin is None:
             begin = await self._links.drive(self._core.begin_offset(queue))
-        tally = self._tallies.setdefault(queue.topic, Tally())
-        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over, tally)
+        stats = self._stats.setdefault(queue.topic, ConsumeStats())
+        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over, stats)
         reader.locked_at = clock() if self._locks else math.inf
         self._readers[queue] = reader
         self._tasks.start_soon(reader.read)
@@ -445,9 +468,9 @@ class AsyncPushConsumer:
             # The next owner begins there and does not wait. What is finished from here on is no longer ours to
             # record: it would take back what the next owner has recorded since.
             await self._record(reader)
-            await reader.settled()
+            await reader.wait_idle()
         else:
-            await reader.settled()
+            await reader.wait_idle()
             await self._record(reader)
         if self._locks:
             await self._unlock([reader.queue])
@@ -511,9 +534,9 @@ class AsyncPushConsumer:
         now = clock()
         turn_ends = now + TURN_S
         while True:
-            arrival = arrivals.take_nowait()
+            arrival = arrivals.get_nowait()
             if arrival is None:
-                arrival = await arrivals.take()
+                arrival = await arrivals.get()
                 now = clock()
             reader, cache, message = arrival
             if not reader.begin(cache, message, now):
@@ -522,7 +545,7 @@ class AsyncPushConsumer:
             try:
                 failure = await self._called(message)
                 now = clock()
-                reader.tally.handled(now, now - began, ok=failure is None)
+                reader.stats.handled(now, now - began, ok=failure is None)
                 if failure is None:
                     finished = True
                 elif ours := reader.claim(message):
@@ -595,11 +618,11 @@ class AsyncPushConsumer:
         began = clock()
         failure = await self._called(message)
         topic = message.source.topic
-        tally = self._tallies.get(topic)
-        if tally is None:
-            tally = self._tallies[topic] = Tally()
+        stats = self._stats.get(topic)
+        if stats is None:
+            stats = self._stats[topic] = ConsumeStats()
         now = clock()
-        tally.handled(now, now - began, ok=failure is None)
+        stats.handled(now, now - began, ok=failure is None)
         return failure
 
     async def _called(self, message: ReceivedMessage) -> Exception | None:

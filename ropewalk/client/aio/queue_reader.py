@@ -1,4 +1,4 @@
-"""One queue in the hands of a push consumer: it is read ahead, its messages are handed on, its progress is kept.
+"""The reader of one queue of a push consumer: reads ahead, hands messages on, keeps the progress.
 
 A reader lives from the moment a queue is ours until it is *released*. Release stops the reading at once and lets the
 handler that is at work finish; what was read and not begun is forgotten, the next owner will read it again. Only then
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import anyio
 
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.consume.consume_stats import Tally
+from ropewalk.client.core.consume.consume_stats import ConsumeStats
 from ropewalk.client.core.consume.consuming import ConsumerCore
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
@@ -34,7 +34,7 @@ LOCK_LASTS_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How far ahead a queue is read."""
+    """Options of reading ahead."""
 
     pull_count: int = 32
     """Messages per pull."""
@@ -50,7 +50,7 @@ class ReadingOptions:
 
 
 class QueueReader:
-    """Reads one queue. `arrived` is told of the messages of every pull."""
+    """A reader of one queue. `arrived` is called with the messages of every pull."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class QueueReader:
         begin: int,
         options: ReadingOptions,
         arrived: Callable[[QueueReader, QueueCache, Sequence[ReceivedMessage]], None],
-        tally: Tally | None = None,
+        stats: ConsumeStats | None = None,
     ) -> None:
         self.queue = queue
-        self.tally = tally or Tally()
+        self.stats = stats or ConsumeStats()
         self.options = options
         self.cache = self._new_cache(begin)
         self.committed = -1
@@ -131,7 +131,7 @@ class QueueReader:
             )
         )
         self.pulled_ms = now_ms()
-        self.tally.pulled(clock(), clock() - began, len(result.messages))
+        self.stats.pulled(clock(), clock() - began, len(result.messages))
         if cache.dropped:
             return  # sent elsewhere meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -145,7 +145,7 @@ class QueueReader:
             self._arrived(self, cache, result.messages)
         self._notify()
 
-    def go_to(self, offset: int) -> None:
+    def seek(self, offset: int) -> None:
         """Forget what was read, and go on at an offset that an administrator has chosen."""
         self.cache.dropped = True
         self.cache = self._new_cache(offset)
@@ -163,7 +163,7 @@ class QueueReader:
     # Handling
 
     def begin(self, cache: QueueCache, message: ReceivedMessage, now: float) -> bool:
-        """A worker takes a message on. False if the queue is no longer ours to handle."""
+        """Record that a worker begins with a message. False if the queue is no longer ours to handle."""
         if self.released or cache.dropped:
             return False
         self._at_work += 1
@@ -171,7 +171,7 @@ class QueueReader:
         return True
 
     def end(self, cache: QueueCache, message: ReceivedMessage, now: float, *, finished: bool) -> None:
-        """The worker is through, and the message finished unless it has to be handled again."""
+        """Record that a worker is through with a message, which is finished unless it has to be handled again."""
         self._at_work -= 1
         self.handled_at = now
         del self._in_hand[id(message)]
@@ -181,7 +181,7 @@ class QueueReader:
             self._notify()
 
     def finish(self, cache: QueueCache, message: ReceivedMessage) -> None:
-        """A message needs no more attention, if it had not been given back before."""
+        """Finish a message, if it had not been given back before."""
         if not cache.dropped and cache.holds(message):
             cache.finish(message)
         if self._waiting:
@@ -191,7 +191,7 @@ class QueueReader:
         return id(message) in self._in_hand
 
     def overdue(self, began_before: float) -> list[tuple[QueueCache, ReceivedMessage]]:
-        """What a handler has been at since before a time, each once: `claim`ed for whoever asks."""
+        """Return the messages that handlers began before a time, each once: `claim`ed for the caller."""
         if self.released:
             return []
         return [
@@ -201,7 +201,7 @@ class QueueReader:
         ]
 
     def claim(self, message: ReceivedMessage) -> bool:
-        """Whether the caller is the one to give this message back; it says `unclaim` when it has tried."""
+        """Reserve a message for giving it back. False if it is reserved already; the caller must `unclaim` it."""
         if id(message) in self._claimed:
             return False
         self._claimed.add(id(message))
@@ -252,7 +252,7 @@ class QueueReader:
         self._scope.cancel()
         self._notify()
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Return once no handler is at work on this queue."""
         while self._at_work:
             await self._change()

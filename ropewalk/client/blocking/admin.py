@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callable[Concatenate[Admin, P], T]:
-    """A method that holds this conversation, with its parameters and its docstring."""
+    """Return a method that holds this conversation, with its parameters and its docstring."""
 
     @wraps(conversation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,7 +41,7 @@ class Admin:
     """An administrator of one cluster. Use it as `with`, or `close` it."""
 
     def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
-        """Nothing is connected yet. `timeout` seconds bound each connect and each answer.
+        """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """

@@ -1,7 +1,7 @@
 """Conversations over plain sockets: a connection to each address that is talked to, opened when needed.
 
-`BlockingLinks` holds one conversation at a time, `Together` many: while one waits for its answer, the others ask.
-Both belong to one thread, like the connections they talk over.
+`BlockingLinks` holds one conversation at a time, `ConversationPool` many: while one waits for its answer, the others
+ask. Both belong to one thread, like the connections they talk over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ropewalk.client.core.connection import PeerRequestHandler, refuse_peer_requ
 from ropewalk.client.core.steps import (
     Ask,
     AskAny,
+    AwaitPrefetched,
     Effect,
+    Oneway,
     Outcome,
+    Prefetch,
     Reply,
-    SendAhead,
     Steps,
     T,
-    TakeAhead,
-    Tell,
 )
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
@@ -32,12 +32,15 @@ K = TypeVar("K")
 
 
 class BlockingLinks:
-    """Carries out what conversations ask for."""
+    """A carrier of conversations over plain sockets."""
 
     def __init__(
         self, *, timeout: float = TIMEOUT_S, on_request: PeerRequestHandler = refuse_peer_request
     ) -> None:
-        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us."""
+        """Make them without connecting.
+
+        `timeout` seconds bound each connect; `on_request` answers brokers' requests.
+        """
         self._timeout = timeout
         self._on_request = on_request
         self._connections: dict[str, Connection] = {}
@@ -86,16 +89,16 @@ class BlockingLinks:
         match effect:
             case Ask(address, command, timeout_s):
                 return self._connection(address).call(command, timeout_s)
-            case Tell(address, command):
+            case Oneway(address, command):
                 self._connection(address).oneway(command)
                 return None
             case AskAny(asks):
                 return self._first_of(asks)
-            case SendAhead(ask):
+            case Prefetch(ask):
                 ticket = next(self._tickets)
                 self._ahead[ticket] = (*self.start(ask), ask.timeout_s)
                 return ticket
-            case TakeAhead(ticket):
+            case AwaitPrefetched(ticket):
                 connection, opaque, timeout_s = self._ahead.pop(ticket)
                 return connection.wait(opaque, timeout_s)
 
@@ -112,7 +115,7 @@ class BlockingLinks:
             while True:
                 for place, (connection, opaque) in list(under_way.items()):
                     try:
-                        answer = connection.take(opaque)
+                        answer = connection.poll_answer(opaque)
                     except OutcomeUnknown as exc:
                         outcomes[place] = exc
                         del under_way[place]
@@ -136,7 +139,7 @@ class BlockingLinks:
         connection = self._connections.get(address)
         if connection is not None:
             # One that the broker closed while we were silent is noticed now and not by losing a request.
-            connection.look()
+            connection.detect_close()
         if connection is None or connection.closed:
             connection = Connection(address, self._timeout, on_request=self._on_request)
             self._connections[address] = connection
@@ -155,11 +158,11 @@ class _Talk(Generic[K, T]):
     timeout_s: float
 
 
-class Together(Generic[K, T]):
-    """Many conversations at once, each of which asks one thing at a time. Asks leave in the order of `begin`."""
+class ConversationPool(Generic[K, T]):
+    """A set of conversations held at the same time. Their requests leave in the order of `begin`."""
 
     def __init__(self, links: BlockingLinks, lock: AbstractContextManager[object]) -> None:
-        """Conversations run under the lock, the waiting does not, as in `BlockingLinks.drive`."""
+        """Make it empty. Conversations run under the lock, the waiting does not, as in `BlockingLinks.drive`."""
         self._links = links
         self._lock = lock
         self._talks: list[_Talk[K, T]] = []
@@ -190,7 +193,7 @@ class Together(Generic[K, T]):
             answer: Reply = None
             failure: RopewalkError | None = None
             try:
-                answer = talk.connection.take(talk.opaque)
+                answer = talk.connection.poll_answer(talk.opaque)
                 if answer is None and now < talk.deadline:
                     self._talks.append(talk)
                     continue

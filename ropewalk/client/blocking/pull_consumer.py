@@ -18,11 +18,12 @@ from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.consuming import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.machine import new_pull_core
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import new_client_id, new_pull_core
 
 
 class PullConsumer:
-    """Reads queues its program chooses. Use it as `with`, or `close` it."""
+    """A consumer that reads the queues its program chooses. Use it as `with`, or `close` it."""
 
     def __init__(
         self,
@@ -32,9 +33,14 @@ class PullConsumer:
         *,
         consume_from: ConsumeFrom = "last",
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
         self._core = new_pull_core(group, topics, name_servers, consume_from)
         self._links = BlockingLinks()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a child process: with a client id of its own. Positions stay; connections see to themselves."""
+        self._core.renew(new_client_id())
 
     def close(self) -> None:
         """Hang up. Nothing is committed by it; closing twice is harmless."""
@@ -77,11 +83,11 @@ class PullConsumer:
         self._links.drive(self._core.seek_to_time(timestamp_ms))
 
     def position(self, queue: TopicQueue) -> int:
-        """Where the next poll goes on in a queue."""
+        """Return the offset at which the next poll reads a queue."""
         return self._links.drive(self._core.position(queue))
 
     def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
         return self._links.drive(self._core.poll(max_count, timeout))
 
     def commit(self) -> None:

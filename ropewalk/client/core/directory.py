@@ -1,4 +1,4 @@
-"""Where topics live, as far as a client remembers: routes asked of the name servers, and asked again in time.
+"""The route cache of a client: routes asked of the name servers, and asked again in time.
 
 A route is good for `REFRESH_S` seconds, as in the official clients; then the next need asks again. A name server
 that does not answer is no reason to stop: the old route stays in use and is asked for again a little later. Any one
@@ -47,7 +47,7 @@ class _Known:
 
 
 class Directory:
-    """What one client knows about topics and brokers. `clock` counts seconds and never goes back."""
+    """The route cache of one client. `clock` counts seconds and never goes back."""
 
     def __init__(self, name_servers: AddressRing, clock: Callable[[], float], timeout_s: float) -> None:
         self._name_servers = name_servers
@@ -58,7 +58,7 @@ class Directory:
         """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
     def route(self, topic: str, *, fresh: bool = False) -> Steps[TopicRoute]:
-        """The route of a topic; `fresh` asks even if it was asked a moment ago.
+        """Return the route of a topic; `fresh` asks even if it was asked a moment ago.
 
         Raises `Rejected` (17) when there is no such topic and `NoNameServer` when nobody can tell and nothing is
         remembered.
@@ -78,7 +78,7 @@ class Directory:
         return route
 
     def write_route(self, topic: str) -> Steps[TopicRoute]:
-        """The route to send by: the topic's own, or the one it will have once its first message creates it."""
+        """Return the route to send by: the topic's own, or the one it will have once its first message creates it."""
         known = self._known.get(topic)
         if known is not None and self._clock() < known.ask_again_at:
             return known.route
@@ -101,25 +101,25 @@ class Directory:
         return route
 
     def fresh_write_route(self, topic: str) -> TopicRoute | None:
-        """What `write_route` would return without asking anybody, if it would. HOT: every send comes by here."""
+        """Return the cached route that `write_route` would return, if it is fresh. HOT: every send comes by here."""
         known = self._known.get(topic)
         return known.route if known is not None and self._clock() < known.ask_again_at else None
 
-    def doubt(self, topic: str) -> None:
-        """Something is not where it was: ask again at the next need."""
+    def invalidate(self, topic: str) -> None:
+        """Expire the cached route of a topic: the next need asks again."""
         known = self._known.get(topic)
         if known is not None:
             known.ask_again_at = self._clock()
 
-    def remembered(self, topic: str) -> TopicRoute | None:
-        """The route as it was last seen, without asking."""
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """Return the route as it was last seen, without asking."""
         known = self._known.get(topic)
         return known.route if known is not None else None
 
     def addresses(
         self, topics: Iterable[str] | None = None, *, masters_only: bool = False
     ) -> tuple[str, ...]:
-        """The brokers of these topics, or of all that are known; sorted."""
+        """Return the brokers of these topics, or of all that are known; sorted."""
         routes = (
             (known.route for known in self._known.values())
             if topics is None
@@ -138,16 +138,16 @@ class Directory:
         )
 
     def master_of(self, topic: str, broker_name: str) -> str:
-        """The address of a broker set's master. Raises `Unreachable` when none is known."""
-        route = self.remembered(topic)
+        """Return the address of a broker set's master. Raises `Unreachable` when none is known."""
+        route = self.cached_route(topic)
         broker = route.brokers.get(broker_name) if route is not None else None
         if broker is None or broker.master is None:
             raise Unreachable(f"the name server knows no master of broker {broker_name}")
         return broker.master
 
     def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:
-        """The address to read a queue from: the preferred member, else another. Raises `Unreachable`."""
-        route = self.remembered(topic)
+        """Return the address to read a queue from: the preferred member, else another. Raises `Unreachable`."""
+        route = self.cached_route(topic)
         broker = route.brokers.get(queue.broker_name) if route is not None else None
         address = broker.address(preferred_id) if broker is not None else None
         if address is None:

@@ -1,4 +1,4 @@
-"""Conversations as generators: what to ask whom is decided here, how it is carried is a shell's affair.
+"""Conversations as generators: each decides its requests; how they are carried is a shell's affair.
 
 A conversation is a generator. It yields an effect and is resumed with its outcome:
 
@@ -40,7 +40,7 @@ class Ask(NamedTuple):
     timeout_s: float
 
 
-class Tell(NamedTuple):
+class Oneway(NamedTuple):
     """A request that nobody answers."""
 
     address: str
@@ -48,24 +48,24 @@ class Tell(NamedTuple):
 
 
 class AskAny(NamedTuple):
-    """Several requests at once; resumed when at least one has an outcome. The others are forgotten."""
+    """A set of requests sent at once; resumed when at least one has an outcome. The others are forgotten."""
 
     asks: tuple[Ask, ...]
 
 
-class SendAhead(NamedTuple):
+class Prefetch(NamedTuple):
     """A request whose answer nobody waits for yet. Whoever holds the ticket has to take it, wanted or not."""
 
     ask: Ask
 
 
-class TakeAhead(NamedTuple):
+class AwaitPrefetched(NamedTuple):
     """The answer to what was sent ahead."""
 
     ticket: int
 
 
-Effect = Ask | Tell | AskAny | SendAhead | TakeAhead
+Effect = Ask | Oneway | AskAny | Prefetch | AwaitPrefetched
 Outcome = Command | RopewalkError
 Reply = Command | dict[int, Outcome] | int | None
 Steps = Generator[Effect, Reply, T]
@@ -93,29 +93,29 @@ def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
     return outcomes
 
 
-def send_ahead(one: Ask) -> Steps[int]:
+def prefetch(one: Ask) -> Steps[int]:
     """Send a request, and return the ticket for its answer."""
-    ticket = yield SendAhead(one)
+    ticket = yield Prefetch(one)
     assert isinstance(ticket, int), "a SendAhead is resumed with a ticket"
     return ticket
 
 
-def take_ahead(ticket: int) -> Steps[Command]:
+def await_prefetched(ticket: int) -> Steps[Command]:
     """Wait for the answer to what was sent ahead, and return it whatever its code."""
-    answer = yield TakeAhead(ticket)
+    answer = yield AwaitPrefetched(ticket)
     assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
     return answer
 
 
 def require_success(answer: Command) -> Command:
-    """The answer, if it is a yes; else raises what `error_for` makes of it."""
+    """Return the answer, if it is a yes; else raises what `error_for` makes of it."""
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)
     return answer
 
 
 def answer_header(cls: type[H], answer: Command) -> H:
-    """The header of an answer. Raises `RemoteProtocolError` when it is not one."""
+    """Return the header of an answer. Raises `RemoteProtocolError` when it is not one."""
     try:
         return decode_header(cls, answer.ext)
     except HeaderError as exc:

@@ -255,7 +255,7 @@ def test_an_entry_that_names_no_record_of_its_queue_leaves_a_gap(running: InProc
     queue, other = (running.broker.store.find_queue(topic, 0) for topic in ("T", "U"))
     assert queue is not None
     assert other is not None
-    queue.own_tail[4 * 20 : 5 * 20] = other.own_tail[5 * 20 : 6 * 20]
+    queue.tail[4 * 20 : 5 * 20] = other.tail[5 * 20 : 6 * 20]
     answer = client.call(BULK, bulk_ext("T"))
     assert [r.queue_offset for r in decode_records(answer.body)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert four(answer) == (0, 10, 0, 10)

@@ -6,7 +6,17 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ropewalk.client.core.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead
+from ropewalk.client.core.steps import (
+    Ask,
+    AskAny,
+    AwaitPrefetched,
+    Effect,
+    Outcome,
+    Prefetch,
+    Reply,
+    Steps,
+    T,
+)
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.remoting import Command
@@ -66,11 +76,11 @@ class Script:
     def _outcome(self, effect: Effect) -> Reply:
         if isinstance(effect, AskAny):
             return {place: self._outcome_of(ask) for place, ask in enumerate(effect.asks)}
-        if isinstance(effect, SendAhead):
+        if isinstance(effect, Prefetch):
             ticket = len(self.asked)
             self.ahead[ticket] = effect.ask
             return ticket
-        if isinstance(effect, TakeAhead):
+        if isinstance(effect, AwaitPrefetched):
             return self._answer(self.ahead.pop(effect.ticket))
         if isinstance(effect, Ask):
             return self._answer(effect)

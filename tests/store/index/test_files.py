@@ -12,18 +12,13 @@ import pytest
 from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.index import Geometry, IndexHeader, record_hashes
 from ropewalk.format.properties import encode_properties
-from store.index import builder as janitor
-from store.index.builder import ProcessIndex
-from store.index.files import (
-    IndexBuilder,
-    IndexPlace,
-    _last_items,
-    _why_not,
-    indexed_through,
-    search,
-    stay,
-)
+from store.index import helper
+from store.index.builder import IndexBuilder, _why_not
+from store.index.file import IndexPlace, _last_items, indexed_through
+from store.index.helper import ProcessIndex
+from store.index.search import search
 from store.io.disk import Disk, PagedFile
+from store.io.idle_worker import never_yield
 from store.message_store import MessageStore, StoreConfig
 from tests.store.index_world import FOREVER, SEGMENT_SIZE, SMALL, World, built, find, index_of, send
 from tests.store.worlds import HOST, Clock, wait_for
@@ -185,7 +180,7 @@ def test_whoever_takes_the_work_over_where_it_gives_way_ends_with_the_same_files
             builder.advance(end, 0, items_max=50)
         except Stopped:
             assert builder.written == 0
-            builder.give_way = stay
+            builder.give_way = never_yield
             return builder, True
         return builder, False
 
@@ -202,8 +197,8 @@ def test_whoever_takes_the_work_over_where_it_gives_way_ends_with_the_same_files
 def test_a_log_that_is_followed_in_steps_is_indexed_whole(
     world: World, process: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(janitor, "_STEP", 1000)
-    monkeypatch.setattr(janitor, "_FEW_BYTES", 0)
+    monkeypatch.setattr(helper, "_STEP", 1000)
+    monkeypatch.setattr(helper, "_FEW_BYTES", 0)
     world.process = process
     with world.opened() as store:
         send(store, *[{"KEYS": "k"}] * 300, {"KEYS": "last"})

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.index import SLOT, key_hash
-from store.index import builder as janitor
-from store.index.builder import ProcessIndex, WorkerIndex
-from store.index.files import search
+from store.index import helper
+from store.index.helper import ProcessIndex, WorkerIndex
+from store.index.search import search
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
 from store.message_store import MessageStore
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "store")
 
 
-def helper(store: MessageStore) -> subprocess.Popen[bytes]:
+def process_of(store: MessageStore) -> subprocess.Popen[bytes]:
     index = index_of(store)
     assert isinstance(index, ProcessIndex) and index._process is not None
     return index._process
@@ -39,14 +39,14 @@ def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> Non
     with world.opened() as store:
         first = send(store, {"KEYS": "k"})
         built(store)
-        process = helper(store)
+        process = process_of(store)
         process.kill()
         wait_for(store, lambda: bool(index_of(store).findings))
         assert "started again" in store.take_findings()[0]
         second = send(store, {"KEYS": "k"})
         world.clock.ms += 10_000
         built(store)
-        assert helper(store).pid != process.pid
+        assert process_of(store).pid != process.pid
         assert find(store, "k") == first + second
 
 
@@ -55,11 +55,11 @@ def test_a_helper_killed_in_a_write_when_the_broker_stops_costs_no_chain(
 ) -> None:
     """Between slots and header: who went on with that file would begin each such chain anew."""
     world.process = True
-    monkeypatch.setattr(janitor, "_STOP_S", 0.1)
+    monkeypatch.setattr(helper, "_STOP_S", 0.1)
     with world.opened() as store:
         offsets = send(store, *[{"KEYS": "k"}] * 10)
         built(store)
-        helper(store).send_signal(signal.SIGSTOP)
+        process_of(store).send_signal(signal.SIGSTOP)
         offsets += send(store, {"KEYS": "k"})
         path = world.place.directory / world.names[-1]
         next_item = world.header(world.names[-1]).next_item
@@ -79,7 +79,7 @@ def test_the_helper_outlives_a_signal_to_the_group_and_ends_with_its_input(world
     with world.opened() as store:
         send(store, {"KEYS": "k"})
         built(store)
-        process = helper(store)
+        process = process_of(store)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         send(store, {"KEYS": "k"})
@@ -92,28 +92,28 @@ def test_the_helper_is_weighed_with_its_broker_and_hears_no_ctrl_c_of_its_termin
     with world.opened() as store:
         send(store, {"KEYS": "k"})
         built(store)
-        pid = helper(store).pid
+        pid = process_of(store).pid
         assert os.getsid(pid) == os.getsid(0)
         assert os.getpgid(pid) == pid
 
 
 _WATCHED = """
 import json, os, sys, threading
-from store.index import builder as janitor
-from store.io import idle_worker as modest
-steps, yields, real, real_yield = [], [], janitor.IndexBuilder.advance, modest._yield
+from store.index import helper
+from store.io import idle_worker
+steps, yields, real, real_yield = [], [], helper.IndexBuilder.advance, idle_worker._yield
 def give_way():
     if yields.append(1) or len(yields) <= {yields_max}:
         real_yield()
     else:
         threading.Event().wait()
-modest._yield = give_way
+idle_worker._yield = give_way
 def advance(self, through, min_offset):
     before = len(yields)
     real(self, through, min_offset)
     steps.append((self.position, os.sched_getscheduler(0), len(yields) - before))
-janitor.IndexBuilder.advance, janitor._LITTLE = advance, {little}
-janitor.main()
+helper.IndexBuilder.advance, helper._LITTLE = advance, {little}
+helper.main()
 print(json.dumps(steps), file=sys.stderr, flush=True)
 os._exit(0)
 """
@@ -159,14 +159,14 @@ def test_the_helper_gives_way_to_everybody_unless_somebody_waits_or_it_has_littl
         end = store.log.end_offset
     world.forget_index()
     steps = steps_of_helper(world, (b"F", sent[10]), (b"F", sent[12]), (kind, end))
-    modest = [(at, policy) for at, policy, yields in steps if yields]
-    assert modest[0] == (sent[10], os.SCHED_IDLE)
+    idle = [(at, policy) for at, policy, yields in steps if yields]
+    assert idle[0] == (sent[10], os.SCHED_IDLE)
     assert steps[0][2] >= 10
     assert (sent[12], os.SCHED_OTHER, 0) in steps, "little is done at once: as this it would take seconds"
     if kind == b"F":
-        assert modest[1:] == [(end, os.SCHED_IDLE)]
+        assert idle[1:] == [(end, os.SCHED_IDLE)]
     else:
-        assert not modest[1:] and steps[-1] == (end, os.SCHED_OTHER, 0)
+        assert not idle[1:] and steps[-1] == (end, os.SCHED_OTHER, 0)
 
 
 @pytest.mark.parametrize("yields_max", [1, 2, 7, 60])
@@ -184,7 +184,7 @@ def test_a_query_does_not_wait_for_a_thread_that_never_gets_to_run(world: World,
 
 _WITHOUT_ROOM = """
 import errno, pathlib
-from store.index import builder as janitor
+from store.index import helper
 from store.io import disk
 def with_room(real):
     def do(*args):
@@ -193,8 +193,8 @@ def with_room(real):
         return real(*args)
     return do
 disk.{kind} = with_room(disk.{kind})
-janitor._LITTLE = {little}
-janitor.main()
+helper._LITTLE = {little}
+helper.main()
 """
 
 

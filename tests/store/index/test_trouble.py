@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.index import Geometry
-from store.index.builder import KeyIndex
-from store.index.files import (
-    IndexBuilder,
-    _last_items,
-    search,
-)
+from store.index.builder import IndexBuilder
+from store.index.file import _last_items
+from store.index.helper import KeyIndex
+from store.index.search import search
 from store.io.disk import Disk, PagedFile
 from tests.store.index_world import FOREVER, SEGMENT_SIZE, World, built, find, index_of, send
 from tests.store.worlds import wait_for

@@ -15,7 +15,7 @@ import pytest
 from ha.stream.source import LogSource
 from ropewalk.format.sidecar import block_sum
 from store.integrity.block_repair import NotDurable, NotVouched, NotWhole, look, put_back, vouched
-from store.integrity.checksums import Damaged
+from store.integrity.checksums import Checks, Damaged
 from store.io.disk import Disk
 from store.log.segment import Segment
 from store.message_store import MessageStore, StoreConfig
@@ -152,7 +152,7 @@ def test_a_read_that_meets_damage_reports_it_too(tmp_path: Path) -> None:
     with opened(scrubbing(tmp_path / "store", 0)) as (store, _clock):
         assert store.damage is not None and not len(store.damage)
         segment = store.log.segments[0]
-        assert segment.checks is not None
+        assert isinstance(segment.checks, Checks)
         with pytest.raises(OSError, match="damaged bytes"):
             segment.checks.check_blocks(0, SEGMENT_SIZE)
         store.tick()

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from store.io import idle_worker as modest
-from store.io.idle_worker import GiveWay, Modest
+from store.io import idle_worker as idle
+from store.io.idle_worker import GiveWay, IdlePriorityWorker
 
 
-def until_ended(worker: Modest) -> None:
+def until_ended(worker: IdlePriorityWorker) -> None:
     while worker.is_busy:
         assert select.select([worker.ended], [], [], 30)[0]
 
 
 def test_work_is_done_in_the_idle_class_and_ends() -> None:
-    worker, seen = Modest(), list[int]()
+    worker, seen = IdlePriorityWorker(), list[int]()
 
     def work(give_way: GiveWay) -> None:
         for _ in range(3):
@@ -27,13 +27,13 @@ def test_work_is_done_in_the_idle_class_and_ends() -> None:
     for _ in range(2):
         worker.begin(work)
         until_ended(worker)
-        worker.take_back()
+        worker.reclaim()
     assert seen == [os.SCHED_IDLE] * 6
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_what_work_raises_is_raised_where_it_is_taken_back() -> None:
-    worker = Modest()
+    worker = IdlePriorityWorker()
 
     def work(_give_way: GiveWay) -> None:
         raise OSError("no room")
@@ -41,8 +41,8 @@ def test_what_work_raises_is_raised_where_it_is_taken_back() -> None:
     worker.begin(work)
     until_ended(worker)
     with pytest.raises(OSError, match="no room"):
-        worker.take_back()
-    worker.take_back()
+        worker.reclaim()
+    worker.reclaim()
 
 
 def test_work_that_was_taken_back_does_nothing_more_and_what_comes_next_is_done_when_it_has_noticed(
@@ -54,8 +54,8 @@ def test_work_that_was_taken_back_does_nothing_more_and_what_comes_next_is_done_
         gave_way.release()
         assert may_run.wait(30)
 
-    monkeypatch.setattr(modest, "_yield", give_way)
-    worker, done = Modest(), list[str]()
+    monkeypatch.setattr(idle, "_yield", give_way)
+    worker, done = IdlePriorityWorker(), list[str]()
 
     def work(name: str) -> Callable[[GiveWay], None]:
         def work(give_way: GiveWay) -> None:
@@ -67,9 +67,9 @@ def test_work_that_was_taken_back_does_nothing_more_and_what_comes_next_is_done_
 
     worker.begin(work("first"))
     assert gave_way.acquire(timeout=30)
-    worker.take_back()
+    worker.reclaim()
     worker.begin(work("never begun"))
-    worker.take_back()
+    worker.reclaim()
     worker.begin(work("last"))
     assert worker.is_busy and done == ["first"]
     may_run.set()

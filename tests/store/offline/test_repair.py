@@ -11,7 +11,7 @@ import pytest
 
 from store.io.disk import Disk, StoreLocked
 from store.message_store import MessageStore, StoreConfig
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
 from store.offline.layout import Layout, guess_layout
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import recover_store, try_start
@@ -41,7 +41,7 @@ def backup(root: Path, tmp_path: Path) -> Path:
 
 
 def layout_of(root: Path) -> Layout:
-    return guess_layout(TrialDisk(), Layout(root, root / "commitlog", index=GEOMETRY))
+    return guess_layout(DryRunDisk(), Layout(root, root / "commitlog", index=GEOMETRY))
 
 
 def mend(root: Path, *others: Path, accept_loss: bool = False) -> Repaired:
@@ -161,10 +161,10 @@ def test_a_log_of_one_segment_is_known_to_be_cut(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     (queue_file,) = (root / "consumequeue" / "T" / "0").iterdir()
     queue_file.write_bytes(queue_file.read_bytes()[:55])
-    alone = guess_layout(TrialDisk(), Layout(root, root / "commitlog", index=GEOMETRY))
+    alone = guess_layout(DryRunDisk(), Layout(root, root / "commitlog", index=GEOMETRY))
     assert (alone.segment_size, alone.queue_file_size) == (SEGMENT_SIZE, 200)
     shutil.rmtree(root / "ropewalk" / "checksums")  # a store of RocketMQ has none: then the backup tells
-    layout = guess_layout(TrialDisk(), Layout(root, root / "commitlog", index=GEOMETRY), [backup])
+    layout = guess_layout(DryRunDisk(), Layout(root, root / "commitlog", index=GEOMETRY), [backup])
     assert repair(layout, [backup]).rebuilt
     assert not damages(root)
     assert everything(root) == everything(backup)

@@ -14,9 +14,10 @@ from ropewalk.format.index import Geometry
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.io.disk import Disk, StoreLocked
 from store.message_store import MessageStore, StoreConfig
-from store.offline.dry_run_disk import TrialDisk
+from store.offline.dry_run_disk import DryRunDisk
+from store.offline.findings import Finding
 from store.offline.layout import Layout, guess_layout
-from store.offline.verify import Finding, Verification
+from store.offline.verify import Verification
 from tests.recorded_stores import unpack
 from tests.store.worlds import HOST, QUEUE_FILE_SIZE, Clock, put, settle
 
@@ -50,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def look(root: Path, geometry: Geometry | None = None) -> Verification:
-    disk = TrialDisk()
+    disk = DryRunDisk()
     # Without the geometry a damaged first item would leave nobody to tell how many slots there are.
     layout = guess_layout(disk, Layout(root, root / "commitlog", index=geometry))
     verification = Verification(layout, disk)
@@ -73,7 +74,7 @@ def test_a_store_that_was_stopped_is_clean_and_everything_was_looked_at(root: Pa
 
 
 def test_the_sizes_are_read_off_the_files(root: Path) -> None:
-    layout = guess_layout(TrialDisk(), Layout(root, root / "commitlog"))
+    layout = guess_layout(DryRunDisk(), Layout(root, root / "commitlog"))
     assert (layout.segment_size, layout.queue_file_size, layout.index) == (
         SEGMENT_SIZE,
         QUEUE_FILE_SIZE,
@@ -219,7 +220,7 @@ def test_what_is_zero_in_an_index_or_stays_in_its_chain_is_looked_at_too(root: P
 
 
 def test_an_entry_that_waits_as_long_as_it_should_has_the_time_and_not_the_tag(root: Path) -> None:
-    layout = guess_layout(TrialDisk(), Layout(root, root / "commitlog"))
+    layout = guess_layout(DryRunDisk(), Layout(root, root / "commitlog"))
     store = MessageStore(config(root), Disk(), Clock(), lambda: None)
     store.open()
     queue = store.queue("SCHEDULE_TOPIC_XXXX", 2)
@@ -232,7 +233,7 @@ def test_an_entry_that_waits_as_long_as_it_should_has_the_time_and_not_the_tag(r
     assert not damages(root)
     path = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2" / ("0" * 20)
     path.write_bytes(path.read_bytes()[:12] + struct.pack(">q", 120) + path.read_bytes()[20:])
-    verification = Verification(layout, TrialDisk())
+    verification = Verification(layout, DryRunDisk())
     verification.run()
     (found,) = [finding for finding in verification.findings if finding.damage]
     assert "time of delivery 120" in found.text

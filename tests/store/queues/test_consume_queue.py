@@ -23,9 +23,9 @@ def new_queue(directory: Path, disk: Disk | None = None) -> ConsumeQueue:
 
 def write_back(queue: ConsumeQueue, disk: Disk | None = None) -> None:
     disk = disk or Disk()
-    for path, size, position, data in queue.take_writes():
+    for path, size, position, data in queue.pending_writes():
         disk.write_paged(path, size, position, data)
-    queue.note_written(queue.readable)
+    queue.mark_written(queue.readable)
 
 
 def filled(directory: Path, count: int, *, start: int = 0) -> ConsumeQueue:
@@ -35,7 +35,7 @@ def filled(directory: Path, count: int, *, start: int = 0) -> ConsumeQueue:
         queue.start_at(start)
     for number in range(start, start + count):
         queue.add(100 * number, 100, number)
-    queue.own_readable = queue.next_offset
+    queue.make_readable()
     write_back(queue)
     return queue
 
@@ -58,9 +58,9 @@ def test_an_entry_is_in_memory_until_it_is_written(tmp_path: Path) -> None:
     queue = new_queue(tmp_path / "q")
     queue.add(0, 100, 7)
     assert (queue.next_offset, queue.readable, queue.written) == (1, 0, 0)
-    assert queue.take_writes() == [], "it is not readable: a crash may still take its record back"
-    queue.own_readable = 1
-    assert [data for *_place, data in queue.take_writes()] == [ENTRY.pack(0, 100, 7)]
+    assert queue.pending_writes() == [], "it is not readable: a crash may still take its record back"
+    queue.make_readable(1)
+    assert [data for *_place, data in queue.pending_writes()] == [ENTRY.pack(0, 100, 7)]
     assert not (tmp_path / "q").exists()
 
 
@@ -68,8 +68,8 @@ def test_writes_are_split_where_a_file_ends(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     for number in range(25):
         queue.add(number, 100, number)
-    queue.own_readable = 25
-    places = [(path, size, position, len(data)) for path, size, position, data in queue.take_writes()]
+    queue.make_readable(25)
+    places = [(path, size, position, len(data)) for path, size, position, data in queue.pending_writes()]
     assert places == [
         (str(tmp_path / segment_name(0)), FILE_SIZE, 0, FILE_SIZE),
         (str(tmp_path / segment_name(FILE_SIZE)), FILE_SIZE, 0, FILE_SIZE),
@@ -84,7 +84,7 @@ def test_a_file_size_that_is_no_multiple_of_an_entry_is_rounded_down(tmp_path: P
 def test_the_tail_lets_go_of_old_entries_and_they_are_read_from_their_files(tmp_path: Path) -> None:
     queue = filled(tmp_path, 6000)
     assert queue.tail_base > 0
-    assert len(queue.own_tail) < 6000 * ENTRY_SIZE
+    assert len(queue.tail) < 6000 * ENTRY_SIZE
     assert numbers(queue) == list(range(6000))
 
 
@@ -92,10 +92,10 @@ def test_entries_that_have_no_file_yet_stay_in_memory_however_many_they_are(tmp_
     queue = new_queue(tmp_path)
     for number in range(6000):
         queue.add(number, 100, number)
-    queue.own_readable = 6000
-    queue.note_written(100)
+    queue.make_readable(6000)
+    queue.mark_written(100)
     assert queue.read(100)[2] == 100
-    assert sum(len(data) for *_place, data in queue.take_writes()) == 5900 * ENTRY_SIZE
+    assert sum(len(data) for *_place, data in queue.pending_writes()) == 5900 * ENTRY_SIZE
 
 
 @pytest.mark.parametrize(("min_offset", "gone"), [(9, 0), (10, 1), (19, 1), (20, 1)])
@@ -122,7 +122,7 @@ def test_a_frozen_queue_does_not_see_what_becomes_readable_later(tmp_path: Path)
     queue = filled(tmp_path, 5)
     queue.add(500, 100, 5)
     frozen = queue.frozen()
-    queue.own_readable = 6
+    queue.make_readable(6)
     assert frozen.readable == 5
     assert [frozen.read(n)[2] for n in range(5)] == list(range(5))
 
@@ -150,7 +150,7 @@ def test_a_restart_looks_at_little_of_a_large_file(
     if start:
         queue.start_at(start)
     queue.add_run(b"".join(ENTRY.pack(100 * number, 100, 0) for number in range(start, start + count)))
-    queue.own_readable = queue.next_offset
+    queue.make_readable()
     write_back(queue)
     read_at, places = PagedFile.read_at, list[int]()
 
@@ -230,7 +230,7 @@ def test_a_queue_whose_first_files_were_deleted_begins_at_the_next(tmp_path: Pat
 def test_cut_entries_do_not_come_back_to_life(tmp_path: Path, end: int) -> None:
     filled(tmp_path, 25)
     queue = reopened(tmp_path)
-    queue.keep(end)
+    queue.truncate(end)
     queue.clear_files(end)
     for path in tmp_path.iterdir():
         base = int(path.name)
@@ -255,7 +255,7 @@ def test_a_first_file_that_is_cut_to_nothing_still_carries_the_queues_number(tmp
     filled(tmp_path, 15)
     (tmp_path / segment_name(0)).unlink()
     queue = reopened(tmp_path)
-    queue.keep(10)
+    queue.truncate(10)
     queue.clear_files(10)
     again = reopened(tmp_path)
     assert (again.min_offset, again.next_offset) == (10, 10)
@@ -266,7 +266,7 @@ def test_a_restart_at_a_later_number_forgets_the_entries_before(tmp_path: Path) 
     queue = reopened(tmp_path)
     queue.restart_at(42)
     queue.add(4200, 100, 42)
-    queue.own_readable = queue.next_offset
+    queue.make_readable()
     queue.clear_files(0)
     write_back(queue)
     again = reopened(tmp_path)
@@ -319,7 +319,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def publish(self, part: float) -> None:
         self.readable += round((self.end - self.readable) * part)
-        self.queue.own_readable = self.readable
+        self.queue.make_readable(self.readable)
 
     @rule()
     def write_back(self) -> None:
@@ -327,12 +327,12 @@ class QueueAgainstAList(RuleBasedStateMachine):
 
     @rule(later=st.lists(st.integers(91, 5000), max_size=5))
     def write_back_while_appends_go_on(self, later: list[int]) -> None:
-        writes, at = self.queue.take_writes(), self.queue.readable
+        writes, at = self.queue.pending_writes(), self.queue.readable
         self.add(later, 1)
         self.publish(1.0)
         for path, size, position, data in writes:
             self.disk.write_paged(path, size, position, data)
-        self.queue.note_written(at)
+        self.queue.mark_written(at)
 
     @rule()
     def restart(self) -> None:
@@ -351,7 +351,7 @@ class QueueAgainstAList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def cut(self, part: float) -> None:
         end = self.first + round(len(self.model) * part)
-        self.queue.keep(end)
+        self.queue.truncate(end)
         self.queue.clear_files(end)
         del self.model[end - self.first :]
         self.readable = self.end

@@ -15,7 +15,8 @@ from store.io.disk import Disk
 from store.message_store import NO_LIMIT, MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.entry_pool import EntryPool, Pieces
-from store.queues.queue_writer import QueueFiles, Waiting, Write
+from store.queues.file_layout import Waiting, Write
+from store.queues.queue_writer import QueueFiles
 from tests.store.worlds import (
     HOST,
     World,
@@ -125,13 +126,13 @@ def test_whatever_is_sent_and_looked_at_in_whatever_order_every_queue_has_what_i
     monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 3)
     monkeypatch.setattr(store.write_back, "_MANY", 3)
     filed: list[bool] = []
-    note_filed = EntryPool.note_filed
+    mark_filed = EntryPool.mark_filed
 
-    def spy(pool: EntryPool, queue: ConsumeQueue, *rest: int) -> bool:
-        filed.append(note_filed(pool, queue, *rest))
+    def spy(pool: EntryPool[ConsumeQueue], queue: ConsumeQueue, *rest: int) -> bool:
+        filed.append(mark_filed(pool, queue, *rest))
         return filed[-1]
 
-    monkeypatch.setattr(EntryPool, "note_filed", spy)
+    monkeypatch.setattr(EntryPool, "mark_filed", spy)
     chance = random.Random(seed)
     world.sync_flush, world.segment_size = sync, 1 << 16
     opened = world.store()

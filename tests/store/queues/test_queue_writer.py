@@ -20,8 +20,9 @@ import store.queues.queue_writer
 import store.write_back
 from store.io.disk import Disk, StoreLocked
 from store.queues.entry_pool import PIECE, Pieces
+from store.queues.file_layout import Waiting, Write
 from store.queues.linked_entries import LinkedEntries
-from store.queues.queue_writer import ProcessQueueFiles, QueueFiles, Waiting, Write, await_writer, queue_files
+from store.queues.queue_writer import ProcessQueueFiles, QueueFiles, await_writer, queue_files
 from tests.store.worlds import World, bodies, put, settle, write_back
 
 SIZE = 200

@@ -15,8 +15,9 @@ import pytest
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import encode_properties
-from store.index.builder import WorkerIndex
-from store.index.files import Query, index_names
+from store.index.file import index_names
+from store.index.helper import WorkerIndex
+from store.index.search import Query
 from store.io.disk import Disk, DiskFull, MappedFile
 from store.message_store import MessageStore, StoreConfig
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits

@@ -1,4 +1,4 @@
-"""What a member of a consumer group asks of brokers: conversations, no sockets, no tasks.
+"""A consumer's conversations with brokers: membership, progress, messages. No sockets, no tasks.
 
 Membership (heartbeats, members, locks), progress (where to begin, commits), messages (pulls, and giving back what could
 not be handled). The shells decide when; the rules of each exchange are here.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
@@ -21,15 +21,15 @@ from ropewalk.client.core.consume.membership import (
     HEARTBEAT_TIMEOUT_S,
     Subscription,
     consumer_document,
-    goodbye_request,
     heartbeat_request,
     members_request,
+    unregister_request,
 )
-from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received_all
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
-from ropewalk.client.core.produce.bodies import packed_body
+from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -62,7 +62,7 @@ RETRY_DELAY_LEVEL = 3
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdentity:
-    """Who a consumer is and what it wants."""
+    """The identity of a consumer and its subscriptions."""
 
     group: str
     client_id: str
@@ -83,7 +83,7 @@ class ConsumerIdentity:
 
 
 class Pulled(NamedTuple):
-    """What one pull brought of what is wanted, and where to go on."""
+    """The messages that one pull brought, and the next offset."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
@@ -91,7 +91,7 @@ class Pulled(NamedTuple):
 
 
 class ConsumerCore:
-    """What a consumer knows of the cluster, and its conversations."""
+    """The state of a consumer, and its conversations."""
 
     def __init__(
         self,
@@ -109,14 +109,18 @@ class ConsumerCore:
         self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
         self._pull_from: dict[TopicQueue, int] = {}
 
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked."""
+        self.identity = replace(self.identity, client_id=client_id)
+
     def subscription(self, topic: str) -> Subscription:
-        """What is wanted of a topic; everything, where nothing else was said."""
+        """Return the subscription of a topic; all of it, where none was given."""
         return self._subscriptions.get(topic) or Subscription(topic)
 
     # Membership
 
     def heartbeats(self) -> Steps[None]:
-        """Tell every broker of our topics that we are here, and what we want. Who is away is left out."""
+        """Send a heartbeat with our subscriptions to every broker of our topics. A broker that is away is left out."""
         me = self.identity
         where = "FIRST_OFFSET" if me.consume_from == "first" else "LAST_OFFSET"
         document = consumer_document(
@@ -133,9 +137,9 @@ class ConsumerCore:
             except RopewalkError:
                 continue
 
-    def goodbye(self) -> Steps[None]:
+    def unregister(self) -> Steps[None]:
         """Leave the group at every broker, and be heard: the others take our queues as soon as they know."""
-        command = goodbye_request(self.identity.client_id, consumer=self.identity.group)
+        command = unregister_request(self.identity.client_id, consumer=self.identity.group)
         for address in self.directory.addresses():
             try:
                 yield from ask_twice(address, command, CALL_TIMEOUT_S)
@@ -143,12 +147,12 @@ class ConsumerCore:
                 continue
 
     def queues(self, topic: str) -> Steps[list[TopicQueue]]:
-        """The queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
+        """Return the queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
         route = yield from self.directory.route(topic, fresh=True)
         return [TopicQueue(topic, queue) for queue in route.read_queues()]
 
     def members(self, topic: str) -> Steps[tuple[str, ...]]:
-        """The client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
+        """Return the client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
         route = yield from self.directory.route(topic)
         addresses = [
             address for broker in route.brokers.values() if (address := broker.address()) is not None
@@ -188,7 +192,7 @@ class ConsumerCore:
     # Progress
 
     def begin_offset(self, queue: TopicQueue) -> Steps[int]:
-        """Where the group goes on in a queue, or where it begins."""
+        """Return the offset at which the group goes on in a queue, or begins."""
         if not self.identity.broadcasting:  # its members keep their progress themselves
             committed = yield from self.committed(queue)
             if committed is not None:
@@ -204,7 +208,7 @@ class ConsumerCore:
                 return (yield from self.offset_at(queue, moment))
 
     def committed(self, queue: TopicQueue) -> Steps[int | None]:
-        """How far the group has come; None if the broker knows nothing about it."""
+        """Return the group's committed offset; None if the broker has none."""
         header = QueryConsumerOffsetHeader(self.identity.group, queue.topic, queue.queue.queue_id)
         answer = yield from self._ask(queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -217,17 +221,17 @@ class ConsumerCore:
         require_success((yield from self._ask(queue, command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header))))
 
     def begin_of(self, queue: TopicQueue) -> Steps[int]:
-        """The first message that is still there."""
+        """Return the first message that is still there."""
         header = QueueHeader(queue.topic, queue.queue.queue_id)
         return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MIN_OFFSET, header)))
 
     def end_offset(self, queue: TopicQueue) -> Steps[int]:
-        """The offset the next message will get."""
+        """Return the offset the next message will get."""
         header = GetMaxOffsetHeader(queue.topic, queue.queue.queue_id)
         return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MAX_OFFSET, header)))
 
     def offset_at(self, queue: TopicQueue, timestamp_ms: int) -> Steps[int]:
-        """The first message stored at or after a time."""
+        """Return the first message stored at or after a time."""
         header = SearchOffsetHeader(queue.topic, queue.queue.queue_id, timestamp_ms)
         return (
             yield from self._ask_offset(queue, command_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header))
@@ -238,7 +242,10 @@ class ConsumerCore:
     def pull_command(
         self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
     ) -> tuple[str, Command]:
-        """Whom to ask for the next messages of a queue, and how. `committable` above 0 is committed with it."""
+        """Return the address and the request of the next pull of a queue.
+
+        `committable` above 0 is committed with it.
+        """
         broker_id = self._pull_from.get(queue, MASTER_ID)
         address = self.directory.member_of(queue.topic, queue.queue, broker_id)
         subscription = self.subscription(queue.topic)
@@ -269,7 +276,7 @@ class ConsumerCore:
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
         self._pull_from[queue] = header.suggest_which_broker_id
-        messages = received_all(answer.body, queue) if status is PullStatus.FOUND else []
+        messages = decode_received(answer.body, queue) if status is PullStatus.FOUND else []
         subscription = self.subscription(queue.topic)
         if subscription.tags:
             messages = [message for message in messages if subscription.wants(message.tags)]
@@ -285,7 +292,7 @@ class ConsumerCore:
             answer = yield from ask(address, command, suspend_ms / 1000 + PULL_MARGIN_S)
         except Unreachable:
             self._pull_from.pop(queue, None)  # the master may be there even if the suggested slave is not
-            self.directory.doubt(queue.topic)
+            self.directory.invalidate(queue.topic)
             raise
         return self.read_pull(queue, answer)
 
@@ -325,7 +332,7 @@ class ConsumerCore:
         queues = route.write_queues()
         if not queues:
             raise error_for(ResponseCode.NO_PERMISSION, f"{topic} has no queue that can be written to")
-        sys_flag, body = packed_body(message.body)
+        sys_flag, body = compress_body(message.body)
         command = send_request(
             topic,
             queues[0],
@@ -377,5 +384,5 @@ class ConsumerCore:
 
 
 def is_missing_topic(exc: RopewalkError) -> bool:
-    """Whether an error only says that a topic does not exist (yet)."""
+    """Return True if an error only says that a topic does not exist (yet)."""
     return isinstance(exc, Rejected) and exc.code == ResponseCode.TOPIC_NOT_EXIST

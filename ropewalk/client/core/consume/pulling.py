@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, Pulled
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, send_ahead, take_ahead
+from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, await_prefetched, prefetch
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.remoting import Command
@@ -52,6 +52,11 @@ class PullCore:
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
+
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked. Positions stay."""
+        self._consumer.renew(client_id)
+        self._ahead.clear()
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -91,14 +96,17 @@ class PullCore:
             self._positions[queue] = yield from self._consumer.offset_at(queue, timestamp_ms)
 
     def position(self, queue: TopicQueue) -> Steps[int]:
-        """Where the next poll goes on. Raises `KeyError` for a queue that is not assigned."""
+        """Return the offset at which the next poll reads a queue.
+
+        Raises `KeyError` for a queue that is not assigned.
+        """
         position = self._positions[queue]
         if position is None:
             position = self._positions[queue] = yield from self._consumer.begin_offset(queue)
         return position
 
     def poll(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
-        """The next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
+        """Return the next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
 
         Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
@@ -112,7 +120,7 @@ class PullCore:
             try:
                 found = yield from self._look(queue, max_count)
             except (Unreachable, OutcomeUnknown) as exc:
-                self._consumer.directory.doubt(queue.topic)
+                self._consumer.directory.invalidate(queue.topic)
                 queues.remove(queue)
                 failure = exc
                 continue
@@ -127,7 +135,7 @@ class PullCore:
             if found:
                 return found
             for queue in lost:
-                self._consumer.directory.doubt(queue.topic)
+                self._consumer.directory.invalidate(queue.topic)
                 queues.remove(queue)
                 failure = lost[queue]
         if failure is not None and not isinstance(failure, OutcomeUnknown):
@@ -146,11 +154,11 @@ class PullCore:
                     raise
                 # Brokers make a group when somebody shows up in it; then it can be left again.
                 yield from self._consumer.heartbeats()
-                yield from self._consumer.goodbye()
+                yield from self._consumer.unregister()
                 yield from self._consumer.commit(queue, position)
 
     def _in_turn(self) -> list[TopicQueue]:
-        """The queues, from the one whose turn it is."""
+        """Return the queues, from the one whose turn it is."""
         queues = list(self._positions)
         first = self._turn % len(queues) if queues else 0
         return queues[first:] + queues[:first]
@@ -172,18 +180,18 @@ class PullCore:
             return
         question = _Question(queue, position, max_count)
         try:
-            ticket = yield from send_ahead((yield from self._ask(question, 0)))
+            ticket = yield from prefetch((yield from self._ask(question, 0)))
         except RopewalkError:
             return
         self._ahead[queue] = question, ticket
 
     def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
-        """The answer that was fetched ahead, if there is one and this is its question."""
+        """Return the answer that was fetched ahead, if there is one and this is its question."""
         asked, ticket = self._ahead.pop(question.queue, (None, 0))
         if asked is None:
             return None
         try:
-            answer = yield from take_ahead(ticket)
+            answer = yield from await_prefetched(ticket)
         except (Unreachable, OutcomeUnknown):
             return None
         return answer if asked == question else None
@@ -192,7 +200,7 @@ class PullCore:
         """What was asked ahead of a queue is not wanted any more."""
         _, ticket = self._ahead.pop(queue)
         with suppress(Unreachable, OutcomeUnknown):
-            yield from take_ahead(ticket)
+            yield from await_prefetched(ticket)
 
     def _wait(
         self, queues: list[TopicQueue], max_count: int, hold_ms: int

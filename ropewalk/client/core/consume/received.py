@@ -3,7 +3,7 @@
 A message that is delivered again comes out of the group's retry topic; its handler sees the topic it was sent to, and
 in `reconsume_times` how often it was given back.
 
-A pull brings dozens of messages, and most programs look at little but their bodies. So `received_all` checks each
+A pull brings dozens of messages, and most programs look at little but their bodies. So `decode_received` checks each
 record, takes its body out and leaves the text of its properties unread until somebody asks: a third of the time.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zlib_ng.zlib_ng import crc32
 
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
@@ -38,7 +38,7 @@ _RETRY_TOPIC: Final = P.RETRY_TOPIC.encode()
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicQueue:
-    """One queue of one topic. Sorts as clients sort: by topic, then broker, then id."""
+    """A queue of a topic. Sorts as clients sort: by topic, then broker, then id."""
 
     topic: str
     queue: Queue
@@ -56,7 +56,7 @@ class RetryLater(Exception):
 
 
 class ReceivedMessage:
-    """What a handler gets. It cannot be changed. Times are milliseconds since 1970."""
+    """A message as a handler gets it, immutable. Times are milliseconds since 1970."""
 
     __slots__ = (
         "_body",
@@ -140,7 +140,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was given back."""
+        """The number of times it was given back."""
         return self._tries
 
     @property
@@ -166,12 +166,12 @@ class ReceivedMessage:
 
     @property
     def offset_message_id(self) -> str:
-        """Where it lies: what `ropewalk.client.blocking.simple.Client.view` takes."""
+        """The id of the place where it lies: what `ropewalk.client.blocking.simple.Client.view` takes."""
         return self._offset_id
 
     @property
     def note(self) -> str | None:
-        """Why the body is shown as it is stored, when it could not be unpacked."""
+        """The reason why the body is as it was stored, when it could not be decompressed."""
         return self._note
 
     @property
@@ -180,7 +180,7 @@ class ReceivedMessage:
         return self.properties.get(P.SHARDING_KEY)
 
     def tried_again(self, times: int) -> ReceivedMessage:
-        """The same message after so many more tries."""
+        """Return the same message after so many more tries."""
         return ReceivedMessage(**{**self._fields(), "reconsume_times": self._tries + times})
 
     def __eq__(self, other: object) -> bool:
@@ -242,8 +242,8 @@ _FIELDS: Final = (
 
 
 def received(record: Record, source: TopicQueue) -> ReceivedMessage:
-    """A record read from `source`, as its consumer should see it."""
-    body, note = readable_body(record.sys_flag, record.body)
+    """Return a record read from `source`, as its consumer should see it."""
+    body, note = decompress_body(record.sys_flag, record.body)
     message = _new(ReceivedMessage)
     message._raw = record.raw_properties
     message._properties = record.properties
@@ -260,8 +260,8 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
     return message
 
 
-def received_all(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
-    """The records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
+def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
+    """Return the records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
     topic = source.topic
     name = topic.encode()
     if len(name) > TOPIC_SIZE_MAX_V1:

@@ -24,8 +24,8 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
-    goodbye_request,
     heartbeat_request,
+    unregister_request,
 )
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
@@ -39,11 +39,11 @@ from ropewalk.client.core.messages import (
     send_request,
 )
 from ropewalk.client.core.produce.batcher import Batcher
-from ropewalk.client.core.produce.bodies import COMPRESS_OVER, packed_body
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
-from ropewalk.client.core.steps import Ask, Steps, Tell, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import Ask, Oneway, Steps, answer_header, ask_twice, require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
 from ropewalk.format.headers import SendResponseHeader
@@ -72,7 +72,7 @@ QueueSelector = Callable[[Sequence[Queue]], Queue]
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer behaves. Times are in seconds, sizes in bytes."""
+    """Options of a producer. Times are in seconds, sizes in bytes."""
 
     group: str = PRODUCER_GROUP
     timeout: float = 3.0
@@ -110,7 +110,7 @@ class ProducerSettings(TypedDict, total=False):
 
 @dataclass(slots=True)
 class SendCounts:
-    """What became of every message that was given to a producer."""
+    """Counts of a producer's messages by outcome."""
 
     submitted: int = 0
     acknowledged: int = 0
@@ -129,7 +129,7 @@ class SendCounts:
         settled = self.acknowledged + self.reserved + self.refused + self.unknown + self.oneway
         return self.submitted - settled
 
-    def settle(self, count: int, outcome: SendResult | BaseException) -> None:
+    def record_outcome(self, count: int, outcome: SendResult | BaseException) -> None:
         """Account for `count` messages that shared a request."""
         if isinstance(outcome, SendResult):
             if outcome.status is SendStatus.SEND_OK:
@@ -144,7 +144,7 @@ class SendCounts:
 
 
 class ProducerCore:
-    """What a producer knows, and its conversations."""
+    """The state of a producer, and its conversations."""
 
     def __init__(
         self,
@@ -168,11 +168,11 @@ class ProducerCore:
         self._announced: dict[str, float] = {}
 
     def new_batcher(self) -> Batcher[Any]:
-        """A place for messages to wait for company, as the options want it."""
+        """Return a place for messages to wait for company, as the options want it."""
         return Batcher(self.options.linger, self.options.batch_bytes, self.options.batch_count)
 
     def queues(self, topic: str) -> Steps[tuple[Queue, ...]]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return (yield from self.directory.write_route(topic)).write_queues()
 
     def send(
@@ -197,9 +197,9 @@ class ProducerCore:
         try:
             result = yield from steps
         except BaseException as exc:
-            self.counts.settle(len(messages), exc)
+            self.counts.record_outcome(len(messages), exc)
             raise
-        self.counts.settle(len(messages), result)
+        self.counts.record_outcome(len(messages), result)
         return result
 
     def send_oneway(
@@ -210,7 +210,7 @@ class ProducerCore:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> Steps[None]:
-        """Send and never know: for what may be lost."""
+        """Send without asking for an answer: for messages that may be lost."""
         check_sendable(topic, [message])
         route = yield from self.directory.write_route(topic)
         chosen = queue or self._fixed_queue(topic, route, [message], selector)
@@ -220,14 +220,14 @@ class ProducerCore:
         command = self._command(topic, chosen, [message], self._keys([message]))
         self.counts.submitted += 1
         try:
-            yield Tell(self.directory.master_of(topic, chosen.broker_name), command)
+            yield Oneway(self.directory.master_of(topic, chosen.broker_name), command)
         except RopewalkError as exc:
-            self.counts.settle(1, exc)
+            self.counts.record_outcome(1, exc)
             raise
         self.counts.oneway += 1
 
     def announce_for_replies(self, topic: str) -> Steps[None]:
-        """Be known at every broker at which somebody may answer what we ask over this topic."""
+        """Announce this client at every broker through which a request over this topic may be answered."""
         route = yield from self.directory.write_route(topic)
         topics = {reply_topic(broker.cluster) for broker in route.brokers.values()}
         for name in sorted(topics):
@@ -238,18 +238,18 @@ class ProducerCore:
                 yield from self._announce(address, wait=True)
 
     def heartbeats(self) -> Steps[None]:
-        """Tell every broker this producer uses that it is still there. Who does not listen is left alone."""
+        """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
         for address in sorted(self._announced):
             try:
                 yield from self._announce(address)
             except RopewalkError:
                 del self._announced[address]
 
-    def goodbye(self) -> Steps[None]:
+    def unregister(self) -> Steps[None]:
         """Leave the group at every broker that knows of us."""
         for address in sorted(self._announced):
             try:
-                yield Tell(address, goodbye_request(self.client_id, producer=self.options.group))
+                yield Oneway(address, unregister_request(self.client_id, producer=self.options.group))
             except RopewalkError:
                 continue
         self._announced.clear()
@@ -294,7 +294,7 @@ class ProducerCore:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
                 self._faults.failed(chosen.broker_name, self._clock())
-                self.directory.doubt(topic)
+                self.directory.invalidate(topic)
             else:
                 self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
                 result = self._result(answer, chosen, keys)
@@ -338,7 +338,7 @@ class ProducerCore:
             return batch_request(
                 topic, queue, messages, keys, batch_key, self._now_ms(), producer_group=group
             )
-        sys_flag, body = packed_body(messages[0].body, self.options.compress_over)
+        sys_flag, body = compress_body(messages[0].body, self.options.compress_over)
         return send_request(
             topic,
             queue,
@@ -351,7 +351,9 @@ class ProducerCore:
         )
 
     def _keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        return self._unique_keys.take(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
+        return (
+            self._unique_keys.next_many(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
+        )
 
     def _fixed_queue(
         self,
@@ -360,7 +362,7 @@ class ProducerCore:
         messages: Sequence[Message],
         selector: QueueSelector | None,
     ) -> Queue | None:
-        """The queue this message must go to, if its choice is not ours."""
+        """Return the queue this message must go to, if its choice is not ours."""
         if selector is not None:
             return selector(_writable(topic, route))
         group = messages[0].group
@@ -372,7 +374,7 @@ class ProducerCore:
             require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
         else:
             # Nobody waits for its answer: the send that follows on the same connection is handled after it.
-            yield Tell(address, command)
+            yield Oneway(address, command)
         self._announced[address] = self._clock()
 
 
@@ -381,7 +383,7 @@ MESSAGE_OVERHEAD = 128
 
 
 def at_broker(broker_name: str) -> QueueSelector:
-    """A selector that prefers the queues of one broker."""
+    """Return a selector that prefers the queues of one broker."""
 
     def select(queues: Sequence[Queue]) -> Queue:
         return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
@@ -390,17 +392,17 @@ def at_broker(broker_name: str) -> QueueSelector:
 
 
 def as_message(message: Message | bytes) -> Message:
-    """Plain bytes are a message without anything else."""
+    """Return a message; plain bytes become one without anything else."""
     return message if isinstance(message, Message) else Message(message)
 
 
 def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
-    """What a message may share a batch with: its key, whether order matters, whether it stays alone."""
+    """Return a message's batch key, whether its order matters, and whether it is sent alone."""
     return (topic, message.group), message.group is not None, not message.can_be_batched
 
 
-def shares_of(result: SendResult) -> list[SendResult]:
-    """Each message's part of a batch's result."""
+def split_result(result: SendResult) -> list[SendResult]:
+    """Split the result of a batch into one for each message."""
     status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
     if len(keys) == 1:
         return [result]

@@ -11,7 +11,7 @@ from ropewalk.spark.jobs.records.findings import Finding
 
 
 def audit_report(audit: Audit) -> Report:
-    """What was looked at, what was found, and what to do about it."""
+    """Report the copies, the findings, and the remedy of each."""
     roots = [store.root for store in audit.stores]
     damage = [finding for finding in audit.findings if finding.is_damage]
     counts = Counter(finding.kind.value for finding in audit.findings)
@@ -77,7 +77,7 @@ def _row(finding: Finding, roots: list[str]) -> tuple[str, str, int, int, str, s
 
 
 def repair_table(audit: Audit, repaired: list[Repaired]) -> Table:
-    """Which copies were made, and what they still lack."""
+    """List the repaired copies and the findings that are left in them."""
     return Table(
         "repaired copies",
         ("store", "copy", "files", "places mended", "bytes mended", "findings left"),

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no script, no font, no picture from anywhere.
+"""Render a report as one HTML file that needs nothing else: no script, no font, no picture from anywhere.
 
 Plots are SVG, drawn here: a frame, round numbers along the axes, and lines, bars or strips in it. Colours come from a
 short list that can be told apart in print, and every line also has its name at its end.
@@ -34,7 +34,7 @@ footer{color:#777;margin-top:3em;font-size:13px}
 
 
 def render(report: Report, *, made_by: str) -> str:
-    """The whole page."""
+    """Render the whole page."""
     parts = [
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
@@ -88,7 +88,7 @@ def _text(value: Cell) -> str:
 
 
 def draw(plot: Plot) -> str:
-    """One plot as an SVG element."""
+    """Draw one plot as an SVG element."""
     match plot:
         case Lines():
             return _lines(plot)

@@ -1,4 +1,4 @@
-"""What a job has to say, once: as tables for a terminal, as one JSON object, and as a page with plots (`page`)."""
+"""The report of a job, for all outputs: tables on a terminal, one JSON object, and a page with plots (`page`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar for each label."""
+    """A bar chart: one bar for each label."""
 
     title: str
     y_label: str
@@ -72,7 +72,7 @@ class Report:
     exit_code: int = OK
 
     def document(self) -> dict[str, Any]:
-        """The same for programs: tables as lists of objects, without the plots."""
+        """Return the report as a JSON document: tables as lists of objects, without the plots."""
         tables = {
             table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             for table in self.tables

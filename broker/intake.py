@@ -1,0 +1,118 @@
+"""The fast intake: requests that a client sends again and again, recognised by their bytes and taken by runs.
+
+    a read that is one send     known header -> put off until the turn ends, with the sends of other clients
+    a read of alike frames      known header -> cut as a table, appended by columns
+    a run of requests           plain sends  -> appended at once;  known pulls -> answered from memory
+
+Everything else is left for `Session.handle`, with which this has to agree: the tests send the same messages by both
+ways and compare what is stored and answered, and run once more without an intake (`fastPathEnable=false`).
+
+What was learned of a client (`ClientTemplates`) is kept in its session. Left to others: recognising and storing sends
+(`broker.produce.fast`), recognising pulls (`broker.consume.fast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.consume.fast.header_template import PullTemplates
+from broker.consume.pull import PullProcessor
+from broker.produce.fast.runs import RUN_MAX, SendRuns
+from broker.produce.fast.template_cache import SendTemplates
+from broker.remoting.session import Session
+
+__all__ = ["ClientTemplates", "FastIntake"]
+
+_PULL: Final = b'{"code":11,'
+_RUN_MIN: Final = 24
+"""Half a run has as many requests, or is not split off: each run costs more by itself than its client gains."""
+TABLE_MIN: Final = 16
+"""Fewer frames are not worth a look at them all together."""
+
+
+@dataclass(slots=True)
+class ClientTemplates:
+    """What is known of one client's headers."""
+
+    sends: SendTemplates = field(default_factory=SendTemplates)
+    pulls: PullTemplates = field(default_factory=PullTemplates)
+
+
+class FastIntake:
+    """The intake of one port. `Intake` says what a session expects of it."""
+
+    def __init__(
+        self, runs: SendRuns, pulls: PullProcessor | None, replicate_early: Callable[[], None]
+    ) -> None:
+        """`pulls` is None where the port serves none; `replicate_early` has slaves work on what is appended so far."""
+        self._runs = runs
+        self._pulls = pulls
+        self._replicate_early = replicate_early
+
+    def take_read(self, session: Session, data: bytes) -> bytes:
+        """Take a read that is one known send, or begins with many of one size; return the bytes that are left. HOT."""
+        templates = session.fast
+        if templates is None or not templates.sends.any:
+            return data
+        frames = session.frames
+        if frames.is_whole(data):
+            # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
+            return b"" if self._runs.defer_single(session, templates.sends, data[4:]) else data
+        count = frames.count_alike(data)
+        return self._take_tables(session, templates.sends, data, count) if count >= TABLE_MIN else data
+
+    def _take_tables(self, session: Session, templates: SendTemplates, data: bytes, count: int) -> bytes:
+        """Store what may be frames of one size as they are; return the bytes that are left. HOT.
+
+        What is taken counts, and may be answered, also where the rest of the read turns out to be no frames.
+        """
+        size, start = 4 + int.from_bytes(data[:4], "big"), 0
+        while count >= TABLE_MIN:
+            run = _run_of(session, count)
+            end = start + run * size
+            table = data if end - start == len(data) else data[start:end]
+            if not self._runs.store_table(session, templates, table, run):
+                break
+            start, count = end, count - run
+            if count:
+                session.outbox.flush_part(self._replicate_early)
+        return data[start:]
+
+    def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
+        """Take known pulls and plain sends from `start` on; return the index of the first request that is left. HOT."""
+        templates = session.fast
+        if templates is None:
+            templates = session.fast = ClientTemplates()
+        sends, index, count = templates.sends, start, len(payloads)
+        while index < count:
+            payload = payloads[index]
+            if payload.startswith(_PULL, 4):
+                # What was put off is stored before its sender hears of anything behind it.
+                if sends.deferred:
+                    self._runs.flush_deferred()
+                if self._pulls is None or not self._pulls.answer_known(session, templates.pulls, payload):
+                    return index
+                index += 1
+                continue
+            end = index + _run_of(session, count - index)
+            index = self._runs.store_run(session, sends, payloads, index, end)
+            if index < end:
+                return index
+            if index < count:
+                # A client with its window full works on these answers while the rest of its requests is handled. Where
+                # nobody else has work for this loop, halves keep both at work: 1.5 times the rate at 1 x 64.
+                session.outbox.flush_part(self._replicate_early)
+        return index
+
+    def flush_deferred(self) -> None:
+        """Store and answer what was put off; before a turn ends."""
+        self._runs.flush_deferred()
+
+
+def _run_of(session: Session, left: int) -> int:
+    """How many of the requests that are left are taken together."""
+    if left >= 2 * _RUN_MIN and session.link.alone:
+        left = (left + 1) // 2
+    return min(left, RUN_MAX)

@@ -1,0 +1,83 @@
+"""The findings about a store that is looked at offline: damage, notes, lost stretches of the log, and counts.
+
+Damage names file, place and remedy, and somebody relies on what it names; a note is odd and harmless, or what the next
+start sees to by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A thing that is not as it should be, or odd."""
+
+    damage: bool
+    """False: harmless, or the next start sees to it."""
+    path: str
+    place: str
+    """Where in the file: a byte, an entry, an item."""
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        place = f" at {self.place}" if self.place else ""
+        return f"{self.path}{place}: {self.text}" + (f"; {self.advice}" if self.advice else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A stretch of the log that is not what was written."""
+
+    offset: int
+    end: int
+    path: Path
+    position: int
+    text: str
+    to_be_cut: bool
+    """The next start cuts here by itself: nobody was told that these bytes are safe."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much of a store was looked at."""
+
+    records: int = 0
+    record_bytes: int = 0
+    segments: int = 0
+    entries: int = 0
+    queues: int = 0
+    items: int = 0
+    blocks: int = 0
+
+
+class Findings:
+    """A collector of findings about one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.findings: list[Finding] = []
+        self.lost: list[Lost] = []
+        self.counts = Counts()
+        self._root = root
+
+    def damage(self, path: Path, place: str, text: str, advice: str = "") -> None:
+        """Report what is not as it should be."""
+        self.findings.append(Finding(True, str(path), place, text, advice))
+
+    def note(self, path: Path, place: str, text: str, advice: str = "") -> None:
+        """Report what is odd and harmless, or what the next start sees to."""
+        self.findings.append(Finding(False, str(path), place, text, advice))
+
+    @property
+    def repair(self) -> str:
+        """The advice for bytes of the log that another copy has."""
+        return (
+            f"`ropewalk store repair {self._root} --to COPY --from OTHER` takes it from a replica or a backup"
+        )
+
+    @property
+    def rebuild(self) -> str:
+        """The advice for files that the log tells."""
+        return f"`ropewalk store repair {self._root} --to COPY` builds it again from the log"
