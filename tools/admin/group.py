@@ -26,7 +26,6 @@ from tools.admin.base import (
     TopicOption,
     Yes,
     command,
-    complete_group,
     confirm,
     no_such_group,
     require_group,
@@ -34,6 +33,9 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.progress import Drawings, Interval, Watch, draw, queue_sheet
+from tools.common.options import (
+    complete_group,
+)
 from tools.common.output import FAILED, UsageError, counted, note, print_json, print_table
 from tools.messages.consume import Start, parse_start
 

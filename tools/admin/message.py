@@ -21,11 +21,8 @@ from tools.admin.base import (
     TIMEOUT_S,
     BrokerNameOption,
     Group,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     Topic,
     TopicOption,
     Yes,
@@ -36,6 +33,11 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.offset import choose_queue
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+)
 from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 from tools.messages.consume import parse_moment, received_json, shortened
 from tools.messages.input import Stamp, check_properties, parse_delay
