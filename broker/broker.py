@@ -508,8 +508,8 @@ class Broker:
 
     def look(self, now_s: float, idle_s: float) -> None:
         """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
-        self.reader.share.look(now_s, idle_s, self.store.log.end_offset)
-        self.reader.go_on()
+        self.reader.cold_budget.observe(now_s, idle_s, self.store.log.end_offset)
+        self.reader.resume_deferred()
 
     @property
     def expecting(self) -> bool:

@@ -45,7 +45,7 @@ FAMILIES = {
 
 
 class Families(typer.core.TyperGroup):
-    """The top of the command tree. While a shell asks for completions, it looks into the families too."""
+    """The top of the command tree, which loads a family of commands when a command of it is used or completed."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         show_flags_bare(self)
@@ -227,7 +227,7 @@ def bench(context: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def drill(context: typer.Context) -> None:
-    """Break a throw-away cluster on purpose, and read what it cost: `ropewalk drill list`, `ropewalk drill run`."""
+    """Break a throw-away cluster on purpose, and read the cost: `ropewalk drill list`, `ropewalk drill run`."""
     from tools.drill.cli import app as drill_app
 
     _hand_over(drill_app, context)

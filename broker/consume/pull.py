@@ -26,8 +26,8 @@ from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import JSON, Command, encode_frame
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
+from store.read.columns import VIEW_MIN
 from store.read.reader import GetResult, GetStatus, Reader
-from store.read.warm import VIEW_MIN
 
 _decode = json_decoder(PullMessageHeader).decode
 _prefix = struct.Struct(">II").pack
@@ -124,7 +124,7 @@ class PullProcessor:
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
         if wish.wants_all and not self._offsets.resets and not session.link.congested:
-            result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
+            result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
                 self._respond(session, request, queue, group, header.queue_offset, result)
                 return
@@ -172,10 +172,10 @@ class PullProcessor:
         except RequestRefused:
             return False
         queue = self._store.queue(topic, queue_id)
-        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, template.bytes_max)
-        if found_here is None:
+        resident = self._reader.find_resident(queue, offset, header.max_msg_nums, template.bytes_max)
+        if resident is None:
             return False
-        pieces, count, size, _last = found_here
+        pieces, count, size, _last = resident
         if template.commits:
             try:
                 self._offsets.commit(group, topic, queue_id, commit_offset)

@@ -212,7 +212,7 @@ class DelayService:
             return
         # Without any entry the reader finds out what is wrong with the file, and how to get past it.
         have = partial(self._have_records, line)
-        self._reader.get(line.queue, line.offset, max(due, 1), _BATCH_BYTES_MAX, None, have, patient=False)
+        self._reader.get(line.queue, line.offset, max(due, 1), _BATCH_BYTES_MAX, None, have, deferrable=False)
 
     def _have_records(self, line: _Line, result: GetResult | None) -> None:
         """The records of a batch, or None: too many reads wait, or the disk could not; it is tried again."""

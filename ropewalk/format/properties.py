@@ -91,7 +91,7 @@ class P:
 
 
 def parse_properties(text: str | bytes) -> dict[str, str]:
-    """Read a property text. Every text is legal; pieces that say nothing are dropped."""
+    """Parse a property text. Every text is legal; pieces that say nothing are dropped."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     result: dict[str, str] = {}
@@ -103,7 +103,7 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Write a property text, with a 0x02 behind every entry.
+    """Encode a property text, with a 0x02 behind every entry.
 
     Entries that every reader would drop, without a name or a value, are left out. A name or value holding a
     separator would be read as something else and raises LocalProtocolError. The size is not judged here: what
@@ -127,13 +127,13 @@ def _check_separators(properties: Mapping[str, str]) -> None:
 
 
 def append_property(raw: bytes, name: str, value: str) -> bytes:
-    """Raw property text with one more entry, for text that has to stay as its client wrote it."""
+    """Append an entry to raw property text, for text that has to stay as its client wrote it."""
     joint = b"" if not raw or raw.endswith(b"\x02") else b"\x02"
     return b"".join((raw, joint, encode_properties({name: value})))
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """What `parse_properties` would give for one name, in a third of the time: for texts that are not parsed."""
+    """Return the value that `parse_properties` would give for a name, in a third of the time."""
     mark = name + b"\x01"
     end = len(raw)
     while (start := raw.rfind(mark, 0, end)) >= 0:
@@ -148,7 +148,7 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 units, so two for a character outside the BMP; a signed 32-bit
+    """Compute Java's `String.hashCode`: over UTF-16 units, so two for a character outside the BMP; a signed 32-bit
     value.
     """
     result = 0
@@ -164,7 +164,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=8192)
 def tags_code(tags: str | None) -> int:
-    """The third field of a queue entry: the hash of the tag, 0 for none. Negative hashes stay negative in 64
+    """Return the third field of a queue entry: the hash of the tag, 0 for none. Negative hashes stay negative in 64
     bits.
 
     Cached because a topic has few tags and many messages.

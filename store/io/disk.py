@@ -40,6 +40,8 @@ _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
 
+_nowait_buffer: Final = memoryview(bytearray(512 << 10))
+
 _locks_held: set[tuple[int, int]] = set()
 """Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own."""
 
@@ -585,7 +587,8 @@ def _read_ahead_most(device: int) -> int:
 
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
-    buffer = bytearray(size)
+    # The loop's alone, so one buffer does for all that fits: a fresh one of 512 KiB costs as much as the read.
+    buffer = _nowait_buffer[:size] if size <= len(_nowait_buffer) else memoryview(bytearray(size))
     try:
         done = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
     except OSError as exc:

@@ -23,8 +23,9 @@ from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import GetStatus, is_of_topic, nothing_at, read_pinned
-from store.read.warm import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
+from store.read.columns import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
+from store.read.one_by_one import is_of_topic
+from store.read.reader import GetStatus, nothing_at, read_pinned
 
 COUNT_MAX = 8192
 """Entries of one read: what the loop looks at in two or three milliseconds."""

@@ -108,6 +108,10 @@ def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
     if isinstance(spec, ProduceSpec):
         batch = f", batches of {spec.batch}" if spec.batch > 1 else ""
         table.add_row("message", f"{spec.body_size} B{batch}")
+    if isinstance(spec, PullSpec):
+        count = sum(spec.end) - sum(spec.begin)
+        layout = f", {spec.layout}" if spec.layout else ""
+        table.add_row("backlog", f"{count:,} messages in {len(spec.begin)} queues{layout}")
     if isinstance(spec, ClientSpec):
         table.add_row("message", f"{spec.body_size} B")
         table.add_row("header", f"json, {sender(spec)}")

@@ -54,6 +54,8 @@ class PullSpec(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     topic: str
     begin: tuple[int, ...]
     end: tuple[int, ...]
+    layout: str = ""
+    """How the messages of the queues lie in the log, in words; empty if nobody knows."""
     connections: int = 4
     max_messages: int = 32
     serialization: Serialization = "json"

@@ -1,4 +1,4 @@
-"""The README's programs over live topics, as they stand there."""
+"""The programs of docs/tour/spark.md over live topics and a store, as they stand there."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ropewalk import Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import RopewalkBroker
+from tests.processes import checkout_command, checkout_environment, running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[3]
+PAGE = Path(__file__).parents[3] / "docs" / "tour" / "spark.md"
 ADDRESS = "127.0.0.1:9876"
 
 
 def programs() -> list[str]:
-    """The Python blocks of the section "Spark" that talk to a name server, in order."""
-    readme = (ROOT / "README.md").read_text()
-    section = readme.split("\n## Spark\n", 1)[1].split("\n## ", 1)[0]
-    return [text for text in re.findall(r"^```python\n(.*?)^```", section, re.M | re.S) if ADDRESS in text]
+    """The Python blocks of the page, in order."""
+    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
 def test_the_programs_read_stream_and_write_a_topic(
@@ -40,10 +40,10 @@ def test_the_programs_read_stream_and_write_a_topic(
     # Spark's paths are relative to where its JVM was started; the lake is to lie in this test's folder.
     known: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
-    read, stream, write = programs()
+    read, stream, write, _ = programs()
     for text in (read, stream, write):
         moved = text.replace(ADDRESS, broker.namesrv).replace('"lake/', f'"{tmp_path}/lake/')
-        exec(compile(moved, "README.md", "exec"), known)
+        exec(compile(moved, str(PAGE), "exec"), known)
         if text is stream:
             assert known["query"].exception() is None
             known["query"].stop()
@@ -57,3 +57,20 @@ def test_the_programs_read_stream_and_write_a_topic(
     assert {(r.properties["KEYS"], r.properties["TAGS"]) for r in loud if r.body == b"ORDER 4"} == {
         ("o4", "open")
     }
+
+
+def test_the_program_over_a_store_directory_counts_its_messages(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = checkout_environment() | {"ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG": "1048576"}
+    with (
+        running_broker(checkout_command(), cwd=tmp_path, environment=environment) as broker,
+        Producer(broker.namesrv) as producer,
+    ):
+        for n in range(7):
+            producer.send("orders", b"order %d" % n)
+    *_, offline = programs()
+    moved = offline.replace('"ropewalk-data/', f'"{tmp_path}/ropewalk-data/')
+    assert moved != offline
+    exec(compile(moved, str(PAGE), "exec"), {"spark": spark})
+    assert re.search(r"\|orders\|\s+7\|", capfd.readouterr().out)
