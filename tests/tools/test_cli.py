@@ -268,3 +268,15 @@ def run_in_process(*words: str) -> None:
 
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one(ropewalk: RunCommand) -> None:
+    for words, nearest in (
+        (("prduce",), "produce"),
+        (("admin", "topc"), "topic"),
+        (("admin", "topic", "creat"), "create"),
+        (("admin", "ha", "failovr"), "failover"),
+        (("store", "verfy"), "verify"),
+    ):
+        ended = ropewalk(*words)
+        assert ended.status == 2 and f"'{nearest}'" in ended.errors, ended

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -22,52 +22,19 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+    complete_broker,
+    complete_cluster,
+    complete_group,
+    complete_topic,
+)
 from tools.common.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
-
-COMPLETION_TIMEOUT_S = 0.5
-"""Whoever presses Tab does not wait for a name server that is away."""
-
-
-# Completion
-
-
-def _complete(look: Callable[[Admin], Sequence[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Names that begin with what was typed, asked of the name server; nothing when it does not answer."""
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        name_server = str(ctx.params.get("name_server") or DEFAULT_NAME_SERVER)
-        with (
-            suppress(RopewalkError, ValueError, OSError),
-            Admin(name_server, timeout=COMPLETION_TIMEOUT_S) as admin,
-        ):
-            return [name for name in look(admin) if name.startswith(incomplete)]
-        return []
-
-    return complete
-
-
-complete_topic = _complete(lambda admin: admin.topics())
-complete_group = _complete(lambda admin: tuple(admin.groups()))
-complete_cluster = _complete(lambda admin: sorted({member.cluster for member in admin.members()}))
-complete_broker = _complete(lambda admin: sorted({member.broker_name for member in admin.members()}))
-
 
 # Options and arguments
 
-NameServers = Annotated[
-    str,
-    typer.Option(
-        "--name-server",
-        "-n",
-        envvar="NAMESRV_ADDR",
-        metavar="HOST:PORT[;HOST:PORT]",
-        help="The name servers to ask; any one that answers will do.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
 Cluster = Annotated[
     str | None,

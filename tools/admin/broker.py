@@ -19,10 +19,12 @@ from tools.admin.base import (
     TopicOption,
     Yes,
     command,
-    complete_broker,
     confirm,
     show_facts,
     tell_skipped,
+)
+from tools.common.options import (
+    complete_broker,
 )
 from tools.common.output import UsageError, counted, note, parse_pairs, print_json
 

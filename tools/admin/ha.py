@@ -28,17 +28,19 @@ from tools.admin import handover as ha_operator
 from tools.admin.base import (
     TIMEOUT_S,
     BrokerName,
-    Json,
-    NameServers,
     Sheet,
-    Timeout,
     Yes,
     administrator,
-    complete_broker,
     confirm,
 )
 from tools.admin.handover import Group, HandoverFailed, Members, Report
 from tools.common.interrupts import Interrupts
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+    complete_broker,
+)
 from tools.common.output import UsageError, counted, note, print_json
 
 app = typer.Typer(

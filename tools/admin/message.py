@@ -21,11 +21,8 @@ from tools.admin.base import (
     TIMEOUT_S,
     BrokerNameOption,
     Group,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     Topic,
     TopicOption,
     Yes,
@@ -36,6 +33,11 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.offset import choose_queue
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+)
 from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 from tools.messages.consume import parse_moment, received_json, shortened
 from tools.messages.input import Stamp, check_properties, parse_delay
@@ -91,7 +93,15 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
         document = message_json(message)
         if tracks is not None:
             document["groups"] = [
-                {"group": track.group, "state": track.state, "online": track.online} for track in tracks
+                {
+                    "group": track.group,
+                    "state": track.state,
+                    "online": track.online,
+                    "failures": track.failures,
+                    "nextAt": track.next_ms,
+                    "deadSince": track.dead_since_ms,
+                }
+                for track in tracks
             ]
         print_json(document)
         return
@@ -117,11 +127,35 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
     if tracks:
         print()
         Sheet(
-            (("group", "group"), ("state", "state"), ("online", "online")),
-            [(track.group, track.state, track.online) for track in tracks],
+            (
+                ("group", "group"),
+                ("state", "state"),
+                ("failed", "failures"),
+                ("when", "when"),
+                ("online", "online"),
+            ),
+            [
+                (track.group, track.state, _times(track.failures), _when(track), track.online)
+                for track in tracks
+            ],
         ).show(as_json=False, nothing="")
     elif tracks is not None:
         note("no group has read its topic")
+
+
+def _times(count: int) -> str | None:
+    return f"{counted(count, 'time')}" if count else None
+
+
+def _when(track: MessageTrack) -> str | None:
+    """When a message is tried again, or since when it is dead."""
+    if track.dead_since_ms is not None:
+        return f"dead since {Moment(track.dead_since_ms)}"
+    if track.state != "waiting for retry":
+        return None
+    if track.next_ms is None:
+        return "next: not known"
+    return f"next at {Moment(track.next_ms)}" if track.next_ms > time.time_ns() // 1_000_000 else "next: now"
 
 
 def _by_any_id(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:

@@ -17,11 +17,13 @@ from tools.admin.base import (
     Topic,
     Yes,
     command,
-    complete_topic,
     confirm,
     parse_permission,
     show_facts,
     tell_skipped,
+)
+from tools.common.options import (
+    complete_topic,
 )
 from tools.common.output import UsageError, counted, note, parse_pairs, print_json, print_table
 

@@ -494,7 +494,9 @@ def read_member(client: ClientConnection, document: Document) -> MemberStatus:
 
 # Messages
 
-TrackState = Literal["consumed", "not consumed yet", "filtered", "broadcast", "unknown"]
+TrackState = Literal[
+    "consumed", "not consumed yet", "filtered", "broadcast", "waiting for retry", "dead letter", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +506,12 @@ class MessageTrack:
     group: str
     state: TrackState
     online: bool
+    failures: int = 0
+    """How often the group failed to handle it."""
+    next_ms: int | None = None
+    """When it is tried again, of one that waits for a retry; None where that is not known."""
+    dead_since_ms: int | None = None
+    """When it became a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)

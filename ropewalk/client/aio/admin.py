@@ -135,6 +135,8 @@ class AsyncAdmin:
     message_at = _held(AdminCore.message_at)
     messages_by_time = _held(AdminCore.messages_by_time)
     message_track = _held(AdminCore.message_track)
+    dead_letters = _held(AdminCore.dead_letters)
+    delayed_retries = _held(AdminCore.delayed_retries)
     consume_directly = _held(AdminCore.consume_directly)
 
     # Brokers and name servers
