@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, cast
 import crc32c
 
 from broker.broker import Broker
-from broker.config import load_config
 from broker.process import monotonic_ms, now_ms
+from broker.settings.config import load_config
 from ha.raft.frames import from_frame, to_fields
 from ha.raft.node import RaftNode
 from ha.raft.types import (
@@ -50,14 +50,14 @@ from ha.raft.types import (
     Settings,
     Tick,
 )
-from ropewalk.format.entry import HEAD_SIZE, decode_head, encode_entries, encode_index
-from ropewalk.format.raft import Frames, encode_head_with
-from store.disk import Disk
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, encode_entries, encode_index
+from ropewalk.format.dledger.frame import Frames, encode_head_with
+from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.bench.hot_path import NoWire, send_frame
 
 if TYPE_CHECKING:
-    from broker.serve import Connection
+    from broker.remoting.shell import Connection
 
 CONNECTIONS = 4
 IN_FLIGHT = 256
@@ -276,7 +276,7 @@ def send_cost(folder: Path) -> tuple[float, list[bytes]]:
         disk=Disk(),
         now_ms=now_ms,
         monotonic_ms=monotonic_ms,
-        chance=random.Random(1),
+        rng=random.Random(1),
         wake=woken.set,
     )
     broker.open()
