@@ -612,7 +612,7 @@ def name_server_handlers(name_server: NameServer) -> Handlers:
     """The name server's codes as a session's table."""
     handlers = Handlers()
 
-    def handle(request: Command, session: Session) -> Command | None:
+    def handle(session: Session, request: Command) -> Command | None:
         return name_server.handle(request, session)
 
     handlers.cold = dict.fromkeys(name_server.codes, handle)

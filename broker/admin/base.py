@@ -30,7 +30,7 @@ LOOKUPS_MAX = 64
 """Requests whose disk work may wait for the helper thread."""
 
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Command, Session], Command | None]
+Handler: TypeAlias = Callable[[Session, Command], Command | None]
 
 BODY_SIZE_MAX = 4 << 20
 """Bytes. Reading RocketMQ's dialect takes the loop a second for each megabyte that is written to be slow."""
@@ -75,9 +75,9 @@ class AdminContext:
     def guarded(self, handler: Handler) -> Handler:
         """The handler with its refusals turned into answers."""
 
-        def handle(request: Command, session: Session) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | None:
             try:
-                return handler(request, session)
+                return handler(session, request)
             except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
 
@@ -96,7 +96,7 @@ class AdminContext:
             statistics.created(what, ok=ok, is_system=one.is_system, took_s=took_s)
 
     def later(
-        self, request: Command, session: Session, job: Callable[[], T], answer: Callable[[T], Command]
+        self, session: Session, request: Command, job: Callable[[], T], answer: Callable[[T], Command]
     ) -> None:
         """Answer with what `job`, run on the helper thread, finds out. `answer` runs on the loop and may refuse."""
         worker = self._worker
@@ -126,7 +126,7 @@ class AdminContext:
             except Exception as exc:
                 log.exception("a look-up failed", code=request.code)
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
-            self.send(request, session, reply)
+            self.send(session, request, reply)
 
         worker.submit(look, bring)
 
@@ -141,7 +141,7 @@ class AdminContext:
             )
         worker.submit(job, done)
 
-    def send(self, request: Command, session: Session, answer: Command) -> None:
+    def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""
         session.outbox.send(request, answer)
 

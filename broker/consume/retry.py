@@ -98,7 +98,7 @@ class SendBack:
         self._refusal = refusal
         self._chance = chance
 
-    def handle(self, request: Command, session: Session) -> Command | None:
+    def handle(self, session: Session, request: Command) -> Command | None:
         """Judge the request, and read the record; `_send_back` goes on when it is there."""
         header = decode_header(ConsumerSendBackHeader, request.ext)
         broker = self._broker

@@ -48,7 +48,7 @@ _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
 
 _Hot: TypeAlias = "Callable[[Session, Request], None]"
-_Cold: TypeAlias = "Callable[[Command, Session], Command | None]"
+_Cold: TypeAlias = "Callable[[Session, Command], Command | None]"
 
 
 class Handlers:
@@ -255,7 +255,7 @@ class Session:
                     f" request type {header.code} not supported",
                 )
                 return
-            answer = cold(self._command(request), self)
+            answer = cold(self, self._command(request))
             if answer is not None:
                 self.outbox.now(request, answer.code, encode_frame(answer))
         except HeaderError as exc:
