@@ -113,6 +113,6 @@ class FastIntake:
 
 def _run_of(session: Session, left: int) -> int:
     """How many of the requests that are left are taken together."""
-    if left >= 2 * _RUN_MIN and session.link.alone:
+    if left >= 2 * _RUN_MIN and session.link.sole_ready:
         left = (left + 1) // 2
     return min(left, RUN_MAX)

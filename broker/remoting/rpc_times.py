@@ -71,8 +71,8 @@ class RpcTimes:
         self.plain = self._row(*PLAIN, False, SUCCESS)
         """Of plain sends, for `count`."""
 
-    def look(self) -> float:
-        """What time it is."""
+    def clock_now(self) -> float:
+        """Return the time, and keep it in `at`."""
         self.at = at = self.clock()
         return at
 

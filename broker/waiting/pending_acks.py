@@ -78,7 +78,7 @@ class AckQueue:
         self.through = max(self.through, through)
         entries, times = self._entries, self._times
         if entries and entries[0].end <= through:
-            times.look()
+            times.clock_now()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
             self._count -= entry.count
@@ -118,5 +118,5 @@ class AckQueue:
         owed, entry.owed = entry.owed, ()
         self._count -= entry.count
         entry.count = 0
-        self._times.look()
+        self._times.clock_now()
         release(self._times, owed, entry.kinds, entry.read_at, code, remark)

@@ -255,7 +255,7 @@ class HaService:
         for connection in self.connections:
             connection.advance()
 
-    def hurry(self) -> None:
+    def replicate_early(self) -> None:
         """Have what the log has got leave now, and not only when the turn ends."""
         for connection in self.connections:
             connection.advance()
