@@ -21,6 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from mmap import mmap
 from typing import NamedTuple
@@ -35,7 +36,7 @@ from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
 from store.read.log_blocks import BlockPlace, LogBlocks, read_block
-from store.read.one_by_one import identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
+from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -175,8 +176,8 @@ class Reader:
         self._chunks: dict[ConsumeQueue, tuple[int, int, bytes]] = {}
         self.blocks = LogBlocks(log)
         """What was read of the log behind the window a moment ago."""
-        self._fetches: dict[int, list[tuple[Callable[[], None], Callable[[None], None]]]] = {}
-        """Blocks on their way, by log offset, and the reads that wait: how each goes on, and how it is refused."""
+        self._fetches: dict[int, list[Callable[[], None]]] = {}
+        """Blocks on their way, by log offset, and how each read that waits for one goes on."""
         self.cold_budget = ColdReadBudget()
         """How many of the deferrable cold reads are made now."""
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
@@ -259,6 +260,8 @@ class Reader:
         log, queue_id, count = self._log, queue.queue_id, len(sizes)
         topic = None if numbers[0] >= queue.loaded_next else queue.topic_bytes
         pieces: list[bytes | memoryview] = []
+        if offsets[0] < window_from and max(offsets) != offsets[-1]:
+            return None  # behind the end of a block there is no end of its bytes
         data: mmap | bytes
         begin = 0
         while begin < count:
@@ -510,31 +513,38 @@ class Reader:
         result: GetResult,
         records: list[tuple[int, int, int]],
         done: Callable[[GetResult | None], None],
+        runs: list[Run] | None = None,
         fetches: int = 0,
     ) -> None:
-        """Read the records, from memory by columns if that can be, and give the result to `done`."""
-        low = self._log.min_offset
-        if records and min(records)[0] < low:  # retention went on while a block was on its way
-            records = [record for record in records if record[0] >= low]
+        """Read the records, from memory by columns if that can be, and give the result to `done`.
+
+        Once more for each block that was brought (`fetches`). The `runs` were planned before the first of them, and
+        hold segments that retention may have taken out of the log since.
+        """
         if not records:
             done(result)
             return
         window_from = max(self._log.end_offset - self._warm_window, self._log.trusted_offset)
         offsets, sizes, numbers = zip(*records, strict=True)
-        first, last, total = offsets[0], offsets[-1], sum(sizes)
-        is_dense = _suit_blocks(first, last + sizes[-1], total, len(records))
-        if first >= window_from or is_dense:
+        first, total = offsets[0], sum(sizes)
+        in_blocks = first < window_from and _suit_blocks(first, offsets[-1] + sizes[-1], total, len(records))
+        if first >= window_from or in_blocks:
             pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
             if pieces is not None:
                 result.records, result.count, result.size = pieces, len(records), total
                 result.status = GetStatus.FOUND
                 done(result)
                 return
-            if fetches < _FETCHES_MAX and (place := self._missing_block(records, window_from)) is not None:
+        if runs is None:
+            runs = plan_runs(self._log, records)
+        segments = [run.segment for run in runs]
+        if fetches < _FETCHES_MAX and in_blocks:
+            place = self._missing_block(records, window_from)
+            if place is not None:
                 self._note_missed(queue)
-                self._fetch(place, lambda: self._carry_out(queue, result, records, done, fetches + 1), done)
+                go_on = partial(self._carry_out, queue, result, records, done, runs, fetches + 1)
+                self._fetch(place, *_holding(segments, go_on, partial(done, None)))
                 return
-        runs = plan_runs(self._log, records)
 
         def then(data: list[bytes]) -> None:
             result.records, result.count = prove_runs(
@@ -549,7 +559,7 @@ class Reader:
             then(data)
             return
         self._note_missed(queue)
-        self._submit(lambda: [read_run(run) for run in runs], then, done, [run.segment for run in runs])
+        self._submit(lambda: [read_run(run) for run in runs], then, done, segments)
 
     def _missing_block(self, records: list[tuple[int, int, int]], window_from: int) -> BlockPlace | None:
         """Return the first block of these records that is not in memory, and can be read by a thread."""
@@ -563,25 +573,25 @@ class Reader:
                 at = block.end
         return None
 
-    def _fetch(self, place: BlockPlace, then: Callable[[], None], refuse: Callable[[None], None]) -> None:
-        """Have a reader thread bring a block, then call `then`; reads that wait for one block share it."""
+    def _fetch(self, place: BlockPlace, go_on: Callable[[], None], refuse: Callable[[], None]) -> None:
+        """Have a reader thread bring a block, then call `go_on`; reads that wait for one block share it."""
         waiting = self._fetches.get(place.offset)
         if waiting is not None:
             if len(waiting) >= self._in_flight_max:
-                refuse(None)
+                refuse()
             else:
-                waiting.append((then, refuse))
+                waiting.append(go_on)
             return
         worker = self._free_worker()
         if worker is None:
-            refuse(None)
+            refuse()
             return
-        self._fetches[place.offset] = [(then, refuse)]
+        self._fetches[place.offset] = [go_on]
         checks = place.segment.checks
 
         def arrived(data: bytes | None) -> None:
             self.blocks.keep(place, data, checks)
-            for go_on, _ in self._fetches.pop(place.offset):
+            for go_on in self._fetches.pop(place.offset):
                 go_on()
 
         # A block of which a part cannot be read, or is damaged, is read record by record: others may be whole.
@@ -656,6 +666,22 @@ class Reader:
             self._deferred.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
+
+
+def _holding(
+    segments: Sequence[Segment], *calls: Callable[[], None]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Pin segments until one of two calls is made; return these calls."""
+    for segment in segments:
+        segment.pins += 1
+
+    def releasing(call: Callable[[], None]) -> None:
+        for segment in segments:
+            segment.pins -= 1
+        call()
+
+    first, second = calls
+    return partial(releasing, first), partial(releasing, second)
 
 
 def _suit_blocks(first: int, end: int, total: int, count: int) -> bool:
