@@ -211,7 +211,7 @@ class Broker:
         self.handlers.sends = self._runs.take_one
         self.handlers.table = self._runs.take_table
         self.handlers.hurry = self._sends.hurry = self.replication.hurry
-        self.handlers.pulls = pulls.take
+        self.handlers.pulls = pulls.pull_by_template
         self.requests.register(self.handlers)
         Queries(self).register(self.handlers)
         self.admin = Admin(self)

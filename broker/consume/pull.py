@@ -1,8 +1,8 @@
-"""Codes 11 and 361: a consumer's pull, judged, read, held or answered.
+"""Judge, read, hold or answer a consumer's pull: codes 11 and 361.
 
-The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `pull_hold`; this file
-knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without
-which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
+The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `held_pulls`; this
+file knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers
+without which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.consume.fast.header_template import PullShapes, bytes_max_of
+from broker.consume.fast.header_template import PullTemplates, bytes_max_of
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
@@ -49,7 +49,7 @@ _CODES = {
 
 
 def code_of(status: GetStatus, asked: int) -> int:
-    """The response code of a read; an empty or missing queue depends on what was asked for."""
+    """Return the response code of a read; an empty or missing queue depends on what was asked for."""
     if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
@@ -57,16 +57,20 @@ def code_of(status: GetStatus, asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PullRules:
+    """The configuration keys that decide over pulls."""
+
     broker_readable: bool = True
     long_polling: bool = True
     short_polling_ms: int = 1000
     lite_pull: bool = True
     """Whether consumers that divide queues themselves (361) are served."""
     slave_reads: bool = False
-    """Whether a consumer that reads what is no longer in memory is sent to a slave."""
+    """Whether a consumer that reads messages which are no longer in memory is sent to a slave."""
 
 
 class PullProcessor:
+    """Handler of pulls over the broker's store and tables."""
+
     def __init__(
         self,
         rules: PullRules,
@@ -95,20 +99,20 @@ class PullProcessor:
         """Why nothing is read from this broker at the moment, or None."""
         self.is_slave = False
         self.has_master = False
-        """Of a slave: whether its master is there, and serves whom this broker does not."""
+        """Whether this slave's master is connected, and serves consumers that this broker does not."""
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
-        """Go by these rules from the next request on."""
+        """Take over these rules from the next request on."""
         self._rules = rules
 
     def pull(self, session: Session, request: Request) -> None:
-        """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
+        """Handle one PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
-            wish = self._wish(group, topic, header, config.consume_broadcast_enable)
+            subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
         except _Refused as exc:
             self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
             return
@@ -122,7 +126,7 @@ class PullProcessor:
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
-        if wish.wants_all and not self._offsets.resets and not session.link.congested:
+        if subscription.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
                 self._respond(session, request, queue, group, header.queue_offset, result)
@@ -134,7 +138,7 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if wish.wants_all else wish.matches,
+            None if subscription.wants_all else subscription.matches,
             0,
             self._read_again,
             scanned=header.queue_offset,
@@ -148,37 +152,37 @@ class PullProcessor:
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
 
-    def take(self, session: Session, payload: bytes) -> bool:
+    def pull_by_template(self, session: Session, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
 
         False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
         A test has both answer the same requests, and compares what they send.
         """
-        shapes = session.pulls
-        if shapes is None:
-            shapes = session.pulls = PullShapes()
-        found = shapes.find(payload)
+        templates = session.pulls
+        if templates is None:
+            templates = session.pulls = PullTemplates()
+        found = templates.find(payload)
         if found is None:
             return False
-        shape, (queue_id, offset, commit_offset, opaque) = found
+        template, (queue_id, offset, commit_offset, opaque) = found
         if self._rules.slave_reads or self._offsets.resets or session.link.congested:
             return False
-        header = shape.header
+        header = template.header
         group, topic = header.consumer_group, header.topic
         try:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
-            if shape.wish is None:
-                wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
-                if wish.expression_type != "TAG" or not wish.wants_all:
+            if template.subscription is None:
+                subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
+                if subscription.expression_type != "TAG" or not subscription.wants_all:
                     return False
         except _Refused:
             return False
         queue = self._store.queue(topic, queue_id)
-        resident = self._reader.find_resident(queue, offset, header.max_msg_nums, shape.bytes_max)
+        resident = self._reader.find_resident(queue, offset, header.max_msg_nums, template.bytes_max)
         if resident is None:
             return False
         pieces, count, size, _last = resident
-        if shape.commits:
+        if template.commits:
             try:
                 self._offsets.commit(group, topic, queue_id, commit_offset)
             except ValueError:
@@ -194,7 +198,7 @@ class PullProcessor:
     def _admit(
         self, group: str, topic: str, queue_id: int, code: int, closed: str | None
     ) -> SubscriptionGroupConfig:
-        """The group, if it may read this queue; also asked for a pull that has waited. Raises `_Refused`."""
+        """Return the group, if it may read this queue; called again for a pull that has waited. Raises `_Refused`."""
         if not self._rules.broker_readable:
             raise _Refused(ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
         if closed is not None:
@@ -223,13 +227,13 @@ class PullProcessor:
             )
         return config
 
-    def _wish(
+    def _subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `_Refused`."""
+        """Return the consumer's subscription: sent along, or known from its heartbeats. Raises `_Refused`."""
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
-                wish = SubscriptionData.parse(
+                subscription = SubscriptionData.parse(
                     topic,
                     header.subscription,
                     version=header.sub_version or 0,
@@ -238,19 +242,19 @@ class PullProcessor:
             except SubscriptionParseError as exc:
                 raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
-            wish = self._known_wish(group, topic, header, broadcast_allowed)
-        if wish.expression_type != "TAG":
+            subscription = self._known_subscription(group, topic, header, broadcast_allowed)
+        if subscription.expression_type != "TAG":
             raise _Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wish.expression_type} "
+                f"The broker does not support consumer to filter message by {subscription.expression_type} "
                 "(enablePropertyFilter is false)",
             )
-        return wish
+        return subscription
 
-    def _known_wish(
+    def _known_subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the group's heartbeats say. Raises `_Refused`."""
+        """Return the subscription of the group's heartbeats. Raises `_Refused`."""
         info = self._clients.consumer_group(group)
         if info is None:
             raise _Refused(
@@ -309,7 +313,7 @@ class PullProcessor:
         self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
-        """Let the pull wait if there is nothing for it yet; whether it does."""
+        """Hold the pull if there is nothing for it yet; return whether it is held."""
         if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
         if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
@@ -365,7 +369,7 @@ class PullProcessor:
         result: GetResult,
         has_waited: bool = False,
     ) -> None:
-        """Tell the consumer what was found at the offset it asked for. HOT."""
+        """Answer with the messages at the offset that was asked for, or with the reason why there are none. HOT."""
         found = result.status is GetStatus.FOUND
         if found:
             self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
@@ -395,7 +399,7 @@ class PullProcessor:
         session.link.send(encode_frame(answer))
 
     def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
-        """The response code, and the id of the broker that the consumer should ask next.
+        """Return the response code, and the id of the broker that the consumer should pull from next.
 
         A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
         caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
@@ -441,7 +445,7 @@ def _send_found(
     size: int,
     numbers: tuple[int, int, int, int, int],
 ) -> None:
-    """The answer in JSON with what was found; `numbers` are those of `_FOUND`. HOT."""
+    """Send the answer in JSON with the records; `numbers` are those of `_FOUND`. HOT."""
     header = _FOUND % numbers
     length = len(header)
     head = _prefix(4 + length + size, length) + header

@@ -39,7 +39,7 @@ from ropewalk.format.remoting import (
 )
 
 if TYPE_CHECKING:
-    from broker.consume.fast.header_template import PullShapes
+    from broker.consume.fast.header_template import PullTemplates
     from broker.produce.fast.header_template import Shapes
     from broker.waiting.held_pulls import HeldPull
 
@@ -267,7 +267,7 @@ class Session:
         """Whether sends of this session are appended only when the turn ends (`broker.produce.fast.runs`)."""
         self.shapes: Shapes | None = None
         """What `broker.produce.send` has learned of this client's headers."""
-        self.pulls: PullShapes | None = None
+        self.pulls: PullTemplates | None = None
         """And `broker.consume.pull`."""
         self._handlers = handlers
         self._times = handlers.times

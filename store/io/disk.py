@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ropewalk.errors import RopewalkError
 
@@ -57,6 +57,15 @@ _libc.mmap.argtypes = (
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+Map: TypeAlias = mmap.mmap
+"""The map of a file, or of memory of no file: a slice of it is a copy of its bytes."""
+
+
+def memory_map(size: int) -> Map:
+    """Return zeroed memory of no file, which goes back to the system as soon as it is dropped."""
+    return mmap.mmap(-1, size)
 
 
 class StoreLocked(RopewalkError):

@@ -23,11 +23,11 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, repeat
-from mmap import mmap
 from struct import Struct
 from typing import Any, Final
 
 from ropewalk.format.record import MAGIC_V1
+from store.io.disk import Map
 
 RECORD_SIZE_MIN: Final = 91
 IDENTITY: Final = Struct(">i8xi4xqq")
@@ -63,7 +63,7 @@ def entry_columns(entries: bytes, count: int) -> tuple[tuple[int, ...], tuple[in
 
 
 def cut_records(
-    data: mmap | bytes,
+    data: Map | bytes,
     base: int,
     queue_id: int,
     topic: bytes | None,

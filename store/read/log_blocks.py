@@ -21,9 +21,9 @@ that, but a page may be gone between the question and the look at it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from mmap import mmap
 from typing import TYPE_CHECKING, Final
 
+from store.io.disk import Map, memory_map
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 
@@ -59,7 +59,7 @@ class LogBlock:
     checks: Checks | None
     base: int
     end: int
-    data: mmap
+    data: Map
     """The bytes, and behind `end` whatever stood there before."""
 
 
@@ -69,7 +69,7 @@ class LogBlocks:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._blocks: dict[int, LogBlock] = {}
-        self._spare: mmap | None = None
+        self._spare: Map | None = None
         self._unchecked: dict[int, object] = {}
         """Blocks without a checksum to hold them against, by log offset, and what was known of the segment then."""
         self._used_s = 0.0
@@ -138,11 +138,11 @@ class LogBlocks:
         buffer[: len(data)] = data
         return self._add(place, buffer, checks)
 
-    def _take_buffer(self) -> mmap:
+    def _take_buffer(self) -> Map:
         buffer, self._spare = self._spare, None
-        return buffer if buffer is not None else mmap(-1, BLOCK_SIZE)
+        return buffer if buffer is not None else memory_map(BLOCK_SIZE)
 
-    def _add(self, place: BlockPlace, buffer: mmap, checks: Checks | None) -> LogBlock:
+    def _add(self, place: BlockPlace, buffer: Map, checks: Checks | None) -> LogBlock:
         block = LogBlock(place.segment, checks, place.offset, place.offset + place.size, buffer)
         former = self._blocks.pop(block.base, None)
         if former is None and len(self._blocks) >= BLOCKS_MAX:
