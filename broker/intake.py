@@ -92,7 +92,7 @@ class FastIntake:
                 # What was put off is stored before its sender hears of anything behind it.
                 if sends.deferred:
                     self._runs.flush_deferred()
-                if self._pulls is None or not self._pulls.answer_known(session, templates.pulls, payload):
+                if self._pulls is None or not self._pulls.pull_by_template(session, templates.pulls, payload):
                     return index
                 index += 1
                 continue

@@ -372,7 +372,7 @@ def test_a_pull_of_what_is_in_no_cache_waits_for_its_share_of_a_loop_without_tim
     broker.share_time(1000.0, 0.0)
     fill(client, "T", 200, size=5000)
     broker.share_time(1000.1, 0.0)
-    broker.reader._note_missed(broker.store.queue("T", 0))
+    broker.reader._mark_missed(broker.store.queue("T", 0))
     broker.reader.cold_budget.spend(64 << 20)
     client.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=0))
     assert client.answers() == []
