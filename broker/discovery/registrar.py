@@ -1,4 +1,5 @@
-"""Keeping the name servers told: at start, every half minute, and at once when topics or permissions change.
+"""Keep this broker registered at its name servers: at start, every half minute, and at once when topics or permissions
+change.
 
 An embedded name server is told by a plain call in the same turn, so that a topic has its route before the producer
 that created it has its answer. The others are told over the wire by one task each; one that is away is tried again
@@ -33,21 +34,21 @@ _WANTED_S = 1.0
 
 
 class Group(Protocol):
-    """Who wants to know what name servers say about the broker's own group."""
+    """The broker's own group, as far as name servers tell of it."""
 
     @property
     def seeks_master(self) -> bool:
-        """Whether the broker is a slave that does not know its master."""
+        """Return whether the broker is a slave that does not know its master."""
 
     @property
     def seeks_slaves(self) -> bool:
-        """Whether it is a master, to which it matters how many slaves are registered."""
+        """Return whether the broker is a master that needs the number of registered slaves."""
 
     def learn(self, ha_address: str, master_address: str) -> None:
-        """Where the master is."""
+        """Take the master's addresses."""
 
     def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves are registered, by IP."""
+        """Take the numbers of registered slaves, by IP."""
 
 
 class Registrar:
@@ -95,7 +96,7 @@ class Registrar:
         return Command(RequestCode.UNREGISTER_BROKER, {name: self._identity[name] for name in names})
 
     def be(self, broker_id: int) -> None:
-        """This broker's role has changed, and with it its id."""
+        """Register under another id from now on, because the role has changed."""
         self._identity["brokerId"] = str(broker_id)
         self.changed()
 
@@ -232,7 +233,7 @@ class Registrar:
 
 
 def slaves_by_ip(body: bytes) -> dict[str, int]:
-    """How many slaves each IP has, from the answer about a group's members; what cannot be read counts nobody."""
+    """Count the slaves of each IP in the answer about a group's members; an unreadable answer counts none."""
     try:
         document = fastjson.loads(body)
     except fastjson.FastjsonError:

@@ -567,7 +567,7 @@ class HaMember:
             self.adopt_policy(answer.policy, lambda: None)
 
     def adopt_topics(self, value: dict[str, object]) -> None:
-        """Replace the table of topics by the master's, and remove what only this broker had."""
+        """Replace the table of topics by the master's, and remove topics of this broker alone."""
         broker = self._broker
         gone = broker.topics.adopt(value)
         for name in gone:

@@ -302,7 +302,7 @@ def stats(
     *,
     as_json: bool,
 ) -> None:
-    """Show what goes in and out, by topic and group: each second, and in the last 24 hours."""
+    """Show the incoming and outgoing messages, by topic and group: each second, and in the last 24 hours."""
     columns = (
         ("topic", "topic"),
         ("group", "group"),

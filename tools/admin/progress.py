@@ -1,4 +1,4 @@
-"""How far groups have come: the tables of `admin lag` and `admin group lag`, and how they are redrawn."""
+"""Show the progress of consumer groups: the tables of `admin lag` and `admin group lag`, and how they are redrawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How every command speaks: results on standard output, everything else on standard error.
+"""Print results, notes and errors in the same form for every command: results on standard output, everything else on
+standard error.
 
 A result is a line, a table, or with `--json` one JSON document. Notes, progress and errors go to
 standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
@@ -51,7 +52,7 @@ PROGRESS_EVERY_S = 0.1
 
 
 class UsageError(RopewalkError):
-    """What was asked for makes no sense as it stands; the text says what would."""
+    """A wrong use of a command; the text names a right one."""
 
 
 class OutputFailed(Exception):
@@ -75,7 +76,7 @@ class _Output(io.FileIO):
 
 
 def open_output() -> None:
-    """Put a standard output in place that fails as `OutputFailed`, and prints what its encoding cannot as escapes."""
+    """Open a standard output that fails as `OutputFailed`, and prints unencodable characters as escapes."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     old = sys.stdout
@@ -104,7 +105,7 @@ def ended_by_output(exc: OutputFailed, *, as_json: bool = False) -> int:
 
 @contextmanager
 def telling(done: Callable[[], str]) -> Iterator[None]:
-    """If output fails inside, the error also tells what had been done."""
+    """Report the work done so far with an error of the output."""
     try:
         yield
         sys.stdout.flush()
@@ -114,7 +115,7 @@ def telling(done: Callable[[], str]) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, in UTF-8 whatever the locale."""
+    """Print a JSON document on one line, in UTF-8 under every locale."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
@@ -162,7 +163,7 @@ def note(text: str) -> None:
 
 
 def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
-    """Say what went wrong and what to do next."""
+    """Print an error with its remedy."""
     if as_json:
         document = {"error": text} | ({"hint": hint} if hint else {})
         note(msgspec.json.encode(document).decode())
@@ -190,7 +191,7 @@ def expected_errors(*, as_json: bool = False) -> Iterator[None]:
 
 
 def hint_for(exc: RopewalkError) -> str | None:
-    """What to try next."""
+    """Return the remedy of an error."""
     from ropewalk.client.blocking.simple import NoNameServer
 
     if isinstance(exc, NoNameServer):
@@ -262,7 +263,7 @@ class ProgressLine:
             self._progress.stop()
 
     def set_total(self, total: int) -> None:
-        """How much it all is, once that is known; it may change from stage to stage."""
+        """Set the total, once it is known; it may change from stage to stage."""
         if total != self._total:
             self._total = total
             if self._progress is not None:
