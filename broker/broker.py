@@ -216,13 +216,13 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
         }
-        sends.replicate_early = self.replication.hurry
+        sends.replicate_early = self.replication.replicate_early
         runs = SendRuns(sends)
         self.intake: FastIntake | None = None
         self._second_intake: FastIntake | None = None
         if config.fast_path_enable:
-            self.intake = FastIntake(runs, pulls, self.replication.hurry)
-            self._second_intake = FastIntake(runs, None, self.replication.hurry)
+            self.intake = FastIntake(runs, pulls, self.replication.replicate_early)
+            self._second_intake = FastIntake(runs, None, self.replication.replicate_early)
         self.replication.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
         Queries(context).register(self.handlers)

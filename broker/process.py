@@ -274,7 +274,7 @@ class BrokerProcess:
         broker.publish_topics()
 
     def _role_changed(self) -> None:
-        self._registrar.be(self.broker.member.record.broker_id)
+        self._registrar.set_broker_id(self.broker.member.record.broker_id)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 

@@ -170,11 +170,11 @@ class Replication:
             )
         self.store.limit_readable(NO_LIMIT)
         if self._static_master:
-            self.learn(self._static_master, self.master_address)
+            self.set_master(self._static_master, self.master_address)
         self._judge()
         self.on_role()
 
-    def learn(self, ha_address: str, master_address: str) -> None:
+    def set_master(self, ha_address: str, master_address: str) -> None:
         """Take the master's addresses. Another one than before is followed at once."""
         if master_address:
             self.master_address = master_address
@@ -195,14 +195,14 @@ class Replication:
         link.go_first()  # producers wait for what it reports, and have more to send
         return self.service.accept(link)
 
-    def register(self, slaves: Mapping[str, int]) -> None:
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
         """Take the numbers of this group's slaves at the name servers, by IP."""
-        self.service.register(slaves)
+        self.service.set_registered(slaves)
 
     def _reported(self) -> None:
         self._dirty = True
 
-    def need(self, acks: int) -> None:
+    def require_acks(self, acks: int) -> None:
         """Wait for so many slaves from now on."""
         self._dirty = True
         if (acks > 0) == self.waits:
@@ -356,10 +356,10 @@ class Replication:
         self.transfer.abandon()
         self.on_abandoned()
 
-    def hurry(self) -> None:
+    def replicate_early(self) -> None:
         """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
         if self.waits:
-            self.service.hurry()
+            self.service.replicate_early()
 
     def tick(self) -> None:
         """The work of time, several times a second, inside a turn."""

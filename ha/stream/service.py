@@ -182,7 +182,7 @@ class HaService:
 
     # -- who counts ----------------------------------------------------------------------------------
 
-    def register(self, slaves: Mapping[str, int]) -> None:
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
         """Take the numbers of this group's slaves at the name servers, by IP."""
         if slaves != self._registered:
             self._registered = dict(slaves)
@@ -255,7 +255,7 @@ class HaService:
         for connection in self.connections:
             connection.advance()
 
-    def hurry(self) -> None:
+    def replicate_early(self) -> None:
         """Have appended bytes leave now, and not only when the turn ends."""
         for connection in self.connections:
             connection.advance()
