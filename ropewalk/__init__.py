@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropewalk.client.blocking.push_consumer import PushConsumer
     from ropewalk.client.core.connection import NotOpen, Unreachable
     from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+    from ropewalk.client.core.consume.skipped import Skipped
     from ropewalk.client.core.messages import Message, SendResult, SendStatus
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
     from ropewalk.client.core.routes import Queue
@@ -56,6 +57,7 @@ __all__ = [
     "AsyncAdmin",
     "ReceivedMessage",
     "RetryLater",
+    "Skipped",
     "Queue",
     "TopicQueue",
     "RopewalkError",
@@ -82,6 +84,7 @@ _HOMES = {
     "ropewalk.client.aio.pull_consumer": ("AsyncPullConsumer",),
     "ropewalk.client.aio.push_consumer": ("AsyncPushConsumer",),
     "ropewalk.client.core.consume.received": ("ReceivedMessage", "RetryLater", "TopicQueue"),
+    "ropewalk.client.core.consume.skipped": ("Skipped",),
     "ropewalk.client.core.routes": ("Queue",),
     "ropewalk.errors": (
         "LocalProtocolError",

@@ -56,11 +56,13 @@ class Follower:
         """Hears, now and then, through which log offset all records are whole, before `boundary` is there."""
         self._store = store
         self._log = store.log
-        self._plain: KnownQueues = {}
+        self._known = KnownQueues()
         self._rest: bytes | None = b""
         """What the log holds behind the boundary; None where that is much, and is read from the log itself."""
         self._come: bytes | None = None
         """The same with what was placed since the last look."""
+        self.cut_pending = False
+        """Whether dropped bytes may still be on the disk. Until they are not, nothing is placed where they stood."""
 
     @property
     def end(self) -> int:
@@ -95,6 +97,8 @@ class Follower:
                 f"the master sends log offset {offset}, but this log ends at {log.end_offset}: nothing was appended"
             )
         size = sum(map(len, pieces))
+        if self.cut_pending:
+            return 0
         segment = self._room(offset) if size else None
         if segment is None:
             return 0
@@ -163,7 +167,7 @@ class Follower:
         delay_of = store.delay_of
         while end - position >= 8:
             at, records, stored_ms = dispatch_runs(
-                view, position - begin, end - begin, self._plain, grown, self.found_whole
+                view, position - begin, end - begin, self._known, grown, self.found_whole
             )
             position = begin + at
             if records:
@@ -189,7 +193,7 @@ class Follower:
             queue = store.dispatch(seen)
             if queue is not None:
                 grown[queue] = None
-                learn_queue(seen, queue, self._plain)
+                learn_queue(seen, queue, self._known)
             position += size
         if position < end == size_max:
             raise self._rejected(base + position, f"no room is left for a filler, but {end - position} bytes")
@@ -201,10 +205,14 @@ class Follower:
 
     def forget_queues(self) -> None:
         """A queue was deleted: look up each again."""
-        self._plain.clear()
+        self._known.clear()
 
     def drop_partial(self) -> None:
-        """Forget the bytes behind the boundary: they are of a record that did not become whole."""
+        """Drop the bytes behind the boundary, which are of a record that did not become whole.
+
+        The disk has them perhaps, and whole records behind what was rejected: until it has zeros there instead, the log
+        does not go on. A loss of power would else bring them back behind whatever stands in front of them by then.
+        """
         if not self._log.segments:
             return
         segment = self._log.segments[-1]
@@ -212,6 +220,10 @@ class Follower:
         end = segment.write_position
         assert 0 <= position <= end, (self.boundary, segment.base_offset, end)
         if position < end:
-            segment.map[position:end] = bytes(end - position)
-            segment.write_position = position
+            segment.drop_from(position)
+            self.cut_pending = True
+            self._store.sync_cut(segment, self._cut_is_durable)
         self._rest, self._come = b"", None
+
+    def _cut_is_durable(self) -> None:
+        self.cut_pending = False

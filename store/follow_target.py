@@ -6,7 +6,7 @@ a segment to begin, is the store's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from store.log.commitlog import CommitLog
@@ -30,6 +30,9 @@ class FollowTarget(Protocol):
 
     def dispatched(self, queues: Iterable[ConsumeQueue], begin: int, end: int) -> None:
         """Hear which queues have got the entries of their records from log offset `begin` to `end`."""
+
+    def sync_cut(self, segment: Segment, done: Callable[[], None]) -> None:
+        """Have a segment synced from which bytes were cut, then call `done`. Never waits."""
 
     def stored_until(self, time_ms: int) -> None:
         """Hear when the newest record of the master's was stored, ms."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.format.index import Geometry
+from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
 from store.follow import Follower
 from store.index.file import IndexPlace
@@ -113,6 +114,7 @@ class MessageStore:
         self._disk = disk
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
+        self._missing_said: set[Path] = set()
         self._queues_lock = config.root / "ropewalk" / "queues.lock"
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
         self._last_store_ms = 0
@@ -401,9 +403,33 @@ class MessageStore:
         if self._cleaner is not None:
             self._cleaner.remove_expired()
 
+    @property
+    def removed_files(self) -> int:
+        """How many of this store's files something else removed while they were in use."""
+        segments = self._cleaner.removed_files if self._cleaner is not None else 0
+        return segments + len(self._missing_said)
+
+    def _missing_queue_files(self) -> Iterator[str]:
+        """Say which queue files were missed since the last time, each once."""
+        base = self.config.root / "consumequeue"
+        missing = self._disk.missing
+        while missing:
+            path = missing.popleft()
+            if path in self._missing_said or path.parent.parent.parent != base or not path.name.isdigit():
+                continue
+            queue = self.find_queue(path.parent.parent.name, int(path.parent.name))
+            if queue is None or int(path.name) < queue.first * ENTRY_SIZE:
+                continue  # a read that was slower than retention, or than the deletion of a topic
+            self._missing_said.add(path)
+            yield (
+                f"{path} was removed by something else while it was in use: messages of queue {queue.queue_id} of "
+                f"topic {queue.topic} are not found through it. They are in the commit log: the next start builds it "
+                f"again"
+            )
+
     def take_findings(self) -> list[str]:
-        """What index and retention have to tell people since the last time."""
-        findings: list[str] = []
+        """Return what index, retention and checksums have to tell people since the last time."""
+        findings = list(self._missing_queue_files())
         for source in (self.index, self._cleaner, self._checksums, self._scrubber):
             if source is not None and source.findings:
                 findings += source.findings
@@ -467,7 +493,13 @@ class MessageStore:
     def lead(self) -> None:
         """The log grows by puts again; the first bytes of a record that never became whole are dropped."""
         assert self.follower is not None
-        self.follower.drop_partial()
+        follower = self.follower
+        follower.drop_partial()
+        while follower.cut_pending:
+            # A change of role in the very moment in which a connection broke off: what is appended next must not stand
+            # in front of bytes that a loss of power brings back.
+            self._helpers.pause()
+            self.run_completions()
         self.follower = None
         self._move_readable()  # from here on nothing may be left behind: a plain master's turn shows what it appends
         self._appender.closed = False
@@ -506,6 +538,11 @@ class MessageStore:
         self._appender.unreadable.append((begin, end, grown))
         for queue, _number in grown:
             self._write_back.mark_dirty(queue)
+
+    def sync_cut(self, segment: Segment, done: Callable[[], None]) -> None:
+        """Have a segment synced from which bytes were cut, then call `done`. Never waits."""
+        assert self._flusher is not None
+        self._flusher.sync_cut(segment.file, done)
 
     def delay_of(self, text: str) -> int:
         """Return the delay that a stored `DELAY` means, ms; 0 for none."""

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -121,6 +121,28 @@ def test_every_command_and_option_that_is_named_exists(document: str) -> None:
         options = {word.partition("=")[0] for word in rest if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
         missing = options - known[name]
         assert not missing, f"{document}: `ropewalk {name}` has no option {sorted(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "checked"),
+    [
+        ("`ropewalk consume demo --form earliest`", test_every_command_and_option_that_is_named_exists),
+        ("`ropewalk store verify | mend`", test_every_command_and_option_that_is_named_exists),
+        (
+            "```console\n$ .venv/bin/ropewalk store look DIR\n```\n",
+            test_every_command_and_option_that_is_named_exists,
+        ),
+        ("[here](docs/nowhere.md)", test_every_link_leads_somewhere),
+        ("[here](CHANGELOG.md#no-such-heading)", test_every_link_leads_somewhere),
+        ("`store/no_such_file.py`", test_files_and_folders_that_are_named_exist),
+    ],
+)
+def test_what_is_wrong_is_noticed(
+    text: str, checked: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "text_of", lambda document: text)
+    with pytest.raises(AssertionError):
+        checked("README.md")
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if not name.startswith("docs/map")])

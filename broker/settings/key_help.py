@@ -131,6 +131,7 @@ maxTransferCountOnMessageInMemory Messages of one answer from the end of the log
 maxTransferBytesOnMessageInDisk Bytes of one answer from further behind.
 maxTransferCountOnMessageInDisk Messages of one answer from further behind.
 accessMessageInMemoryMaxRatio Percent of this machine's memory that counts as "the end of the log".
+fastPathEnable Whether requests that come again and again are recognised by their bytes; off, each is handled by itself.
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.

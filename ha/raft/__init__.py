@@ -24,7 +24,7 @@ To be read in this order:
     dispatcher.py   a leader: what each peer is sent
     node.py         where the parts meet: `step`
     rules.py        what is asserted after every step
-    frames.py       messages as the frames of ropewalk/format/raft.py
+    frames.py       messages as the frames of ropewalk/format/dledger/frame.py
 
 `draft.py` collects the effects of a step. Places that are left open: an event for each of reads, transfers, changes of
 members and installed snapshots enters in `RaftNode.step` and has a part of its own (reads.py, transfer.py,

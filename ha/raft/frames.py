@@ -1,4 +1,4 @@
-"""Messages of the core as frames of `ropewalk.format.raft`, and back.
+"""Messages of the core as frames of `ropewalk.format.dledger.frame`, and back.
 
 A run travels as its bytes; where it stands follows from `prev`, unless it is the first of a segment: that flag and the
 size of a segment say the rest. So a frame cannot claim a place that the receiver's log does not have.
@@ -19,7 +19,7 @@ from ha.raft.types import (
     VoteResult,
 )
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.raft import OK, PRE, ROLLED, TRANSFER, Frame, Kind
+from ropewalk.format.dledger.frame import OK, PRE, ROLLED, TRANSFER, Frame, Kind
 
 Numbers = tuple[int, int, int, int, int, int]
 

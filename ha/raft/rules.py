@@ -7,9 +7,12 @@ ballots in their order (election.py), two leaders in a term (election.py), a cut
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
-from ha.raft.dispatcher import State
+from ha.raft.dispatcher import EntryDispatcher, State
+from ha.raft.election import Election
+from ha.raft.log_state import LogState
 from ha.raft.types import (
     AppendAnswer,
     Ballot,
@@ -23,10 +26,29 @@ from ha.raft.types import (
     VoteResult,
 )
 
-if TYPE_CHECKING:
-    from ha.raft.node import RaftNode
-
 GRANTED = (VoteResult.ACCEPT, VoteResult.ACCEPT_WITH_RESERVE)
+
+
+class Member(Protocol):
+    """A member of a group (`RaftNode`), as far as rules look at it."""
+
+    @property
+    def me(self) -> MemberId: ...
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def election(self) -> Election: ...
+
+    @property
+    def log(self) -> LogState: ...
+
+    @property
+    def dispatchers(self) -> Mapping[MemberId, EntryDispatcher]: ...
 
 
 class Rules:
@@ -34,7 +56,7 @@ class Rules:
 
     __slots__ = ("_ballot", "_commit", "_node")
 
-    def __init__(self, node: RaftNode) -> None:
+    def __init__(self, node: Member) -> None:
         self._node = node
         self._ballot = node.election.ballot
         self._commit = node.log.commit.index

@@ -1,6 +1,6 @@
 """The client's log: structlog events, handed to the standard library's logger `ropewalk.client`.
 
-    messages skipped topic=orders broker=broker-a queue=2 first=10 next=500 reason=removed
+    messages skipped group=billing topic=orders broker=broker-a queue=2 first=10 next=500 reason=removed
 
 Warnings are shown by default, on standard error, as the standard library shows those of any library; a program that
 configures `logging` decides otherwise, and one that wants silence says
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+    from ropewalk.client.core.consume.skipped import Skipped
+
 NAME = "ropewalk.client"
 
 
@@ -36,6 +38,21 @@ def logger() -> BoundLogger:
         context_class=dict,
     )
     return bound
+
+
+def log_skipped(group: str, skipped: Skipped) -> None:
+    """Log that a consumer passes messages over."""
+    queue = skipped.queue
+    logger().warning(
+        "messages skipped",
+        group=group,
+        topic=queue.topic,
+        broker=queue.queue.broker_name,
+        queue=queue.queue.queue_id,
+        first=skipped.first,
+        next=skipped.next,
+        reason=skipped.reason,
+    )
 
 
 def _to_standard_logging(
@@ -66,6 +83,10 @@ class Troubles:
         if self._told.get(key) != text:
             self._told[key] = text
             logger().warning(event, **fields, reason=text)
+
+    def is_known(self, key: Hashable) -> bool:
+        """Return True while a trouble goes on."""
+        return key in self._told
 
     def ended(self, key: Hashable, event: str, **fields: object) -> None:
         """Log at level INFO that a trouble is over, if there was one."""

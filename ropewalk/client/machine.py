@@ -6,9 +6,11 @@ import os
 import time
 from collections.abc import Mapping
 
-from ropewalk.client.core.consume.consuming import ConsumeFrom, ConsumerCore, ConsumerIdentity
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
+from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
 from ropewalk.client.core.consume.pulling import PullCore
+from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
 
 
@@ -46,8 +48,12 @@ def subscriptions(topics: Mapping[str, str]) -> tuple[Subscription, ...]:
 
 
 def new_pull_core(
-    group: str, topics: Mapping[str, str], name_servers: str, consume_from: ConsumeFrom
+    group: str,
+    topics: Mapping[str, str],
+    name_servers: str,
+    consume_from: ConsumeFrom,
+    on_skipped: OnSkipped,
 ) -> PullCore:
     """Return a pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
     identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics), consume_from, active=True)
-    return PullCore(new_consumer_core(name_servers, identity), clock)
+    return PullCore(new_consumer_core(name_servers, identity), clock, on_skipped)

@@ -32,6 +32,7 @@ from store.io.idle_worker import GiveWay, never_yield
 from store.log.commitlog import segment_name
 
 _CHUNK = 256 << 10
+_NO_END = 1 << 62
 _ITEMS_PENDING_MAX = 50_000  # a batch, between two looks at what is asked: a quarter of a second
 
 # size, magic, offset, sys flag, store time, body size; for hosts of eight bytes, which is nearly always
@@ -107,6 +108,7 @@ class IndexBuilder:
         earlier when `items_max` items were added, so that others get a turn. What was added can be searched when this
         returns. Raises OSError when it cannot be written; call again later then.
         """
+        self._see_to_removed_files()
         self.position = max(self.position, min_offset)
         if self._file is not None and self._file.pending:
             self._file.write_back(self.give_way)  # left over from a disk that had no room, say
@@ -130,6 +132,27 @@ class IndexBuilder:
             self._file.write_back(self.give_way)
         self.written = self.position
         return self.position >= through
+
+    def _see_to_removed_files(self) -> None:
+        """Leave out index files that something else removed; build the newest again from where the one before ends."""
+        there = set(index_names(self._disk, self._place.directory))
+        gone = [name for name in self._names if name not in there]
+        if not gone:
+            return
+        for name in gone:
+            self._disk.forget(self._place.directory / name)
+        text = f"index files {', '.join(gone)} in {self._place.directory} were removed by something else"
+        if gone[-1] == self._names[-1]:
+            self._file, self._begun, self.position, self.written = None, (-1, 0), 0, 0
+            self.open(_NO_END, None)
+            text += f": the index is built again from log offset {self.position} on"
+        else:
+            self._names = [name for name in self._names if name in there]
+            text += (
+                ": their messages are not found by key. Stop the broker and remove the whole folder to have all of "
+                "it built again"
+            )
+        self.findings.append(text)
 
     def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
         """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
@@ -238,6 +261,7 @@ class IndexBuilder:
 
     def close(self) -> None:
         """Write what is left, durably."""
+        self._see_to_removed_files()
         if self._file is not None:
             self._file.write_back()
             self._file.file.sync()

@@ -137,10 +137,13 @@ def index_names(disk: Disk, directory: Path) -> list[str]:
 
 
 def read_header(disk: Disk, path: Path, geometry: Geometry) -> IndexHeader | None:
-    """The header of a file; None if the file cannot be one of this geometry. Blocks."""
-    if disk.size_of(path) != geometry.file_size:
+    """Return the header of a file; None if it cannot be one of this geometry, or was removed. Blocks."""
+    try:
+        if disk.size_of(path) != geometry.file_size:
+            return None
+        header = IndexHeader.decode(disk.open_paged(path).read_at(0, HEADER_SIZE))
+    except FileNotFoundError:
         return None
-    header = IndexHeader.decode(disk.open_paged(path).read_at(0, HEADER_SIZE))
     return header if geometry.holds(header) else None
 
 

@@ -21,7 +21,7 @@ import os
 import resource
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -37,6 +37,7 @@ _READ_STEP = 4 << 20
 _PIECES_MAX = 1024  # of one system call
 _READ_AHEAD_LEAST: Final = 256 << 10  # in one request, whatever the device says
 _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
+_MISSING_MAX = 1000
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
 
@@ -71,6 +72,11 @@ class DiskFull(RopewalkError):
 
 class MappedFile:
     """One fixed-size file under a shared map; see the module docstring for who may touch it when."""
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor, which reads the file even where its name was removed."""
+        return self._fd
 
     pieces_s = 0.0
     """Processor time of all `write_pieces_at`, seconds."""
@@ -202,6 +208,8 @@ class Disk:
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, list[int]] = OrderedDict()  # path -> [fd, users]
         self._lock = threading.RLock()
+        self.missing: deque[Path] = deque(maxlen=_MISSING_MAX)
+        """Paged files that were not there where they should have been. Every thread appends; the store takes."""
         self.open_max = _open_max()
         """How many descriptors of paged files are kept; more only while more are in use at once."""
 
@@ -265,8 +273,19 @@ class Disk:
 
     def create_paged(self, path: Path, size: int) -> PagedFile:
         """Create (or keep) a file of exactly `size` bytes; new bytes read as zero."""
-        os.close(self._create(path, size))
+        fd = self._create(path, size)
+        try:
+            self._drop_stale(path, fd)
+        finally:
+            os.close(fd)
         return PagedFile(self, path)
+
+    def _drop_stale(self, path: Path, fd: int) -> None:
+        """Let go of a pooled descriptor that is of another file than the one that has the name now."""
+        with self._lock:
+            entry = self._descriptors.get(path)
+            if entry is not None and _identity(os.fstat(entry[0])) != _identity(os.fstat(fd)):
+                self.forget(path)
 
     def _create(self, path: Path | str, size: int) -> int:
         flags = os.O_RDWR | os.O_CREAT
@@ -297,7 +316,10 @@ class Disk:
             fd, new = (self._open(path, os.O_WRONLY), False) if position else (self._create(path, size), True)
         except FileNotFoundError:
             fd, new = self._create(path, size), True
+            self.missing.append(Path(path))
         try:
+            if new:
+                self._drop_stale(Path(path), fd)
             if os.pwrite(fd, data, position) != len(data):  # short only when the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         finally:
@@ -310,7 +332,11 @@ class Disk:
         with self._lock:
             entry = self._descriptors.get(path)
             if entry is None:
-                entry = self._descriptors[path] = [self._open(path, self.open_flags), 0]
+                try:
+                    entry = self._descriptors[path] = [self._open(path, self.open_flags), 0]
+                except FileNotFoundError:
+                    self.missing.append(path)
+                    raise
             self._descriptors.move_to_end(path)
             entry[1] += 1
             if (over := len(self._descriptors) - self.open_max) > 0:

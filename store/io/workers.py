@@ -122,6 +122,7 @@ class Flusher:
         self.times = Durations(FLUSH_BOUNDS_S)
         """How long each flush took; the thread adds, anybody may look."""
         self._target: tuple[int, Sequence[MappedFile]] = (0, ())
+        self._cuts: deque[tuple[MappedFile, Callable[[], None]]] = deque()
         self._thread = (
             threading.Thread(target=self._run, name="ropewalk-flusher", daemon=True) if start else None
         )
@@ -139,12 +140,20 @@ class Flusher:
                 self._idle = False
                 self._wake.release()
 
+    def sync_cut(self, file: MappedFile, done: Callable[[], None]) -> None:
+        """Sync a file from which bytes were cut, flushed or not, then call `done` on the loop; never blocks."""
+        with self._lock:
+            self._cuts.append((file, done))
+            if self._idle:
+                self._idle = False
+                self._wake.release()
+
     def _run(self) -> None:
         while not self._failed:
             if self.step():
                 continue
             with self._lock:
-                if self._target[0] > self._flushed:
+                if self._target[0] > self._flushed or self._cuts:
                     continue
                 if self._stopping:
                     return
@@ -152,12 +161,29 @@ class Flusher:
             self._wake.acquire()
 
     def step(self) -> bool:
-        """Carry out the newest request; False if there is none that asks for more than is flushed."""
+        """Sync the next cut, or carry out the newest request; False if neither asks for more than is flushed."""
+        if self._failed:
+            return False
         with self._lock:
             target, files = self._target
-        if target <= self._flushed or self._failed:
+            cut = self._cuts.popleft() if self._cuts else None
+        if cut is not None:
+            if not self._sync(cut[:1]):
+                return False
+            self._completions.post(cut[1])
+            return True
+        if target <= self._flushed:
             return False
         began = time.perf_counter()
+        if not self._sync(files):
+            return False
+        self.times.add(time.perf_counter() - began)
+        self._flushed = target
+        self._completions.post(partial(self._on_flushed, target))
+        return True
+
+    def _sync(self, files: Sequence[MappedFile]) -> bool:
+        """Sync files, the only place that does while the log is open; False if one failed, which ends the store."""
         try:
             for file in files:
                 file.sync()
@@ -167,9 +193,6 @@ class Flusher:
             failure.__cause__ = exc
             self._completions.post(partial(_raise, failure))
             return False
-        self.times.add(time.perf_counter() - began)
-        self._flushed = target
-        self._completions.post(partial(self._on_flushed, target))
         return True
 
     def stop(self) -> None:

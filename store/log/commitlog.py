@@ -127,6 +127,12 @@ class CommitLog:
         assert not self.segments or segment.base_offset == self.end_offset
         self._add(segment)
 
+    def discard_spare(self) -> None:
+        """Forget the spare segment, whose file is gone; another one is made."""
+        assert self.spare is not None
+        spare, self.spare = self.spare, None
+        spare.file.close()
+
     def take_spare(self, base_offset: int) -> Segment:
         spare, self.spare = self.spare, None
         if spare is not None:

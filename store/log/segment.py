@@ -88,6 +88,18 @@ class Segment:
         self.file.write_at(position, data)
         self.write_position = end
 
+    def end_at(self, position: int) -> None:
+        """Count the records as ending at `position`, behind which all is zero. For a start, which has seen to that."""
+        assert 0 <= position <= self.size, (self.base_offset, position, self.size)
+        self.write_position = self.filled_position = position
+
+    def drop_from(self, position: int) -> None:
+        """Zero what stands from `position` on, and go on there. Not durable before the next sync of the file."""
+        end = self.write_position
+        assert 0 <= position <= end, (self.base_offset, position, end)
+        self.map[position:end] = bytes(end - position)
+        self.write_position = position
+
     def seal(self) -> None:
         """Write the filler and count this segment as full."""
         remaining = self.size - self.write_position

@@ -212,14 +212,14 @@ class Opening:
         if (newest := max(self._each_queue(), key=_end_of_newest, default=None)) is not None:
             found.last_store_timestamp = recovery.last_store_time(newest, self.log)
         first_ms = 0
-        plain: KnownQueues = {}
+        known_queues = KnownQueues()
 
         def dispatch_run(offset: int) -> int:
             segment = self.log.find(offset)
-            if segment is None or not plain:
+            if segment is None or not known_queues:
                 return offset
             end, records, latest_ms = dispatch_runs(
-                segment, offset - segment.base_offset, segment.size, plain
+                segment, offset - segment.base_offset, segment.size, known_queues
             )
             found.records += records
             found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
@@ -239,7 +239,7 @@ class Opening:
                     known = self._find_queue(seen.topic, seen.queue_id)
                     if known is not None and not self.deleted.knows(seen.topic):
                         self.mark_dirty(known)  # once, and not with each
-                        learn_queue(seen, known, plain)
+                        learn_queue(seen, known, known_queues)
                 continue
             verdict, found.end = seen
             if verdict is Verdict.REFUSE:

@@ -42,8 +42,13 @@ _QUEUES_MAX: Final = 16  # of a run; more of them are not worth a look by column
 _LAST = itemgetter(-1)
 _LOW_BYTES: Final = (3, 2, _HEAD_SIZE - 1, _HEAD_SIZE - 2)  # of a record's size, and of its body's
 
-KnownQueues: TypeAlias = dict[bytes, dict[int, ConsumeQueue]]
-"""Queues by how a V1 record spells their topic (length and name), and by number."""
+
+class KnownQueues(dict[bytes, dict[int, ConsumeQueue]]):
+    """Queues by how a V1 record spells their topic (length and name), and by number."""
+
+    run_max = _RUN_MAX
+    """As many records are seen at once: few behind one that was out of the ordinary, where the next may be so too."""
+
 
 Grown: TypeAlias = dict[ConsumeQueue, None]
 Chosen: TypeAlias = Sequence[int]
@@ -78,14 +83,16 @@ def dispatch_runs(
     while position + RECORD_SIZE_MIN <= limit:
         end, count, stored = _dispatch_uniform(segment, position, limit, known, grown, found_whole)
         if count:
+            known.run_max = min(2 * known.run_max, _RUN_MAX)
             position = end
             records += count
             latest = max(latest, stored)
             continue
-        places = _places(segment, position, limit)
+        places = _places(segment, position, limit, known.run_max)
         columns = len(places) > _RUN_MIN
         taken = _dispatch_columns(segment, places, known, grown) if columns else None
         if taken is not None:
+            known.run_max = min(2 * known.run_max, _RUN_MAX)
             position = places[-1]
             records += len(places) - 1
         else:
@@ -93,17 +100,18 @@ def dispatch_runs(
             position, count, taken = _dispatch_each(segment, position, end, known, grown)
             records += count
             if position < end:
+                known.run_max = max(known.run_max // 2, _RUN_MIN + 1)
                 return position, records, max(latest, taken)
         latest = max(latest, taken)
     return position, records, latest
 
 
-def _places(segment: Segment, position: int, limit: int) -> list[int]:
+def _places(segment: Segment, position: int, limit: int, count_max: int) -> list[int]:
     """Where records begin by what their sizes say, and behind them where the next one would. HOT."""
     data, unpack = segment.map, _I32.unpack_from
     places = [position]
     append = places.append
-    while position + RECORD_SIZE_MIN <= limit and len(places) <= _RUN_MAX:
+    while position + RECORD_SIZE_MIN <= limit and len(places) <= count_max:
         (size,) = unpack(data, position)
         if size < RECORD_SIZE_MIN or position + size > limit:
             break
@@ -142,7 +150,7 @@ def _dispatch_uniform(
         return nothing
     spelling = data[position + tail_at] + 3
     properties = size - tail_at - spelling
-    count = min((limit - position) // size, _RUN_MAX)
+    count = min((limit - position) // size, known.run_max)
     if properties <= 0 or count <= _RUN_MIN:
         return nothing
     for at in _LOW_BYTES:
@@ -215,7 +223,7 @@ def _dispatch_columns(
     bodies_at = list(map(_HEAD_SIZE.__add__, starts))
     tails_at = list(map(add, bodies_at, body_sizes))
     tails = [data[start:end] for start, end in zip(tails_at, ends, strict=True)]
-    if min(map(len, tails)) < 3 or 0 in map(_LAST, tails):
+    if min(map(len, tails)) < 3:
         return None
     # Up to the properties: how the topic and the size of the properties are spelled.
     spellings = [tail[: tail[0] + 3] for tail in tails]
@@ -228,6 +236,10 @@ def _dispatch_columns(
         queues_of[topic] = queues
         lengths[spelling] = len(spelling) + int.from_bytes(spelling[-2:], "big", signed=True)
     if not all(map(eq, map(len, tails), map(lengths.__getitem__, spellings))):
+        return None
+    if 0 in map(_LAST, tails) and any(
+        tail[-1] == 0 and tail != spelling for tail, spelling in zip(tails, spellings, strict=True)
+    ):
         return None
     with memoryview(data) as view:
         found = [crc32(view[start:end]) for start, end in zip(bodies_at, tails_at, strict=True)]
@@ -351,7 +363,7 @@ def _read_tail(tail: bytes, known: KnownQueues) -> tuple[Mapping[int, ConsumeQue
         queues is None
         or not 0 <= size <= 0x7FFF
         or int.from_bytes(tail[at - 2 : at], "big") != size
-        or tail[-1] == 0
+        or (size and tail[-1] == 0)
     ):
         return None
     return queues, _code_in(tail, at) if b"TAGS\x01" in tail else 0

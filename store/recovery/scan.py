@@ -292,7 +292,12 @@ def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
 
 
 def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
-    """Make the log end at `end`: dead bytes go to `tails`, then to zero; empty later segments are removed."""
+    """Make the log end at `end`: dead bytes go to `tails`, then to zero; empty later segments are removed.
+
+    Afterwards the disk has it so, whatever was found: a start that was killed in the middle of this leaves zeros in the
+    page cache and dead bytes under them, and removed files whose names a loss of power brings back. Dead bytes behind
+    the end would be believed again as soon as the log has grown up to one of their records.
+    """
     findings: list[str] = []
     # The first segment stays, even if nothing in it does: its name tells where the log goes on.
     while len(log.segments) > 1 and log.segments[-1].base_offset >= end:
@@ -303,9 +308,11 @@ def cut(log: CommitLog, end: int, tails: Path, disk: Disk) -> list[str]:
         segment = log.segments[-1]
         position = end - segment.base_offset
         findings += _copy_aside(segment, position, tails, disk)
-        segment.write_position = segment.filled_position = position
+        segment.end_at(position)
         for earlier in log.segments[:-1]:
-            earlier.write_position = earlier.filled_position = earlier.size
+            earlier.end_at(earlier.size)
+        segment.file.sync()
+        disk.sync_directory(log.directory)
     return findings
 
 
@@ -323,7 +330,6 @@ def _copy_aside(segment: Segment, position: int, tails: Path, disk: Disk) -> lis
             segment.map[at : at + len(data)] = bytes(len(data))
     if not saved:
         return []
-    segment.file.sync()
     return [
         f"dead bytes behind log offset {segment.base_offset + position} were moved to {target} ({saved} bytes)"
     ]

@@ -9,10 +9,16 @@ files.
 What has to be looked up for that (how full the disk is, how old files are, where in a queue the log begins) is looked
 up on the helper thread; every decision and every change of state happens on the loop. How `retention` decides is not
 this file's business.
+
+A file that something else removed while it was open here is noticed at the next look. The oldest ones are given up as
+if retention had: the log begins later. One in the middle stays open, and so it is served as long as this process lives;
+behind a removed newest one nothing is taken, because what is appended to it would be on no disk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +42,8 @@ class _Looked:
 
     usage: Usage
     modified_ms: list[int]
+    removed: list[Segment]
+    """Segments whose files have no name any more, though nobody here removed them."""
 
 
 class Cleaner:
@@ -57,6 +65,14 @@ class Cleaner:
         self.refusal: str | None = None
         """Why no message is taken at the moment, or None."""
         self.findings: list[str] = []
+        self.removed_files = 0
+        """How many segments something else removed while they were open here."""
+        self._removed_said: set[int] = set()
+        """Where those begin that are still in the log, and were told of."""
+        self._is_full = False
+        """Whether messages are refused because of the room on the disk."""
+        self._unwritable: str | None = None
+        """Why nothing can be appended durably any more, or None."""
         self._rules = rules
         self._log = log
         self._queues = queues
@@ -100,13 +116,20 @@ class Cleaner:
         self._looking = True
         segments = [s for s in self._log.segments[:-1] if s.end_offset <= flushed_offset]
         segments = segments[: self._rules.batch_max]
-        self._worker.submit(partial(self._look_up, segments), self._looked)
+        spare = [self._log.spare] if self._log.spare is not None else []
+        known = [*self._log.segments, *spare]
+        self._worker.submit(partial(self._look_up, segments, known), self._looked)
 
-    def _look_up(self, segments: list[Segment]) -> _Looked:
+    def _look_up(self, segments: list[Segment], known: list[Segment]) -> _Looked:
         """On the helper thread."""
         usage = Usage(self._used(self._log.directory), self._used(self._queue_directory))
-        modified = [self._disk.modified_ms(segment.file.path) for segment in segments]
-        return _Looked(usage, modified)
+        names = set(self._disk.names(self._log.directory))
+        removed = [segment for segment in known if segment.file.path.name not in names]
+        modified: list[int] = []
+        with contextlib.suppress(FileNotFoundError):  # removed in this moment: those before it can be judged
+            for segment in segments:
+                modified.append(self._disk.modified_ms(segment.file.path))
+        return _Looked(usage, modified, removed)
 
     def _used(self, directory: Path) -> int:
         """The file system of a directory that may not have been made yet."""
@@ -115,12 +138,17 @@ class Cleaner:
 
     def _looked(self, found: _Looked) -> None:
         self._looking = False
+        if found.removed:
+            self._note_removed(found.removed)
         now = self._now_ms()
         hour = time.localtime(now / 1000).tm_hour
         decision = decide(self._rules, found.usage, hour, now, found.modified_ms, asked=self._asked)
-        if (decision.refusal is None) != (self.refusal is None):
+        if (decision.refusal is None) == self._is_full:
+            self._is_full = not self._is_full
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
-        self.refusal = decision.refusal
+        self.refusal = decision.refusal or self._unwritable
+        if found.removed:
+            return  # ages were looked up of segments that may not be the oldest any more
         if decision.delete and (self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)):
             self._give_up(decision.delete, decision.reason)
             if self._asked:
@@ -128,12 +156,56 @@ class Cleaner:
         else:
             self._asked = False
 
+    def _note_removed(self, removed: list[Segment]) -> None:
+        """Give up segments that something else removed from the front, and tell of all others."""
+        gone = {segment.base_offset for segment in removed}
+        if self._log.spare is not None and self._log.spare.base_offset in gone:
+            self._log.discard_spare()
+        segments = self._log.segments
+        count = 0
+        while (
+            count < len(segments) - 1
+            and segments[count].base_offset in gone
+            and segments[count].end_offset <= self._log.flushed_offset
+        ):
+            count += 1
+        if count:
+            names = ", ".join([str(segments[0].file.path), *(s.file.path.name for s in segments[1:count])])
+            self.removed_files += sum(s.base_offset not in self._removed_said for s in segments[:count])
+            self._begin_behind(count)
+            self.findings.append(
+                f"{names} ({count} files): removed by something else while open here. The commit log begins at offset "
+                f"{self._log.min_offset} now, and messages before it are gone"
+            )
+        for segment in self._log.segments:
+            base, path = segment.base_offset, segment.file.path
+            if base not in gone or base in self._removed_said:
+                continue
+            self._removed_said.add(base)
+            self.removed_files += 1
+            text = f"{path} (log offset {base}) was removed by something else while it was open"
+            if segment is self._log.segments[-1]:
+                text += (
+                    ": what is appended to it would be on no disk, so messages are refused. Stop this broker, and put "
+                    "the file back or have it taken from a replica"
+                )
+                self._unwritable = text
+            else:
+                text += (
+                    f": it is served as long as this process lives, and the next start will miss it. Save it with "
+                    f"`cp /proc/{os.getpid()}/fd/{segment.file.descriptor} {path}`"
+                )
+            self.findings.append(text)
+
     def _give_up(self, count: int, reason: str) -> None:
-        retired = self._log.retire(count)
-        self._retired += retired
+        self._begin_behind(count)
         self.findings.append(
-            f"commit log before offset {self._log.min_offset} is removed ({len(retired)} files): {reason}"
+            f"commit log before offset {self._log.min_offset} is removed ({count} files): {reason}"
         )
+
+    def _begin_behind(self, count: int) -> None:
+        """Have the log begin behind its first `count` segments, and the queues follow."""
+        self._retired += self._log.retire(count)
         self._late = deque(queue for queues in self._queues.values() for queue in queues.values())
 
     # -- segments ------------------------------------------------------------------------------------
@@ -155,7 +227,8 @@ class Cleaner:
         ):  # first: left alone, they would say that the segment was stolen
             self._disk.remove(self._checksum_directory / segment.file.path.name)
         self._disk.remove(segment.file.path)
-        self._disk.sync_directory(self._log.directory)
+        with contextlib.suppress(FileNotFoundError):  # the whole folder can be removed, too
+            self._disk.sync_directory(self._log.directory)
         return 1
 
     def _removed(self, _count: int) -> None:

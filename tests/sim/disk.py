@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,7 @@ class SimDisk(Disk):
         self.crash_after = 1 << 60
         self.on_step: Callable[[], None] = lambda: None
         self.locked = False
+        self.missing = deque[Path]()
         self._chance = chance
         self.files[BOOT_ID] = self.named[BOOT_ID] = SimFile(chance.randbytes(16).hex().encode())
 

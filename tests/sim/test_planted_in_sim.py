@@ -26,7 +26,7 @@ BUGS = {
     "queue-start-believed": 0,
     "readable-before-flush": 0,
     "recovery-claims-flushed": 0,
-    "segment-removal-not-synced": 425,
+    "segment-removal-not-synced": 5330,  # only a start that loses power between two removals shows it
 }
 """Each with a seed shortly before one that finds it; the long run searches from 0."""
 
@@ -35,7 +35,7 @@ BUGS = {
 def test_the_simulation_finds_the_bug(name: str, long_run: bool) -> None:
     first = 0 if long_run else BUGS[name]
     command = [sys.executable, "-m", "tests.sim", "--bug", name]
-    command += ["--first", str(first), "--seeds", str(SEEDS)]
+    command += ["--first", str(first), "--seeds", str(BUGS[name] + SEEDS - first)]
     done = subprocess.run(
         command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )

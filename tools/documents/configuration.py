@@ -59,7 +59,7 @@ is taken before the first is full. `--set mappedFileSizeCommitLog=67108864` make
 ## Changing settings while the broker runs
 
 `ropewalk admin broker config set` (code 25, so `mqadmin updateBrokerConfig` too) changes some of the keys at once, and
-keeps the change in the broker's configuration file. All other keys but these are refused in words:
+keeps the change in the broker's configuration file. These may be changed, and all others are refused in words:
 """.strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 __all__ = ["cell", "code", "head", "table"]
@@ -9,8 +10,9 @@ __all__ = ["cell", "code", "head", "table"]
 
 def head(title: str, source: str, *paragraphs: str) -> str:
     """Return a page's title, the notice that the page is generated from `source`, and its first paragraphs."""
+    wrapped = [one if "\n" in one else textwrap.fill(one, 118) for one in paragraphs]
     notice = f"<!-- Generated from {source} by `make docs`; change it there. -->"
-    return "\n\n".join((f"# {title}", notice, *paragraphs)) + "\n"
+    return "\n\n".join((f"# {title}", notice, *wrapped)) + "\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

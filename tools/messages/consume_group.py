@@ -19,7 +19,7 @@ import anyio
 from ropewalk.client.aio.admin import AsyncAdmin
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.names import check_group

@@ -100,7 +100,10 @@ OnCorrupt = Annotated[
 ]
 BrokerName = Annotated[
     str | None,
-    typer.Option("--broker-name", help="What the store's broker is called; else as its directory."),
+    typer.Option(
+        "--broker-name",
+        help="The store's broker; else as the store tells, or its directory.",
+    ),
 ]
 
 

@@ -182,7 +182,15 @@ def latency(
             )
             way = f"from store to group {group}"
             finish(
-                latency_report(describe_source(live), consumed, shares, limit_ms, way=way, more=[waits]),
+                latency_report(
+                    describe_source(live),
+                    consumed,
+                    shares,
+                    limit_ms,
+                    window_ms=window_ms,
+                    way=way,
+                    more=[waits],
+                ),
                 as_json,
                 html,
             )
@@ -193,7 +201,11 @@ def latency(
         )  # fmt: skip
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
             found = run(tasks, source, window_ms=_duration_ms(window))
-        finish(latency_report(describe_source(source), found, shares, limit_ms), as_json, html)
+        finish(
+            latency_report(describe_source(source), found, shares, limit_ms, window_ms=window_ms),
+            as_json,
+            html,
+        )
 
 
 def _by_traces(
@@ -232,7 +244,9 @@ def _by_traces(
         [(traced.messages, traced.begun, traced.messages - traced.begun, traced.others)],
     )
     way = f"from store to consumers of {group}, by their traces"
-    return latency_report(describe_source(messages), found, shares, limit_ms, way=way, more=[counts])
+    return latency_report(
+        describe_source(messages), found, shares, limit_ms, window_ms=window_ms, way=way, more=[counts]
+    )
 
 
 def tail(

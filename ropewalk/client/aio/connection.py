@@ -129,11 +129,18 @@ class AsyncConnection:
         renew_after_fork(self)
         self._scope = anyio.CancelScope()
         self._closed_because: str | None = None
+        self.lost_count = 0
+        """Requests that were under way when it was closed, whose outcome nobody will learn."""
         self._ended = anyio.Event()
 
     @property
     def closed(self) -> bool:
         return self._closed_because is not None
+
+    @property
+    def closed_because(self) -> str | None:
+        """Why it was closed; None while it is open."""
+        return self._closed_because
 
     @property
     def ignored_count(self) -> int:
@@ -322,6 +329,7 @@ class AsyncConnection:
         if self._closed_because is None:
             self._closed_because = reason
             self._ended.set()
+            self.lost_count = len(self._waiters)
             self._core.fail()
             for waiter in self._waiters.values():
                 waiter.arrived.set()

@@ -23,7 +23,7 @@ from ropewalk.client.aio.connection import (
     AsyncPeerRequestHandler,
     open_connection,
 )
-from ropewalk.client.core.connection import refuse_peer_request
+from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.steps import (
     Ask,
     AskAny,
@@ -36,6 +36,7 @@ from ropewalk.client.core.steps import (
     Steps,
     T,
 )
+from ropewalk.client.log import Troubles
 from ropewalk.errors import RopewalkError
 
 OnRequest = AsyncPeerRequestHandler
@@ -54,7 +55,10 @@ class _Ahead:
 class AsyncLinks:
     """A carrier of conversations over anyio connections. Made by `open`."""
 
-    def __init__(self, tasks: TaskGroup, timeout: float, on_request: OnRequest) -> None:
+    def __init__(
+        self, tasks: TaskGroup, timeout: float, on_request: OnRequest, troubles: Troubles | None
+    ) -> None:
+        self._troubles = troubles
         self._tasks = tasks
         self._timeout = timeout
         self._on_request = on_request
@@ -67,7 +71,10 @@ class AsyncLinks:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, timeout: float = TIMEOUT_S, on_request: OnRequest = refuse_peer_request
+        *,
+        timeout: float = TIMEOUT_S,
+        on_request: OnRequest = refuse_peer_request,
+        troubles: Troubles | None = None,
     ) -> AsyncIterator[AsyncLinks]:
         """Open them.
 
@@ -75,7 +82,7 @@ class AsyncLinks:
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            links = AsyncLinks(tasks, timeout, on_request)
+            links = AsyncLinks(tasks, timeout, on_request, troubles)
             try:
                 yield links
             except Exception as exc:
@@ -160,8 +167,18 @@ class AsyncLinks:
         async with self._dialling.setdefault(address, anyio.Lock()):
             connection = self._connections.get(address)
             if connection is None or connection.closed:
-                dialled: AsyncConnection = await self._tasks.start(self._hold, address)
-                self._connections[address] = connection = dialled
+                connection = self._connections[address] = await self._dial(address)
+        return connection
+
+    async def _dial(self, address: str) -> AsyncConnection:
+        try:
+            connection: AsyncConnection = await self._tasks.start(self._hold, address)
+        except Unreachable as exc:
+            if self._troubles is not None:
+                self._troubles.began(("address", address), exc, "not connected", address=address)
+            raise
+        if self._troubles is not None:
+            self._troubles.ended(("address", address), "connected again", address=address)
         return connection
 
     async def _hold(self, address: str, *, task_status: TaskStatus[AsyncConnection]) -> None:
@@ -173,6 +190,15 @@ class AsyncLinks:
                 task_status.started(connection)
                 if not self._closed:
                     await connection.wait_closed()
+                    if self._troubles is not None and connection.lost_count and self._is_open:
+                        self._troubles.began(
+                            ("address", address), connection.closed_because, "connection lost", address=address,
+                            unanswered=connection.lost_count,
+                        )  # fmt: skip
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._closed
 
     def _hang_up(self) -> None:
         self._closed = True

@@ -1,6 +1,6 @@
 """`AsyncPullConsumer`: reads queues at its program's pace, under trio and asyncio.
 
-    async with AsyncPullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="first") as consumer:
+    async with AsyncPullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="earliest") as consumer:
         await consumer.assign_topics()
         while messages := await consumer.poll(timeout=1):
             ...
@@ -18,9 +18,11 @@ from types import TracebackType
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import log_skipped
 from ropewalk.client.machine import new_client_id, new_pull_core
 
 
@@ -33,10 +35,19 @@ class AsyncPullConsumer:
         topics: Mapping[str, str],
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
-        consume_from: ConsumeFrom = "last",
+        consume_from: ConsumeFrom = "latest",
+        on_skipped: OnSkipped | None = None,
     ) -> None:
-        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`."""
-        self._core = new_pull_core(group, topics, name_servers, consume_from)
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`.
+
+        `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
+        milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
+        """
+        self.skipped = 0
+        """Messages that were passed over without having been returned."""
+        self._group = group
+        self._on_skipped = on_skipped
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
         self._links: AsyncLinks | None = None
         renew_after_fork(self)
         self._lifespan = Lifespan("pull consumer", self._run)
@@ -61,6 +72,12 @@ class AsyncPullConsumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._lifespan.leave(kind, exc, trace)
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.skipped += skipped.count
+        log_skipped(self._group, skipped)
+        if self._on_skipped is not None:
+            self._on_skipped(skipped)
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:

@@ -8,25 +8,26 @@
 Runs under trio and asyncio. Handlers are coroutine functions, or plain functions, which run in worker threads. A
 message is delivered at least once: its handler may see it again after a crash, a rebalance or a failure.
 
-A handler that raises gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as `RetryLater` says), and
-after `max_retries` it is a dead letter in `%DLQ%<group>`. One whose handler takes longer than `consume_timeout` is
-given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the messages of a queue are handled
-one after the other by one member at a time; a failed one is tried again in place after `order_pause` seconds. With
-`broadcasting=True` every member gets every message, a failed one is dropped, and progress is kept in `offsets_folder`.
+A handler that raises, whatever it raises, gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as
+`RetryLater` says), and after `max_retries` it is a dead letter in `%DLQ%<group>`. One whose handler takes longer than
+`consume_timeout` is given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the messages of
+a queue are handled one after the other by one member at a time; a failed one is tried again in place after
+`order_pause` seconds. With `broadcasting=True` every member gets every message, a failed one is dropped, and progress
+is kept in `offsets_folder`.
 
 Members come and go; queues are divided anew every `rebalance_interval`, and at once when a broker says so, by the rule
 of the official clients, so that a group may have members in several languages. Progress is recorded with every pull,
 every `commit_interval`, when a queue is given up, and at the end. Leaving the block waits for the handlers that are at
 work, for at most `close_timeout` seconds; a cancellation cancels them. Both record what was finished.
+
+Nothing ends consumption unheard. What a handler, a hook or a disk does is told to the log (`ropewalk.client.log`), and
+it goes on; what does end it is in `failure`, in the log, and raised by `close`. What is passed over without having been
+handled is told to `on_skipped`, counted in `skipped`, and logged (`skipped.py` has the reasons).
 """
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
-import sys
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from ropewalk.client.aio.handler import Handler, HandlerCaller, OnError, call_hook, log_failure
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.offset_file import load_offsets, save_offsets
@@ -56,14 +58,17 @@ from ropewalk.client.core.admin_requests import (
     reset_offsets,
     running_document,
 )
-from ropewalk.client.core.connection import refuse_peer_request
+from ropewalk.client.core.connection import Unreachable, refuse_peer_request
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consume_stats import ConsumeStats
-from ropewalk.client.core.consume.consuming import ConsumeFrom, ConsumerIdentity, is_missing_topic
+from ropewalk.client.core.consume.consuming import ConsumerIdentity, is_missing_topic
 from ropewalk.client.core.consume.membership import HEARTBEAT_S, Subscription
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_skipped, logger
 from ropewalk.client.machine import (
     clock,
     new_client_id,
@@ -73,12 +78,10 @@ from ropewalk.client.machine import (
     subscriptions,
 )
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
 from ropewalk.format.remoting import Command
 
-Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
-OnError = Callable[[ReceivedMessage, Exception], None]
 _Arrival = tuple[QueueReader, QueueCache, ReceivedMessage]
 
 RELOCK_S = 20.0
@@ -87,6 +90,8 @@ GIVE_BACK_PAUSE_S = 5.0
 """How long a failed message waits here when no broker takes it back."""
 UNREGISTER_S = 3.0
 EXPIRE_LOOK_S = 60.0
+RESTART_PAUSE_S = 3.0
+"""How long a task of the consumer's own rests that failed, before it is begun again."""
 EXPIRED_LEVEL = 3
 """The delay level (10 s) after which a message comes again whose handler took too long, as in the official clients."""
 
@@ -95,8 +100,8 @@ EXPIRED_LEVEL = 3
 class PushOptions(ReadingOptions):
     """Options of a push consumer. Times are in seconds."""
 
-    consume_from: ConsumeFrom = "last"
-    """Where a queue begins that the group never committed: "first", "last" or a time in milliseconds."""
+    consume_from: ConsumeFrom = "latest"
+    """Where a queue begins that the group never committed: "earliest", "latest", a datetime, or milliseconds."""
     broadcasting: bool = False
     offsets_folder: str | Path | None = None
     """Where a broadcasting consumer keeps its progress; without it, it begins anew each time."""
@@ -134,12 +139,6 @@ class PushSettings(TypedDict, total=False):
     close_timeout: float
 
 
-def print_failure(message: ReceivedMessage, exc: Exception) -> None:
-    """Print the traceback of a handler's exception on standard error: the default `on_error`."""
-    print(f"handling {message.message_id} of {message.topic} failed:", file=sys.stderr)
-    traceback.print_exception(exc)
-
-
 class AsyncPushConsumer:
     """A member of a consumer group. Use it as `async with`, or `start` and `close` it from any task."""
 
@@ -151,15 +150,18 @@ class AsyncPushConsumer:
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
         client_id: str | None = None,
-        on_error: OnError = print_failure,
+        on_error: OnError = log_failure,
+        on_skipped: OnSkipped | None = None,
         **options: Unpack[PushSettings],
     ) -> None:
         """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; all members of a group
         must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
-        cannot be one.
+        cannot be one, `TypeError` and `ValueError` for options that mean nothing.
+
+        `on_error(message, exception)` is called where a handler failed, `on_skipped(skipped)` where messages are
+        passed over, both in the event loop.
         """
-        if not callable(handler):
-            raise TypeError(f"the handler must be a function that takes a message, not {handler!r}")
+        self._handler = HandlerCaller(handler, on_error)
         self.options = PushOptions(**options)
         self._topics = tuple(topics)
         wanted = subscriptions(topics)
@@ -173,10 +175,11 @@ class AsyncPushConsumer:
             broadcasting=self.options.broadcasting,
         )
         self._core = new_consumer_core(name_servers, identity)
-        self._handler = handler
         self._on_error = on_error
-        # An object may have a coroutine function for its call.
-        self._is_async = any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
+        self._on_skipped = on_skipped
+        self.skipped = 0
+        """Messages that were passed over without having been handled."""
+        self._troubles = Troubles()
         self._locks = self.options.orderly and not self.options.broadcasting
         self._readers: dict[TopicQueue, QueueReader] = {}
         self._leaving: dict[TopicQueue, QueueReader] = {}
@@ -200,6 +203,16 @@ class AsyncPushConsumer:
     def queues(self) -> tuple[TopicQueue, ...]:
         """The queues that are ours at the moment, without those of the retry topic."""
         return tuple(sorted(queue for queue in self._readers if queue.topic in self._topics))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        return self._lifespan.failure
+
+    @property
+    def closed(self) -> bool:
+        """Whether consumption is over: by `close`, or by what `failure` says."""
+        return self._lifespan.state == "closed"
 
     def renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
@@ -230,13 +243,14 @@ class AsyncPushConsumer:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         self._rebalance_now = anyio.Event()
-        self._sharing = anyio.CancelScope()
+        self._sharing: anyio.CancelScope | None = None
+        self._shares = True
         self._in_order = anyio.CapacityLimiter(self.options.concurrency)
-        self._threads = anyio.CapacityLimiter(self.options.concurrency)
+        self._handler.open(self.options.concurrency)
         self._arrivals = WorkerQueue[_Arrival]()
         self._saving = anyio.Lock()
         failure: Exception | None = None
-        async with AsyncLinks.open(on_request=self._on_request) as self._links:
+        async with AsyncLinks.open(on_request=self._on_request, troubles=self._troubles) as self._links:
             try:
                 async with anyio.create_task_group() as self._tasks:
                     try:
@@ -263,20 +277,39 @@ class AsyncPushConsumer:
             except RopewalkError as exc:
                 if not is_missing_topic(exc):
                     raise  # nobody to talk to at the start is an error; later it is weather
-        await self._links.drive(self._core.heartbeats())
+                self._tell_missing(topic)
+        await self._heartbeat()
         for _ in range(0 if self.options.orderly else self.options.concurrency):
-            tasks.start_soon(self._work)
+            tasks.start_soon(self._supervised, self._work)
         if not self.options.orderly and self.options.consume_timeout < math.inf:
-            tasks.start_soon(self._expire_forever)
-        tasks.start_soon(self._rebalance_forever)
-        tasks.start_soon(self._heartbeat_forever)
-        tasks.start_soon(self._commit_forever)
+            tasks.start_soon(self._supervised, self._expire_forever)
+        tasks.start_soon(self._supervised, self._rebalance_forever)
+        tasks.start_soon(self._supervised, self._heartbeat_forever)
+        tasks.start_soon(self._supervised, self._commit_forever)
         if self._locks:
-            tasks.start_soon(self._relock_forever)
+            tasks.start_soon(self._supervised, self._relock_forever)
+
+    async def _supervised(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task of the consumer's own. One that fails is told, and begun again."""
+        while True:
+            try:
+                await run(*arguments)
+                return
+            except Exception as exc:
+                logger().error(
+                    "consumer task failed",
+                    group=self._core.identity.group,
+                    task=getattr(run, "__name__", repr(run)),
+                    reason=repr(exc),
+                    exc_info=exc,
+                )
+            await anyio.sleep(RESTART_PAUSE_S)
 
     async def _settle(self) -> None:
         """Take nothing more on, stop reading, and let what is being handled come to its end."""
-        self._sharing.cancel()
+        self._shares = False
+        if self._sharing is not None:
+            self._sharing.cancel()
         for reader in self._readers.values():
             reader.release()
         with anyio.move_on_after(self.options.close_timeout):
@@ -380,7 +413,17 @@ class AsyncPushConsumer:
     async def _heartbeat_forever(self) -> None:
         while True:
             await anyio.sleep(HEARTBEAT_S)
-            await self._links.drive(self._core.heartbeats())
+            await self._heartbeat()
+
+    async def _heartbeat(self) -> None:
+        outcomes = await self._links.drive(self._core.heartbeats())
+        for address, failure in outcomes.items():
+            if isinstance(failure, Refused):
+                group = self._core.identity.group
+                told = "heartbeat refused"
+                self._troubles.began(("heartbeat", address), failure, told, group=group, broker=address)
+            elif failure is None:
+                self._troubles.ended(("heartbeat", address), "heartbeat accepted", broker=address)
 
     # Sharing queues
 
@@ -391,13 +434,13 @@ class AsyncPushConsumer:
 
     async def _rebalance_forever(self) -> None:
         patience = UNBALANCED_PAUSE_S
-        with self._sharing:
-            while True:
+        with anyio.CancelScope() as self._sharing:
+            while self._shares:
                 self._rebalance_now = anyio.Event()
                 known = self._core.directory.addresses()
                 balanced = all([await self._rebalance(s.topic) for s in self._core.identity.subscriptions])
                 if self._core.directory.addresses() != known:
-                    await self._links.drive(self._core.heartbeats())  # a broker that has not heard of us yet
+                    await self._heartbeat()  # a broker that has not heard of us yet
                     balanced = False
                 pause = self.options.rebalance_interval
                 if not balanced:
@@ -414,18 +457,25 @@ class AsyncPushConsumer:
         try:
             queues = await self._links.drive(self._core.queues(topic))
             self._missing.discard(topic)
+            if not any(reader.topic_is_gone for reader in self._readers.values()):
+                self._troubles.ended(("topic", topic), "topic exists", topic=topic)
             mine = queues
             if not self.options.broadcasting:
                 members = await self._links.drive(self._core.members(topic))
                 if self.client_id not in members:
-                    await self._links.drive(self._core.heartbeats())  # a broker that began anew, perhaps
+                    await self._heartbeat()  # a broker that began anew, perhaps
                     return False  # until it knows us again, nobody else can be given what is ours
                 mine = allocate_queues(queues, members, self.client_id)
         except RopewalkError as exc:
             if not is_missing_topic(exc):
+                if isinstance(exc, Refused):
+                    self._troubles.began(("rebalance", topic), exc, "rebalance refused", topic=topic)
                 return False
             self._missing.add(topic)
+            if topic in self._topics:
+                self._tell_missing(topic)
             return True
+        self._troubles.ended(("rebalance", topic), "rebalances again", topic=topic)
         for queue in [queue for queue in self._readers if queue.topic == topic and queue not in mine]:
             self._give_up(self._readers[queue])
         wanted = [queue for queue in mine if queue not in self._readers]
@@ -441,21 +491,38 @@ class AsyncPushConsumer:
         for queue in ready:
             try:
                 await self._take_on(queue)
-            except RopewalkError:
+            except RopewalkError as exc:
+                self._troubles.began(("take on", queue), exc, "queue not taken on", **_where(queue))
                 balanced = False
+            else:
+                self._troubles.ended(("take on", queue), "queue taken on", **_where(queue))
         return balanced
+
+    def _tell_missing(self, topic: str) -> None:
+        reason = "it waits until there is one"
+        self._troubles.began(("topic", topic), reason, "topic does not exist", topic=topic)
 
     async def _take_on(self, queue: TopicQueue) -> None:
         begin = self._kept.get(queue)
         if begin is None:
             begin = await self._links.drive(self._core.begin_offset(queue))
         stats = self._stats.setdefault(queue.topic, ConsumeStats())
-        reader = QueueReader(self._core, self._links, queue, begin, self.options, self._hand_over, stats)
+        reader = QueueReader(
+            self._core,
+            self._links,
+            queue,
+            begin,
+            self.options,
+            self._hand_over,
+            stats,
+            on_skipped=self._skip,
+            troubles=self._troubles,
+        )
         reader.locked_at = clock() if self._locks else math.inf
         self._readers[queue] = reader
         self._tasks.start_soon(reader.read)
         if self.options.orderly:
-            self._tasks.start_soon(self._work_in_order, reader)
+            self._tasks.start_soon(self._supervised, self._work_in_order, reader)
 
     def _give_up(self, reader: QueueReader) -> None:
         del self._readers[reader.queue]
@@ -464,16 +531,22 @@ class AsyncPushConsumer:
         self._tasks.start_soon(self._finish_giving_up, reader)
 
     async def _finish_giving_up(self, reader: QueueReader) -> None:
-        if self._shares_without_locks:
-            # The next owner begins there and does not wait. What is finished from here on is no longer ours to
-            # record: it would take back what the next owner has recorded since.
-            await self._record(reader)
-            await reader.wait_idle()
-        else:
-            await reader.wait_idle()
-            await self._record(reader)
-        if self._locks:
-            await self._unlock([reader.queue])
+        try:
+            if self._shares_without_locks:
+                # The next owner begins there and does not wait. What is finished from here on is no longer ours to
+                # record: it would take back what the next owner has recorded since.
+                await self._record(reader)
+                await reader.wait_idle()
+            else:
+                await reader.wait_idle()
+                await self._record(reader)
+            if self._locks:
+                await self._unlock([reader.queue])
+        except Exception as exc:
+            logger().error(
+                "queue not given up in order", **_where(reader.queue), reason=repr(exc), exc_info=exc
+            )
+        # Not where this is cancelled: then `_leave` records what is left.
         del self._leaving[reader.queue]
         self._rebalance_now.set()
 
@@ -500,12 +573,13 @@ class AsyncPushConsumer:
                     await self._record(reader)
 
     async def _record(self, reader: QueueReader) -> None:
-        """Record the progress of a queue, if there is any. Failing is weather: there will be another time."""
+        """Record the progress of a queue, if there is any. A failure is told; there will be another time."""
         async with reader.recording:
             offset = reader.cache.committable
-            if offset == reader.committed:
+            if offset == reader.committed or reader.topic_is_gone:
                 return
-            with contextlib.suppress(RopewalkError):
+            key = "progress" if self.options.broadcasting else ("progress", reader.queue)
+            try:
                 if self.options.broadcasting:
                     self._kept[reader.queue] = offset
                     if self._offsets_file is not None:
@@ -513,7 +587,23 @@ class AsyncPushConsumer:
                             await anyio.to_thread.run_sync(save_offsets, self._offsets_file, dict(self._kept))
                 else:
                     await self._links.drive(self._core.commit(reader.queue, offset))
-                reader.committed = offset
+            except (RopewalkError, OSError) as exc:
+                if not isinstance(exc, (Unreachable, OutcomeUnknown)):
+                    where = (
+                        {"file": self._offsets_file} if self.options.broadcasting else _where(reader.queue)
+                    )
+                    group = self._core.identity.group
+                    self._troubles.began(key, exc, "progress not saved", group=group, **where)
+                return
+            reader.committed = offset
+            self._troubles.ended(key, "progress saved", group=self._core.identity.group)
+
+    def _skip(self, skipped: Skipped) -> None:
+        """Count, log and tell what is passed over."""
+        self.skipped += skipped.count
+        log_skipped(self._core.identity.group, skipped)
+        if self._on_skipped is not None:
+            call_hook(self._on_skipped, skipped)
 
     @property
     def _offsets_file(self) -> Path | None:
@@ -543,7 +633,7 @@ class AsyncPushConsumer:
                 continue
             began, finished, ours = now, False, True
             try:
-                failure = await self._called(message)
+                failure = await self._handler.call(reader.attempt_of(message))
                 now = clock()
                 reader.stats.handled(now, now - began, ok=failure is None)
                 if failure is None:
@@ -553,8 +643,8 @@ class AsyncPushConsumer:
                     finished = await self._give_back(reader, message, level)
             finally:
                 reader.end(cache, message, now, finished=finished)
-            if not finished and ours:
-                self._tasks.start_soon(self._again, reader, cache, message)
+                if not finished and ours:
+                    self._tasks.start_soon(self._again, reader, cache, message)
             if now > turn_ends:
                 await anyio.lowlevel.checkpoint()
                 now = clock()
@@ -567,10 +657,17 @@ class AsyncPushConsumer:
 
     async def _give_back(self, reader: QueueReader, message: ReceivedMessage, level: int) -> bool:
         """Let the group have a claimed message later. False if no broker took it."""
+        where = _where(reader.queue)
         try:
-            if not self.options.broadcasting:
+            if self.options.broadcasting:
+                offset = message.queue_offset
+                self._skip(Skipped(reader.queue, offset, offset + 1, "failed"))
+            else:
                 await self._links.drive(self._core.send_back(message, level, self.options.max_retries))
-        except RopewalkError:
+                self._troubles.ended(("give back", reader.queue), "message given back", **where)
+        except RopewalkError as exc:
+            reader.failed_again(message)
+            self._troubles.began(("give back", reader.queue), exc, "message not given back", **where)
             return False
         finally:
             reader.unclaim(message)
@@ -589,9 +686,8 @@ class AsyncPushConsumer:
         if await self._give_back(reader, message, EXPIRED_LEVEL):
             reader.finish(cache, message)
             limit = self.options.consume_timeout
-            self._on_error(
-                message, TimeoutError(f"its handler has been at it for over {limit:g} s: given back")
-            )
+            late = TimeoutError(f"its handler has been at it for over {limit:g} s: given back")
+            call_hook(self._on_error, message, late)
         elif not reader.is_in_hand(message) and cache.holds(message):
             self._tasks.start_soon(self._again, reader, cache, message)  # failed meanwhile, and left to us
 
@@ -602,12 +698,16 @@ class AsyncPushConsumer:
 
         async def give_up(message: ReceivedMessage) -> bool:
             if self.options.broadcasting:
+                self._skip(Skipped(reader.queue, message.queue_offset, message.queue_offset + 1, "failed"))
                 return True
             if self.options.max_retries < 0 or message.reconsume_times < self.options.max_retries:
                 return False
             try:
                 await self._links.drive(self._core.resend(message, self.options.max_retries))
-            except RopewalkError:
+            except RopewalkError as exc:
+                self._troubles.began(
+                    ("give back", reader.queue), exc, "message not given back", **_where(reader.queue)
+                )
                 return False
             return True
 
@@ -616,7 +716,7 @@ class AsyncPushConsumer:
     async def _call(self, message: ReceivedMessage) -> Exception | None:
         """Call the handler; return what it raised."""
         began = clock()
-        failure = await self._called(message)
+        failure = await self._handler.call(message)
         topic = message.source.topic
         stats = self._stats.get(topic)
         if stats is None:
@@ -625,16 +725,6 @@ class AsyncPushConsumer:
         stats.handled(now, now - began, ok=failure is None)
         return failure
 
-    async def _called(self, message: ReceivedMessage) -> Exception | None:
-        try:
-            if self._is_async:
-                result = self._handler(message)
-                assert result is not None
-                await result
-            else:
-                await anyio.to_thread.run_sync(self._handler, message, limiter=self._threads)
-        except Exception as exc:
-            if not isinstance(exc, RetryLater):
-                self._on_error(message, exc)
-            return exc
-        return None
+
+def _where(queue: TopicQueue) -> dict[str, object]:
+    return {"topic": queue.topic, "broker": queue.queue.broker_name, "queue": queue.queue.queue_id}

@@ -15,10 +15,12 @@ from functools import partial
 from types import TracebackType
 from typing import Unpack
 
-from ropewalk.client.aio.push_consumer import AsyncPushConsumer, OnError, PushSettings, print_failure
+from ropewalk.client.aio.handler import OnError, log_failure
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer, PushSettings
 from ropewalk.client.blocking.loop_thread import LoopThread
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.machine import own_client_id
 
@@ -34,13 +36,21 @@ class PushConsumer:
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
         client_id: str | None = None,
-        on_error: OnError = print_failure,
+        on_error: OnError = log_failure,
+        on_skipped: OnSkipped | None = None,
         **options: Unpack[PushSettings],
     ) -> None:
         """Make it as `AsyncPushConsumer`, without connecting."""
         self._given_id = client_id
         self._make = partial(
-            AsyncPushConsumer, group, topics, handler, name_servers, on_error=on_error, **options
+            AsyncPushConsumer,
+            group,
+            topics,
+            handler,
+            name_servers,
+            on_error=on_error,
+            on_skipped=on_skipped,
+            **options,
         )
         self._consumer = self._make(client_id=client_id)
         self._thread: LoopThread | None = None
@@ -54,6 +64,21 @@ class PushConsumer:
     def queues(self) -> tuple[TopicQueue, ...]:
         """The queues that are ours at the moment, without those of the retry topic."""
         return self._consumer.queues
+
+    @property
+    def skipped(self) -> int:
+        """Messages that were passed over without having been handled."""
+        return self._consumer.skipped
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        return self._consumer.failure
+
+    @property
+    def closed(self) -> bool:
+        """Whether consumption is over: by `close`, or by what `failure` says."""
+        return self._consumer.closed
 
     def start(self) -> None:
         """Join the group; handlers are called from now on.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import json
 import os
 import re
 import struct
@@ -288,7 +289,26 @@ def _open_store(name: str | None, roots: tuple[Path, ...], log_format: str) -> S
                 f"{before.path} and {after.path} hold the same part of the log: are these two brokers? "
                 f"then name them in option path, as in broker-a=/x,broker-b=/y"
             )
-    return Store(name, roots, tuple(segments))
+    return Store(name or next(filter(None, map(broker_name_of, roots)), None), roots, tuple(segments))
+
+
+_MEMBERS_TOPIC: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+def broker_name_of(root: Path) -> str | None:
+    """Return the name of the broker that wrote a store; None if the store does not tell.
+
+    A store does not say it anywhere, but brokers of 5.x, and Ropewalk's, have a system topic with their name behind a
+    prefix. Where there are several, the broker was renamed, or the configuration is another's.
+    """
+    for path in (root / "config" / "topics.json", root / "config" / "topics.json.bak"):
+        try:
+            topics = json.loads(path.read_bytes())["topicConfigTable"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        names = [name.removeprefix(_MEMBERS_TOPIC) for name in topics if name.startswith(_MEMBERS_TOPIC)]
+        return names[0] if len(names) == 1 and names[0] else None
+    return None
 
 
 def _find_segments(root: Path, log_format: str) -> list[Segment]:

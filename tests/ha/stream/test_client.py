@@ -16,7 +16,7 @@ from ropewalk.format.ha import encode_header, encode_report
 from store.message_store import MessageStore
 from tests.ha.worlds import Clock, FakeLink
 from tests.store.test_follow import CountingDisk, bytes_of
-from tests.store.worlds import SEGMENT_SIZE, World, put, settle
+from tests.store.worlds import SEGMENT_SIZE, World, put, settle, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +307,7 @@ def test_the_part_of_a_record_that_a_broken_connection_left_is_asked_for_again(
     slave.turn(slave.frame(log, 0, two)[: 12 + one + 30])
     slave.client.closed()
     assert slave.follower.end == one
+    wait_for(slave.store, lambda: not slave.follower.cut_pending)
     slave.connect()
     assert slave.reports()[-1:] == [one]
     assert slave.turn(slave.frame(log, one, two) + encode_header(two, 1)[:7]) == [two]

@@ -47,3 +47,5 @@ def test_a_store_that_is_being_written_reads_as_far_as_it_is_safe(tmp_path: Path
         assert plan(store)[0].io == "pread"
     rows = read_splits(plan(store, topic="live-store", checkCrc="true"))
     assert [row["keys"] for row in rows] == sent
+    # As live rows are called, so that both join.
+    assert {row["brokerName"] for row in rows} == {"broker-a"}

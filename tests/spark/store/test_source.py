@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ropewalk.spark
+from ropewalk.spark.jobs.export.sources import default_broker_name
 from ropewalk.spark.spark_session import start_all
+from ropewalk.spark.store.files import open_stores
 from tests.spark.stores import COMPAT_NAMES, START_MS, MadeStore, unpack_compat
 
 if TYPE_CHECKING:
@@ -206,3 +209,27 @@ def test_queries_are_started_one_after_the_other(spark: SparkSession, tmp_path: 
     finally:
         for query in queries:
             query.stop()
+
+
+@pytest.mark.parametrize(
+    ("topics", "name"),
+    [
+        ({"orders": {}, "rmq_sys_SYNC_BROKER_MEMBER_broker-z": {}}, "broker-z"),
+        ({"rmq_sys_SYNC_BROKER_MEMBER_a": {}, "rmq_sys_SYNC_BROKER_MEMBER_b": {}}, None),
+        ({"orders": {}}, None),
+        ([], None),
+    ],
+)
+def test_rows_of_a_store_carry_its_brokers_name(tmp_path: Path, topics: object, name: str | None) -> None:
+    MadeStore(tmp_path / "copy").fill(3)
+    config = tmp_path / "copy" / "config"
+    config.mkdir()
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    (store,) = open_stores(str(tmp_path / "copy"))
+    assert store.broker_name == name
+    assert default_broker_name(str(tmp_path / "copy")) == (name or "copy")
+    (named,) = open_stores(str(tmp_path / "copy"), "other")
+    assert named.broker_name == "other"
+    (config / "topics.json").write_text("{")
+    (config / "topics.json.bak").write_text(json.dumps({"topicConfigTable": topics}))
+    assert default_broker_name(str(tmp_path / "copy")) == (name or "copy")

@@ -3,9 +3,12 @@
 Membership (heartbeats, members, locks), progress (where to begin, commits), messages (pulls, and giving back what could
 not be handled). The shells decide when; the rules of each exchange are here.
 
-Where a queue begins that the group never committed: at its end (`"last"`, the default), its beginning (`"first"`), or
-the first message stored at a time (milliseconds). A broker that still has a young queue's first message at hand says
-0 by itself, whatever is asked. A retry topic always begins at 0.
+Where a queue begins that the group never committed is said in `consume_from.py`. A broker that still has a young
+queue's first message at hand says 0 by itself, whatever is asked. A retry topic always begins at its beginning.
+
+A queue may have changed under a consumer: retention removed what was to come, an administrator moved the group, the
+topic was deleted and made again. `relocate` says where to go on then, and `is_same_queue` whether the message that was
+read last is still there.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_from import ConsumeFrom, Place, parse_consume_from
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_TIMEOUT_S,
     Subscription,
@@ -26,6 +30,7 @@ from ropewalk.client.core.consume.membership import (
     unregister_request,
 )
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received
+from ropewalk.client.core.consume.skipped import SkipReason
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
@@ -50,8 +55,6 @@ from ropewalk.format.names import RETRY_PREFIX, check_group
 from ropewalk.format.properties import P
 from ropewalk.format.remoting import Command
 
-ConsumeFrom = Literal["first", "last"] | int
-
 CALL_TIMEOUT_S = 3.0
 SEND_BACK_TIMEOUT_S = 5.0
 PULL_MARGIN_S = 15.0
@@ -67,7 +70,7 @@ class ConsumerIdentity:
     group: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
-    consume_from: ConsumeFrom = "last"
+    consume_from: ConsumeFrom = "latest"
     broadcasting: bool = False
     active: bool = False
     """Pulls when it likes, and takes no part in sharing queues out."""
@@ -76,6 +79,12 @@ class ConsumerIdentity:
         reason = check_group(self.group)
         if reason is not None:
             raise LocalProtocolError(reason)
+        parse_consume_from(self.consume_from)
+
+    @property
+    def begin(self) -> Place:
+        """The place where a queue begins that the group never committed."""
+        return parse_consume_from(self.consume_from)
 
     @property
     def retry_topic(self) -> str:
@@ -88,6 +97,9 @@ class Pulled(NamedTuple):
     status: PullStatus
     messages: list[ReceivedMessage]
     next_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    """The offset the queue's next message will get."""
 
 
 class ConsumerCore:
@@ -119,23 +131,26 @@ class ConsumerCore:
 
     # Membership
 
-    def heartbeats(self) -> Steps[None]:
-        """Send a heartbeat with our subscriptions to every broker of our topics. A broker that is away is left out."""
+    def heartbeats(self) -> Steps[dict[str, RopewalkError | None]]:
+        """Send a heartbeat with our subscriptions to every broker of our topics; return what each made of it."""
         me = self.identity
-        where = "FIRST_OFFSET" if me.consume_from == "first" else "LAST_OFFSET"
+        where = {"earliest": "FIRST_OFFSET", "latest": "LAST_OFFSET"}.get(str(me.begin), "TIMESTAMP")
         document = consumer_document(
             me.group,
             me.subscriptions,
             active=me.active,
             broadcasting=me.broadcasting,
-            consume_from=f"CONSUME_FROM_{where if isinstance(me.consume_from, str) else 'TIMESTAMP'}",
+            consume_from=f"CONSUME_FROM_{where}",
         )
         command = heartbeat_request(me.client_id, consumers=[document])
+        outcomes: dict[str, RopewalkError | None] = {}
         for address in self.directory.addresses():
+            outcomes[address] = None
             try:
-                yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)
-            except RopewalkError:
-                continue
+                require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+            except RopewalkError as exc:
+                outcomes[address] = exc
+        return outcomes
 
     def unregister(self) -> Steps[None]:
         """Leave the group at every broker, and be heard: the others take our queues as soon as they know."""
@@ -198,11 +213,11 @@ class ConsumerCore:
             if committed is not None:
                 return committed
             if queue.topic == self.identity.retry_topic:
-                return 0
-        match self.identity.consume_from:
-            case "first":
-                return 0
-            case "last":
+                return (yield from self.begin_of(queue))
+        match self.identity.begin:
+            case "earliest":
+                return (yield from self.begin_of(queue))
+            case "latest":
                 return (yield from self.end_offset(queue))
             case moment:
                 return (yield from self.offset_at(queue, moment))
@@ -280,7 +295,28 @@ class ConsumerCore:
         subscription = self.subscription(queue.topic)
         if subscription.tags:
             messages = [message for message in messages if subscription.wants(message.tags)]
-        return Pulled(status, messages, header.next_begin_offset)
+        return Pulled(status, messages, header.next_begin_offset, header.min_offset, header.max_offset)
+
+    def relocate(
+        self, queue: TopicQueue, offset: int, pulled: Pulled, last: ReceivedMessage | None
+    ) -> Steps[tuple[int, SkipReason]]:
+        """Return where to go on after `OFFSET_ILLEGAL`, and why. `last` is the message that was read last, if any."""
+        if offset < pulled.min_offset:
+            return max(pulled.next_offset, pulled.min_offset), "removed"
+        if offset <= pulled.max_offset:
+            return pulled.next_offset, "reset"
+        # It ends before what was read: made again, or cut by a fail-over. The time tells which.
+        if last is not None:
+            found = yield from self.offset_at(queue, last.store_timestamp_ms)
+            return min(max(found, pulled.min_offset), pulled.max_offset), "truncated"
+        return (0 if pulled.min_offset == 0 else pulled.next_offset), "truncated"
+
+    def is_same_queue(self, queue: TopicQueue, last: ReceivedMessage) -> Steps[bool]:
+        """Return True if the message that was read last still lies where it was read."""
+        pulled = yield from self.pull(queue, last.queue_offset, 1, 0)
+        if pulled.status is PullStatus.FOUND and pulled.messages:
+            return pulled.messages[0].log_offset == last.log_offset
+        return pulled.status is PullStatus.OFFSET_ILLEGAL and last.queue_offset < pulled.min_offset
 
     def pull(
         self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0

@@ -1,7 +1,8 @@
 """A message as a consumer meets it: unpacked, under the topic it was sent to, with a note of where it lies. Pure.
 
 A message that is delivered again comes out of the group's retry topic; its handler sees the topic it was sent to, and
-in `reconsume_times` how often it was given back.
+in `reconsume_times` how often it was given back. One that is read from anywhere else shows the topic that it lies in: a
+dead letter that of the dead letters, a copy that of the copy.
 
 A pull brings dozens of messages, and most programs look at little but their bodies. So `decode_received` checks each
 record, takes its body out and leaves the text of its properties unread until somebody asks: a third of the time.
@@ -18,6 +19,7 @@ from zlib_ng.zlib_ng import crc32
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
+from ropewalk.format.names import RETRY_PREFIX
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
 from ropewalk.format.record import (
     HEAD_V4,
@@ -248,7 +250,8 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
     message._raw = record.raw_properties
     message._properties = record.properties
     message._store_host = encode_host(*record.store_host)
-    message._topic = record.properties.get(P.RETRY_TOPIC, source.topic)
+    is_retried = source.topic.startswith(RETRY_PREFIX)
+    message._topic = record.properties.get(P.RETRY_TOPIC, source.topic) if is_retried else source.topic
     message._body = body
     message._note = note
     message._tries = record.reconsume_times
@@ -263,6 +266,7 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
 def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
     """Return the records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
     topic = source.topic
+    is_retried = topic.startswith(RETRY_PREFIX)
     name = topic.encode()
     if len(name) > TOPIC_SIZE_MAX_V1:
         return [received(record, source) for record in decode_records(data)]
@@ -294,7 +298,7 @@ def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
                 and checksum(body := data[body_start:body_end]) & 0x7FFFFFFF == crc
             ):
                 raw = data[raw_start:record_end]
-                if _RETRY_TOPIC not in raw:
+                if not is_retried or _RETRY_TOPIC not in raw:
                     message = new(ReceivedMessage)
                     message._raw = raw
                     message._store_host = store_host

@@ -23,6 +23,8 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[Cell, ...]]
+    bad: frozenset[int] = frozenset()
+    """Numbers of the rows that tell of damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Lines:
     x_is_time: bool = False
     """x is seconds since 1970, shown as UTC."""
     x_is_log: bool = False
+    step: float | None = None
+    """The distance of neighbours along x: where two points are further apart, there was nothing between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Strips:
     title: str
     x_label: str
     strips: Sequence[tuple[str, int, int, Sequence[tuple[int, int, str]]]]
+    damage: frozenset[str] = frozenset()
+    """The kinds of marks that are damage."""
 
 
 Plot = Lines | Bars | Strips
@@ -70,6 +76,8 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     exit_code: int = OK
+    bad: frozenset[str] = frozenset()
+    """Figures of the summary that are bad unless they are 0."""
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON document: tables as lists of objects, without the plots."""

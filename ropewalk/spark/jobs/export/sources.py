@@ -39,7 +39,7 @@ from ropewalk.spark.rows.columns import Plan
 from ropewalk.spark.rows.decode import Ended, SegmentDecoder
 from ropewalk.spark.rows.row_filter import RowFilter
 from ropewalk.spark.rows.schema import Selection, chosen_columns
-from ropewalk.spark.store.files import open_stores
+from ropewalk.spark.store.files import broker_name_of, open_stores
 from ropewalk.spark.store.safe_end import safe_end
 
 _OVERREAD: Final = 1 << 20
@@ -341,5 +341,6 @@ def _check_losses(
 
 
 def default_broker_name(path: str) -> str:
-    """Return the broker name of a store's directory."""
-    return Path(path).resolve().name
+    """Return the broker name of a store's directory: its own, as live rows carry it, else the directory's name."""
+    root = Path(path).resolve()
+    return broker_name_of(root) or root.name

@@ -21,6 +21,7 @@ from ropewalk.spark.jobs.stats.histogram import Histogram, merge_histograms
 from ropewalk.spark.jobs.stats.job import time_text
 
 COLUMNS: Final = ("topic", "bornTimestamp", "storeTimestamp")
+_BAD: Final = frozenset(("stored_before_made", "worst_skew_ms", "over_limit"))
 DEFAULT_QUANTILES: Final = (0.5, 0.99, 0.999)
 
 
@@ -119,6 +120,7 @@ def latency_report(
     quantiles: Sequence[float],
     limit_ms: int | None = None,
     *,
+    window_ms: int | None = None,
     way: str = "from producer to store",
     more: Sequence[Table] = (),
 ) -> Report:
@@ -165,6 +167,7 @@ def latency_report(
                 for topic in topics[:8]
             },
             x_is_time=True,
+            step=window_ms / 1000 if window_ms is not None else None,
         ),
         Lines(
             f"{way[0].upper()}{way[1:]}: share at or below", "ms", "share",
@@ -173,4 +176,4 @@ def latency_report(
         ),
     ]  # fmt: skip
     title = f"Latency of {what}, {way}"
-    return Report("latency", title, summary, [*tables, *more], plots, FINDINGS if worst else OK)
+    return Report("latency", title, summary, [*tables, *more], plots, FINDINGS if worst else OK, _BAD)

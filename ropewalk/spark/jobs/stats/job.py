@@ -284,7 +284,8 @@ def stats_report(what: str, done: Stats, by: Sequence[str]) -> Report:
     plots: list[Plot] = [
         Lines(
             "Messages stored in each minute", "UTC", "messages",
-            {"all topics": [(float(at), float(count)) for at, count in sorted(total.seconds.items())]}, x_is_time=True,
+            {"all topics": [(float(at), float(count)) for at, count in sorted(total.seconds.items())]},
+            x_is_time=True, step=60.0,
         ),
         Bars("Bytes by topic", "bytes", [(n, float(c)) for n, c in bytes_by_topic.most_common(30)]),
         Lines(
@@ -293,7 +294,8 @@ def stats_report(what: str, done: Stats, by: Sequence[str]) -> Report:
         ),
     ]  # fmt: skip
     wrong = FINDINGS if missing or done.doubles else OK
-    return Report("stats", f"Statistics of {what}", summary, tables, plots, wrong)
+    bad = frozenset(("missing", "doubles"))
+    return Report("stats", f"Statistics of {what}", summary, tables, plots, wrong, bad)
 
 
 def time_text(ms: int) -> str:

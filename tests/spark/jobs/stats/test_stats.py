@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import pytest
 
 from ropewalk.client.core.messages import Message
 from ropewalk.format.record import Record
-from ropewalk.spark.jobs.common.page import render, ticks
-from ropewalk.spark.jobs.common.report import Bars, Lines, Report, Strips, Table
 from ropewalk.spark.jobs.common.tasks import LocalTasks
 from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, selection_for
 from ropewalk.spark.jobs.inspect import newest, offsets_report, schema_report, store_offsets, tail_report
@@ -217,66 +214,6 @@ def test_offsets_of_a_time_are_those_of_the_first_record_at_or_after_it(
     report = offsets_report("x", store_offsets((str(store), ("orders",), None)), None)
     assert report.tables[0].columns == ("topic", "broker", "queue", "first", "next")
     assert len(report.tables[0].rows) == 2
-
-
-# -- the page ----------------------------------------------------------------------------------------
-
-
-class _Page(HTMLParser):
-    """Checks that elements are closed in order, and notes what would be fetched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: Counter[str] = Counter()
-        self.outside: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen[tag] += 1
-        self.outside += [
-            f"{name}={value}" for name, value in attrs if name in ("src", "href") or "://" in (value or "")
-        ]
-        if tag not in ("meta",):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen[tag] += 1
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_a_page_is_whole_and_fetches_nothing(store: Path) -> None:
-    done = stats(LocalTasks(), source(store, COLUMNS), by=("topic",), top_keys=3)
-    text = render(stats_report("<store> & more", done, ("topic",)), made_by="test")
-    page = _Page()
-    page.feed(text)
-    assert not page.open and not page.outside
-    assert page.seen["svg"] == 3 and page.seen["script"] == 0 and page.seen["link"] == 0
-    assert "&lt;store&gt; &amp; more" in text and "http" not in text
-
-
-def test_plots_draw_what_they_are_given() -> None:
-    plots = [
-        Lines("l", "x", "y", {"a": [(1, 1), (2, 3)], "b": [(1, 2)]}),
-        Lines("none", "x", "y", {}),
-        Bars("b", "y", [("one", 1.0), ("two", 2.0)]),
-        Bars("none", "y", []),
-        Strips("s", "x", [("side", 0, 100, [(5, 6, "bit-rot"), (50, 80, "diverged")])]),
-        Strips("none", "x", []),
-    ]
-    report = Report("j", "t", {"a": 1.5, "b": None}, [Table("t", ("n",), [(1,), (None,)])], plots)  # type: ignore[arg-type]
-    page = _Page()
-    page.feed(render(report, made_by="x"))
-    assert page.seen["svg"] == 6 and page.seen["polyline"] == 1 and page.seen["circle"] == 1
-    assert page.seen["rect"] == 2 + 1 + 2 + 2
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0.003), (17, 23_456), (-5, 5), (3, 3)])
-def test_axis_numbers_are_round_few_and_inside(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 11
-    assert all(low - 1e-9 <= each <= high + 1e-9 for each in found)
 
 
 def test_the_columns_are_listed_with_their_presets() -> None:

@@ -98,3 +98,12 @@ def test_a_message_cannot_be_changed_and_can_be_copied() -> None:
     again = message.tried_again(2)
     assert (again.reconsume_times, again.body, again != message) == (4, b"body", True)
     assert "topic='orders'" in repr(message)
+
+
+def test_the_topic_of_a_dead_letter_is_where_it_lies() -> None:
+    for topic, shown in (("%DLQ%g", "%DLQ%g"), ("copies", "copies"), ("%RETRY%g", "orders")):
+        source = TopicQueue(topic, Queue("a", 0))
+        data = record(topic=topic, RETRY_TOPIC="orders", k="v")
+        assert [message.topic for message in decode_received(data, source)] == [shown]
+        assert decode_received(data, source)[0].properties["RETRY_TOPIC"] == "orders"
+        assert one_by_one(data, source)[0].topic == shown

@@ -30,7 +30,7 @@ import crc32c
 from msgspec import Struct as Fields
 
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.entry import ENTRY_SIZE_MAX
+from ropewalk.format.dledger.entry import ENTRY_SIZE_MAX
 
 HEAD_SIZE: Final = 64
 BODY_SIZE_MAX: Final = ENTRY_SIZE_MAX
@@ -41,7 +41,7 @@ _SIZE: Final = Struct(">I")
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The meaning of a frame."""
 
     APPEND = 1
     APPEND_ANSWER = 2
@@ -68,7 +68,7 @@ _FLAGS: Final = {
 
 
 class Frame(Fields, frozen=True):
-    """One frame, read. `body` is a view of what was fed, or bytes of its own."""
+    """A frame that was read. `body` is a view of what was fed, or bytes of its own."""
 
     kind: Kind
     flags: int
@@ -118,7 +118,7 @@ class Frames:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing has begun that is not complete."""
+        """Tell whether the bytes that were fed end with a frame."""
         return not self._have
 
     def feed(self, data: bytes) -> Iterator[Frame]:

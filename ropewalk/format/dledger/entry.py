@@ -100,7 +100,7 @@ def check_body(head: EntryHead, body: bytes | memoryview) -> None:
 
 
 def encode_filler(size: int) -> bytes:
-    """Return what fills the last `size` bytes of a file."""
+    """Return the filler of the last `size` bytes of a file."""
     assert size >= FILLER_HEAD_SIZE, f"a filler has at least {FILLER_HEAD_SIZE} bytes, not {size}"
     return _FILLER.pack(MAGIC_FILLER, size).ljust(size, b"\0")
 
@@ -114,7 +114,7 @@ def filler_size(data: bytes | memoryview, position: int = 0) -> int | None:
 
 
 class IndexEntry(Fields, frozen=True, gc=False):
-    """Where one entry stands."""
+    """The place of one entry in the log."""
 
     magic: int
     pos: int
