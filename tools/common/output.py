@@ -122,7 +122,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
+    """Print a table for people; on a terminal too narrow for it, one row after the other, a line for each cell.
+
+    Cells are printed as they are: a topic name cannot switch colours on.
+    """
     from rich.console import Console
 
     table = make_table(columns, rows)
@@ -130,13 +133,29 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
     if console.width < UNFOLDED:
         # On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly
-        # and copied wrongly: where they do not fit side by side, nothing is folded, and the terminal wraps the lines.
-        for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
-            longest = max(len("" if cell is None else str(cell)) for cell in cells)
-            column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+        # and copied wrongly: where they do not fit side by side, each row is printed as a list of its cells.
+        keep_whole(table, columns, rows)
         if console.measure(table, options=console.options.update(width=UNFOLDED)).minimum > console.width:
-            console = Console(width=UNFOLDED)
+            _print_rows(columns, rows)
+            return
     console.print(table)
+
+
+def keep_whole(table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Keep every number, name and time of a table in one piece; only long sentences may be folded."""
+    for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
+        longest = max(len("" if cell is None else str(cell)) for cell in cells)
+        column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    width = max(map(len, columns), default=0)
+    for number, row in enumerate(rows):
+        if number:
+            print()
+        for column, cell in zip(columns, row, strict=True):
+            if cell not in (None, ""):
+                print(f"{column:<{width}}  {cell}")
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
