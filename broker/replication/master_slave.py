@@ -375,7 +375,7 @@ class Replication:
     def leave(self) -> None:
         """Hang up on the master for good, before this broker stops: it waits for this slave no longer."""
         if self.client is not None:
-            self.client.shutdown()
+            self.client.shutdown("this broker is stopping")
 
     def stop(self) -> None:
         """Hang up, and end the helper thread. Blocks for a moment."""

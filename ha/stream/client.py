@@ -204,9 +204,10 @@ class HaClient:
         self._retry_ms = 0
         self._next_try_ms = self._clock()
 
-    def shutdown(self) -> None:
-        """Hang up for good."""
+    def shutdown(self, why: str = "") -> None:
+        """Hang up for good; `why` is told in the log."""
         if self.link is not None:
+            self.why = self.why or why
             self.link.close()
             self.closed()
         self.state = ClientState.SHUTDOWN
