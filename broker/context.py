@@ -70,6 +70,8 @@ class BrokerContext:
     request_modes: RequestModes = field(default_factory=RequestModes)
     ha_status: HaStatus = field(default_factory=HaStatus)
     """What replication lets others know; replaced whole by the member of the group."""
+    rivals: Callable[[], int] = lambda: 0
+    """Returns at how many name servers another living broker has this one's place; replaced by the process."""
     stopping: bool = False
 
     @property

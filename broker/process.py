@@ -267,13 +267,14 @@ class BrokerProcess:
         """The broker is open: let it tell the others, and tell the name servers about it."""
         broker = self.broker
         broker.context.find_route = self._routes.find
+        broker.context.rivals = lambda: len(self._registrar.rivals)
         broker.on_topics_changed = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.member.on_role = self._role_changed
         broker.publish_topics()
 
     def _role_changed(self) -> None:
-        self._registrar.be(self.broker.member.record.broker_id)
+        self._registrar.set_broker_id(self.broker.member.record.broker_id)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 

@@ -320,7 +320,7 @@ class AdminHa:
                     f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
                     f"be on slave {ask.broker_id} alone",
                 )
-        member.forget(
+        member.remove_slave(
             ask.broker_id, lambda: self._context.send(session, request, self._member_status(request))
         )
 

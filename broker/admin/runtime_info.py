@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import ropewalk
 from broker.context import BrokerContext
 from broker.state.statistics import PUT_TIME_BOUNDS_MS, Statistics
 from ropewalk.format import names
@@ -60,6 +61,7 @@ def runtime_info(broker: BrokerContext, disk: DiskFacts, now_ms: int) -> dict[st
         "bootTimestamp": stats.boot_ms,
         "runtime": _duration((now_ms - stats.boot_ms) // 1000),
         "brokerVersionDesc": VERSION,
+        "ropewalkVersion": ropewalk.__version__,
         "brokerVersion": VERSION_NUMBER,
         "brokerActive": "true" if not broker.stopping else "false",
         "startAcceptSendRequestTimeStamp": 0,

@@ -37,7 +37,7 @@ PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A broker that answers at an address, as far as it says what it is."""
+    """A broker that answers at an address, with the identity that it gives."""
 
     cluster: str = ""
     broker_name: str = ""

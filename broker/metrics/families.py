@@ -137,6 +137,19 @@ def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
         Family("ropewalk_role", GAUGE, "Always 1; the role is the label", ("role",), [((role,), 1)]),
         _one("ropewalk_epoch", GAUGE, "The epoch under which this broker has its role", ha.epoch),
         _one("ropewalk_in_sync_slaves", GAUGE, "Slaves that are in sync", sum(s.in_sync for s in ha.slaves)),
+        _one(
+            "ropewalk_route_rivals",
+            GAUGE,
+            "Name servers at which another broker of this name and id is registered and alive",
+            broker.rivals(),
+        ),
+        Family(
+            "ropewalk_client_conflicts",
+            COUNTER,
+            "Consumers that joined a group with another subscription, or under a client id that it had already",
+            ("kind",),
+            [((kind,), broker.clients.conflicts[kind]) for kind in ("client_id", "subscription")],
+        ),
     ]
     help = "Bytes of the master's log that a slave has not reported yet"
     if ha.is_master:

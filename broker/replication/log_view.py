@@ -73,7 +73,7 @@ class LogPins:
             self._good.add((base, number))
 
     def boundary(self, offset: int) -> int:
-        """Where the last record that ends at or before `offset` ends. Walks one segment from its beginning."""
+        """Return the end of the last record that ends at or before `offset`. Walks one segment from its beginning."""
         segment = next((each for each in reversed(self._segments) if each.base_offset <= offset), None)
         if segment is None:
             return self.begin

@@ -1,4 +1,4 @@
-"""What this broker is to its group: a master that waits for slaves or does not, or a slave that follows.
+"""Replicate in one of three roles: join `ha.stream` to this broker's log and its turns.
 
     ASYNC_MASTER   sends its log to whoever follows, and waits for nobody
     SYNC_MASTER    acknowledges what `inSyncReplicas` machines have, itself among them
@@ -42,7 +42,7 @@ BeforeReport = Callable[[Connection], Awaitable[None]]
 
 
 def promise_of(role: str, flush: str, slaves: int) -> str:
-    """What an acknowledgement promises, in words; of a slave, that there are none."""
+    """Describe the promise of an acknowledgement; of a slave, that there are none."""
     if role == SLAVE:
         return "a slave: it takes no messages"
     here = "fsynced on this machine" if flush == "SYNC_FLUSH" else "in this machine's page cache"
@@ -105,7 +105,7 @@ class Replication:
 
     @property
     def reports_at_once(self) -> bool:
-        """Whether this slave tells its master of bytes as soon as it has appended them."""
+        """Return whether this slave tells its master of bytes as soon as it has appended them."""
         return self.client is not None and self.client.link is not None and not self._ack_after_flush
 
     # -- roles ---------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Replication:
 
     @property
     def seeks_slaves(self) -> bool:
-        """A SYNC_MASTER always; another one as long as it has slaves, for whoever asks which are in sync."""
+        """Return whether registered slaves matter: to a SYNC_MASTER always, to others while they have slaves."""
         return self.role == SYNC_MASTER or (self.role != SLAVE and bool(self.service.connections))
 
     @property
@@ -170,12 +170,12 @@ class Replication:
             )
         self.store.limit_readable(NO_LIMIT)
         if self._static_master:
-            self.learn(self._static_master, self.master_address)
+            self.set_master(self._static_master, self.master_address)
         self._judge()
         self.on_role()
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        """Where the master is now. Another one than before is followed at once."""
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        """Take the master's addresses. Another one than before is followed at once."""
         if master_address:
             self.master_address = master_address
         if self._static_master:
@@ -195,14 +195,14 @@ class Replication:
         link.go_first()  # producers wait for what it reports, and have more to send
         return self.service.accept(link)
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves of this group are registered, by IP."""
-        self.service.register(slaves)
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Take the numbers of this group's slaves at the name servers, by IP."""
+        self.service.set_registered(slaves)
 
     def _reported(self) -> None:
         self._dirty = True
 
-    def need(self, acks: int) -> None:
+    def require_acks(self, acks: int) -> None:
         """Wait for so many slaves from now on."""
         self._dirty = True
         if (acks > 0) == self.waits:
@@ -215,12 +215,12 @@ class Replication:
         self.on_role()
 
     def recount(self) -> None:
-        """Who counts may be different: look at what they have again."""
+        """Count reports anew, because other slaves may count."""
         self._dirty = True
 
     @property
     def confirmed(self) -> int:
-        """Through where producers may be told that slaves have it; a slave tells nobody."""
+        """Return the offset through which producers may be acknowledged; -1 on a slave."""
         return -1 if self.role == SLAVE else self.transfer.confirmed
 
     def _judge(self) -> None:
@@ -251,11 +251,11 @@ class Replication:
 
     @property
     def has_replicas(self) -> bool:
-        """Whether there is anything to tell about replication."""
+        """Return whether there is any replication to report."""
         return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
 
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus:
-        """What others may know about replication by now, which is `wall_ms` on the wall clock."""
+        """Return the status of replication; `wall_ms` is the wall clock's time."""
         if self.client is not None:
             return replace(
                 before, is_master=False, slaves=(), fence=None, quorum_missing=None, **self._as_slave(wall_ms)
@@ -302,7 +302,7 @@ class Replication:
             self._judge()
 
     def end_turn(self) -> None:
-        """What was appended leaves for the slaves, and is waited for; what came from the master is reported."""
+        """Send appended bytes to the slaves and begin to wait for them; report received bytes to the master."""
         client = self.client
         if client is not None:
             if self._ack_after_flush and client.follower.boundary > self.store.flushed_offset:
@@ -375,7 +375,7 @@ class Replication:
     def leave(self) -> None:
         """Hang up on the master for good, before this broker stops: it waits for this slave no longer."""
         if self.client is not None:
-            self.client.shutdown()
+            self.client.shutdown("this broker is stopping")
 
     def stop(self) -> None:
         """Hang up, and end the helper thread. Blocks for a moment."""

@@ -297,14 +297,14 @@ class HaMember:
         self.roster.policy = decision.record.policy
         self.apply_decision(decision, done)
 
-    def forget(self, broker_id: int, done: Callable[[], None]) -> None:
+    def remove_slave(self, broker_id: int, done: Callable[[], None]) -> None:
         """Remove a slave from the policy, durably. Raises `RequestRefused`."""
         decision = self.core.remove_slave(broker_id)
         if decision.refusal is not None:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
         self.roster.policy = decision.record.policy
         self.roster.known_versions.pop(str(broker_id), None)
-        self._replication.need(self.roster.required_acks)
+        self._replication.require_acks(self.roster.required_acks)
         self.apply_decision(decision, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
@@ -330,7 +330,7 @@ class HaMember:
             self.roster.policy = decision.record.policy
             self.apply_decision(decision)
         if before != self.roster.required_acks:
-            replication.need(self.roster.required_acks)
+            replication.require_acks(self.roster.required_acks)
         replication.recount()
 
     def _save(self, record: RoleRecord | None, epochs: Epochs | None, done: Callable[[], None]) -> None:
@@ -567,7 +567,7 @@ class HaMember:
             self.adopt_policy(answer.policy, lambda: None)
 
     def adopt_topics(self, value: dict[str, object]) -> None:
-        """Replace the table of topics by the master's, and remove what only this broker had."""
+        """Replace the table of topics by the master's, and remove topics of this broker alone."""
         broker = self._broker
         gone = broker.topics.adopt(value)
         for name in gone:
@@ -619,17 +619,17 @@ class HaMember:
     def seeks_slaves(self) -> bool:
         return self._replication.seeks_slaves
 
-    def register(self, slaves: Mapping[str, int]) -> None:
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
         """Take the numbers of registered slaves of this group, by IP."""
-        self._replication.register(slaves)
+        self._replication.set_registered(slaves)
 
-    def learn(self, ha_address: str, master_address: str) -> None:
+    def set_master(self, ha_address: str, master_address: str) -> None:
         """Take the master's address from a name server. Under an epoch of its own, a slave asks there first."""
         record, replication = self.core.record, self._replication
         if record.master and master_address and master_address != record.master:
             self.master_hint = master_address
             return
-        replication.learn(ha_address, master_address)
+        replication.set_master(ha_address, master_address)
 
 
 class OwnGroup:
@@ -646,11 +646,11 @@ class OwnGroup:
     def seeks_slaves(self) -> bool:
         return self._member().seeks_slaves
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        self._member().learn(ha_address, master_address)
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        self._member().set_master(ha_address, master_address)
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        self._member().register(slaves)
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        self._member().set_registered(slaves)
 
 
 class _EpochFile(msgspec.Struct, frozen=True):

@@ -494,7 +494,7 @@ class SlaveSync:
             master = next((each for each in statuses if each.address == member.record.master), None)
             if master is not None and master.role != SLAVE and master.ha_address:
                 with self._turn():
-                    self._replication.learn(master.ha_address, master.address)
+                    self._replication.set_master(master.ha_address, master.address)
 
     def _id_under(self, master: MemberStatusMessage) -> int:
         """The id that the new master keeps for this broker, or the lowest that nobody has."""

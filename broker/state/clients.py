@@ -24,6 +24,7 @@ Whether a group may exist is `groups.py`; drop the refused ones with `HeartbeatD
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,8 @@ class ClientRegistry:
         self._peers: dict[Hashable, _Peer] = {}
         self._producer_ids: dict[str, Hashable] = {}
         """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
+        self.conflicts: Counter[str] = Counter()
+        """Conflicts since the start by kind: `subscription`, `client_id`. Each is in a finding once, too."""
         self._findings: list[str] = []
 
     # -- coming and going ------------------------------------------------------------------------------
@@ -298,8 +301,9 @@ class ClientRegistry:
         joined = before is None or before.client_id != member.client_id
         if joined and any(m.client_id == member.client_id for p, m in info.members.items() if p != peer):
             self._find(
+                "client_id",
                 f"group {data.group} has two connections with client id {member.client_id}: a reconnect, or "
-                "two programs that share a name and now read the same queues"
+                "two programs that share a name and now read the same queues",
             )
         member.subscriptions = (
             before.subscriptions if before is not None and without_sub else data.subscriptions
@@ -363,9 +367,10 @@ class ClientRegistry:
         # One look is enough: when each newcomer agreed with some earlier member, all agree.
         other = next((other for other in info.members.values() if other is not member), None)
         if other is not None and not _agree(other, member):
-            self._find(_conflict(info, member, other))
+            self._find("subscription", _conflict(info, member, other))
 
-    def _find(self, sentence: str) -> None:
+    def _find(self, kind: str, sentence: str) -> None:
+        self.conflicts[kind] += 1
         if len(self._findings) < FINDINGS_MAX:
             self._findings.append(sentence)
 

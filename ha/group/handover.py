@@ -220,7 +220,7 @@ _ASKED_IN = {
 
 
 class Handover:
-    """One attempt to make another member the master, under one epoch and one operator's name.
+    """The attempt to make another member the master, under a single epoch and a single operator's name.
 
     `start` begins it. Every question is answered by `on_answer`, with an empty Answer where nothing came;
     `on_timeout` ends what a phase may take. Each returns the questions that are due. It is over when `phase` is DONE

@@ -136,7 +136,7 @@ class SlaveView(msgspec.Struct, frozen=True):
 
 
 class MemberStatusMessage(msgspec.Struct, frozen=True):
-    """A `MemberStatus` on the wire, and what `admin ha status` shows besides."""
+    """A `MemberStatus` on the wire, with the further columns of `admin ha status`."""
 
     broker_name: str
     broker_id: int

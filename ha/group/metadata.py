@@ -41,7 +41,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class SyncRequest(msgspec.Struct, frozen=True):
-    """A slave's question for what moved, with the commits that consumers made at the slave."""
+    """A slave's request for changed tables, with the commits that consumers made at the slave."""
 
     broker_id: int
     address: str

@@ -74,7 +74,8 @@ class QuorumPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def answers_needed(self) -> int:
-        """Return how many slaves have to accept a new epoch, so that each set of acknowledging slaves has one of them.
+        """Return how many slaves have to accept a new epoch, so that each set of acknowledging slaves includes an
+        accepting one.
 
         Where no slave is waited for, no number is enough: any message may be on the lost master alone.
         """

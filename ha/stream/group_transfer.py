@@ -69,7 +69,7 @@ class GroupTransfer:
         return True
 
     def expire(self, now_ms: int) -> None:
-        """Decide what has waited long enough, in the order of the log."""
+        """Decide the turns that have waited long enough, in the order of the log."""
         waits = self._waits
         while waits and waits[0][1] <= now_ms:
             self._decide()

@@ -1,4 +1,4 @@
-"""How a long copy gets on: what people are told while a slave is far behind its master.
+"""Report the progress of a long copy to people, while a slave is far behind its master.
 
     begins     further behind than `FAR`: an empty slave, one that was away for long, one behind retention
     ends       closer than `NEAR`; in between it is told every few seconds how much is done and what is left
@@ -27,11 +27,11 @@ class CopyProgress:
 
     @property
     def text(self) -> str:
-        """How far it is, in a word or two; empty where there is nothing to copy."""
+        """Return the progress in a word or two; empty where there is nothing to copy."""
         return f"copying, {self._percent()} %" if self._began is not None else ""
 
     def observe(self, behind: int, received: int, now_ms: int) -> str | None:
-        """Take note of what is missing, and of all that was ever received; what to tell people, if anything."""
+        """Take the bytes that are missing, and the sum of all that were received; return news for people, if any."""
         if self._began is None:
             if behind <= FAR:
                 return None

@@ -117,6 +117,8 @@ def test_a_planned_stop_of_the_only_slave_makes_no_producer_wait(tmp_path: Path)
                     pair.errors,
                 )
                 pair.end("slave")
+                said = pair.places["slave"].errors()
+                assert "this broker is stopping" in said, "it hangs up before it closes its store"
                 pair.start("slave")
         finally:
             for each in traffic:

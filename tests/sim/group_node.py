@@ -181,7 +181,7 @@ class Node:
 
     def _role_changed(self) -> None:
         self._note_reign()
-        self._registrar.be(self.broker.member.record.broker_id)
+        self._registrar.set_broker_id(self.broker.member.record.broker_id)
 
     def _note_reign(self) -> None:
         if self.broker.member.core.is_master:

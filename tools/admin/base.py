@@ -1,4 +1,4 @@
-"""What the commands of `ropewalk admin` share: options, how results are shown, questions before something is lost.
+"""Share options, result sheets and questions among the commands of `ropewalk admin`.
 
 A command is a function of an `Admin`, of options of its own and of `as_json`; `command` registers it with the options
 that all of them have, and turns its errors into sentences.
@@ -169,7 +169,7 @@ def _cell(value: object) -> object:
 
 
 def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
-    """One thing with its properties, a line for each."""
+    """Print the properties of a single thing, a line for each."""
     if as_json:
         print_json({key: int(value) if isinstance(value, Moment) else value for key, value in facts.items()})
         return
@@ -184,7 +184,7 @@ def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
 
 @contextmanager
 def administrator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[Admin]:
-    """An `Admin` whose errors end the command in a sentence and what to do next."""
+    """Open an `Admin` whose errors end the command in a sentence with the remedy."""
     with expected_errors(as_json=as_json), Admin(name_server, timeout=timeout) as admin:
         try:
             yield admin
@@ -201,7 +201,7 @@ def tell_skipped(admin: Admin) -> None:
 
 
 def admin_hint(exc: RopewalkError) -> str | None:
-    """What an administrator can do about an error, where that is not what everybody can."""
+    """Return the remedy of an error, where an administrator has another one than a client."""
     match exc.code:
         case ResponseCode.TOPIC_NOT_EXIST:
             return (
@@ -219,7 +219,7 @@ def admin_hint(exc: RopewalkError) -> str | None:
 
 
 def no_such_group(group: str) -> Rejected:
-    """What to raise for a group that is nowhere."""
+    """Return the error for a group that no broker knows."""
     error = Rejected(f"no broker knows a group {group}")
     error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     return error
@@ -232,7 +232,7 @@ def require_group(admin: Admin, group: str) -> None:
 
 
 class Declined(UsageError):
-    """Nobody said yes."""
+    """The missing consent of a person at the terminal."""
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -200,7 +200,7 @@ def status(
     *,
     as_json: bool,
 ) -> None:
-    """Ask every running member of a group what it is doing, and judge whether they agree.
+    """Ask every running member of a group for its status, and judge whether they agree.
 
     They do when all subscribe to the same, and every queue is in the hands of one member (of each, in broadcasting
     mode). Exit code 1 says that they do not; after a member came or went that may last some seconds.
@@ -336,7 +336,7 @@ def update(
     *,
     as_json: bool,
 ) -> None:
-    """Change what you name of a group, and leave the rest as it is."""
+    """Change the named settings of a group, and leave the others."""
     if all(value is None for value in (retries, consume, broadcast, orderly)):
         raise UsageError("say what to change: --retries, --consume, --broadcast, --orderly (see --help)")
     changed = admin.update_group(

@@ -114,7 +114,7 @@ def status(
 
 
 def status_rows(group: Group) -> list[tuple[object, ...]]:
-    """A row for each member; the master first, who did not answer last."""
+    """Return a row for each member: the master first, silent members last."""
     master = ha_operator.master_of(group)
     rows: list[tuple[object, ...]] = []
     for each in sorted(
@@ -350,7 +350,7 @@ def forget(
 
 
 class Watcher:
-    """Looks at groups and decides when a master is gone; what is done about it is handed in."""
+    """Watch groups and decide when a master is gone; the remedy is handed in."""
 
     def __init__(self, after_s: float, clock: Callable[[], float]) -> None:
         """`after_s`: how long a master may be silent."""
@@ -379,7 +379,7 @@ class Watcher:
         return None
 
     def is_gone(self, group: Group) -> bool:
-        """Whether the master was silent for long enough, and no slave has contact with it either."""
+        """Return whether the master was silent for long enough, and no slave has contact with it either."""
         name, now = group.broker_name, self._clock()
         slaves = [each for each in group.statuses.values() if each.role == SLAVE]
         if ha_operator.master_of(group) is not None or not slaves or any(each.has_master for each in slaves):
@@ -392,7 +392,7 @@ class Watcher:
         self._silent_since.pop(group.broker_name, None)
 
     def news(self, name: str, text: str) -> str | None:
-        """The text, if it is not what was said last about this group."""
+        """Return the text, if it is not the last one that was told about this group."""
         if self._told.get(name) == text:
             return None
         self._told[name] = text

@@ -1,4 +1,4 @@
-"""The hands of `ropewalk admin ha`: find a group's members, look at them, carry a handover's questions to them.
+"""Find a group's members, ask for their status, and carry a handover's questions to them, for `ropewalk admin ha`.
 
 The decisions are `ha.group.handover`'s. Every member is asked by a thread of its own, because one that is gone must not
 delay the others; answers are handed to the handover one by one, in the order in which they come.
@@ -144,7 +144,7 @@ class Members:
         )
 
     def statuses_of(self, addresses: Iterable[str]) -> tuple[dict[str, MemberStatusMessage], dict[str, str]]:
-        """Where each member stands, and why the others did not say; all asked at once."""
+        """Return each member's status, and the reasons of the silent ones; all are asked at once."""
         found: dict[str, MemberStatusMessage] = {}
         silent: dict[str, str] = {}
 
@@ -166,7 +166,7 @@ class Members:
 
 @dataclass(slots=True)
 class Group:
-    """A broker's members, as far as somebody knows them."""
+    """A broker's members, by the name server and by each other."""
 
     cluster: str
     broker_name: str
@@ -177,7 +177,7 @@ class Group:
     """Address -> broker id, as the name server has it."""
 
     def members(self) -> list[Member]:
-        """Everybody, with the id that the group's newest terms give."""
+        """Return all members, with the ids of the group's newest policy."""
         ids = dict(self.registered)
         policy = max(
             self.statuses.values(), key=lambda each: (each.leader_epoch, each.policy.version), default=None
@@ -189,7 +189,7 @@ class Group:
 
 
 def find_group(admin: Admin, members: Members, broker_name: str) -> Group:
-    """Who belongs to this broker: by the name server, and by what its members know of each other.
+    """Find the members of a broker: by the name server, and by what its members know of each other.
 
     Raises `HandoverFailed` where nobody does.
     """
@@ -206,7 +206,7 @@ def find_group(admin: Admin, members: Members, broker_name: str) -> Group:
 
 
 def refresh_group(members: Members, group: Group) -> None:
-    """Look at everybody who is known, and at whom they know."""
+    """Ask every known member for its status, and the members that they know."""
     addresses = set(group.registered)
     group.statuses, group.silent = {}, {}
     for _round in range(2):
@@ -221,7 +221,7 @@ def refresh_group(members: Members, group: Group) -> None:
 
 
 def master_of(group: Group) -> MemberStatusMessage | None:
-    """The master of the highest reign, unless somebody follows a newer one."""
+    """Return the master of the highest epoch, unless a member follows a newer one."""
     newest = max((each.leader_epoch for each in group.statuses.values()), default=0)
     return next(
         (each for each in group.statuses.values() if each.role != SLAVE and each.leader_epoch == newest), None
@@ -229,7 +229,7 @@ def master_of(group: Group) -> MemberStatusMessage | None:
 
 
 def lag_s(master: MemberStatusMessage, slave: MemberStatusMessage) -> float:
-    """How much older the newest record of the slave is."""
+    """Return the age of the slave's newest record, beside the master's."""
     if slave.end >= master.end or not slave.stored_ms:
         return 0.0
     return max(0, master.stored_ms - slave.stored_ms) / 1000
@@ -237,7 +237,7 @@ def lag_s(master: MemberStatusMessage, slave: MemberStatusMessage) -> float:
 
 @dataclass(slots=True)
 class Report:
-    """What a handover did."""
+    """The outcome of a handover."""
 
     kind: str
     broker: str
@@ -343,7 +343,8 @@ def hand_over(
 
 
 def at_risk(group: Group, target: str = "") -> str:
-    """What a failover with `force` may lose, by where the members stood just now; empty where nothing is at risk.
+    """Return the loss that a failover with `force` risks, by the members' statuses just now; empty where nothing is at
+    risk.
 
     Nobody is asked for a promise, so that a person can think it over.
     """
@@ -431,7 +432,7 @@ def forget_slave(members: Members, group: Group, broker_id: int) -> MemberStatus
 
 
 def waits_for_slaves(group: Group) -> bool:
-    """Whether this group's acknowledgements are on a slave."""
+    """Return whether this group's acknowledgements include a slave."""
     newest = max(
         group.statuses.values(), key=lambda each: (each.leader_epoch, each.policy.version), default=None
     )
@@ -439,7 +440,7 @@ def waits_for_slaves(group: Group) -> bool:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two addresses name one port of one machine, as far as their texts tell."""
+    """Return whether two addresses name the same port of a machine, as far as their texts tell."""
     a, b = parse_address(one), parse_address(other)
     local = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
     return a.port == b.port and (a.host == b.host or (a.host in local and b.host in local))

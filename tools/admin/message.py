@@ -1,4 +1,4 @@
-"""`ropewalk admin message …`: find messages, see what became of them, send one, have one consumed."""
+"""Serve `ropewalk admin message …`: find messages, see what became of them, send one, have one consumed."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Show a message and what became of it in each group, by whichever id you have.
+    """Show a message and its outcome in each group, by either of its ids.
 
     The ids that official clients print need `--topic`; those that say where a message lies do not.
     """
@@ -262,7 +262,7 @@ def by_offset(
     *,
     as_json: bool,
 ) -> None:
-    """Show the message at an offset of a queue, and what became of it."""
+    """Show the message at an offset of a queue, and its outcome in each group."""
     chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
     message = admin.message_at(topic, chosen, offset)
     if message is None:

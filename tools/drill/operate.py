@@ -1,4 +1,4 @@
-"""What an operator does during a drill: the commands of `ropewalk admin ha`, and of `ropewalk store`."""
+"""Act as the operator during a drill: the commands of `ropewalk admin ha`, and of `ropewalk store`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failed(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a handover came to."""
+    """The outcome of a handover."""
 
     new_master: str
     """Its address."""
@@ -52,7 +52,8 @@ def _hand_over(group: Group, kind: HandoverKind, force: bool) -> Handover:
 
 
 async def find_damage(store: Path) -> str:
-    """What `ropewalk store verify` finds in a stopped member's files. Raises `Failed` if it finds nothing."""
+    """Return the findings of `ropewalk store verify` in a stopped member's files. Raises `Failed` if it finds
+    nothing."""
     _verification, findings = await trio.to_thread.run_sync(
         lambda: store_care.verify_store(store_care.find_store(store), _nobody_watches)
     )

@@ -1,4 +1,4 @@
-"""One run of one drill: cluster, load, script, audit, verdict.
+"""Run a single drill: cluster, load, script, audit, verdict.
 
 The script of a drill is given a `Stage`: it makes the fault and undoes it, while the load goes on and everything is
 written down. What comes after is the same for all: let the members agree, read everything back as a consumer, stop

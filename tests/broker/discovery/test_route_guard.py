@@ -57,7 +57,7 @@ def registered(server: NameServer, address: str) -> None:
         local=server,
         remote=(),
     )
-    owner.tell_local()
+    owner.register_locally()
 
 
 def addresses(server: NameServer) -> Callable[[], str]:

@@ -71,6 +71,8 @@ UPSTREAM = {
 OURS = {
     "ropewalk_build_info": {"version"},
     "ropewalk_role": {"role"},
+    "ropewalk_route_rivals": set(),
+    "ropewalk_client_conflicts_total": {"kind"},
     "ropewalk_epoch": set(),
     "ropewalk_in_sync_slaves": set(),
     "ropewalk_replication_lag_bytes": {"slave"},

@@ -114,7 +114,7 @@ def process(tmp_path: Path) -> Iterator[InProcess]:
 
 
 def with_slave(process: InProcess, count: int = 1) -> list[Slave]:
-    process.broker.replication.register({"10.0.0.2": count})
+    process.broker.replication.set_registered({"10.0.0.2": count})
     slaves = [Slave(process, port=port) for port in range(1, count + 1)]
     for slave in slaves:
         slave.report()
@@ -429,7 +429,7 @@ def test_when_one_of_two_slaves_leaves_what_waits_is_for_the_other_to_confirm(pr
     assert codes(client) == []
     two.report()
     assert codes(client) == [0]
-    process.broker.replication.need(2)
+    process.broker.replication.require_acks(2)
     two.leave()
     one, two = with_slave(process, 2)
     client.ask(V2, send_ext("T"), b"waits for both")
@@ -534,19 +534,19 @@ def test_a_master_that_becomes_a_slave_takes_nothing_more_and_leads_again_where_
 def test_the_number_of_slaves_to_wait_for_may_change_at_any_time(process: InProcess) -> None:
     one, two = with_slave(process, 2)
     replication, client = process.broker.replication, process.connect()
-    replication.need(2)
+    replication.require_acks(2)
     client.ask(V2, send_ext("T"), b"two")
     one.report()
     assert codes(client) == []
-    replication.need(1)
+    replication.require_acks(1)
     process.turn()
     assert codes(client) == [0]
     client.ask(V2, send_ext("T"), b"nobody")
-    replication.need(0)
+    replication.require_acks(0)
     process.turn()
     assert codes(client) == [0] and client.send("T", b"at once").code == 0
     assert len(seen(process)) == 3
-    replication.need(1)
+    replication.require_acks(1)
     client.ask(V2, send_ext("T"), b"again")
     assert codes(client) == [] and len(seen(process)) == 3
     two.report()

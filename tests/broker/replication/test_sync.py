@@ -196,7 +196,7 @@ def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InPro
     hung_up = []
     for configured in ("10.0.0.1:10912", ""):
         replication._static_master = configured
-        replication.learn("10.0.0.9:10912", "10.0.0.9:10911")
+        replication.set_master("10.0.0.9:10912", "10.0.0.9:10911")
         hung_up.append(link.closed)
     assert hung_up == [False, True], "haMasterAddress says who it is"
     assert replication.client.wait_ms == 0

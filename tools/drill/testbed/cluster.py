@@ -69,7 +69,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass
 class Process:
-    """One process of the cluster: started, watched, signalled, ended."""
+    """A process of the cluster: started, watched, signalled, ended."""
 
     name: str
     command: Sequence[str]
@@ -159,11 +159,11 @@ class Process:
         return self.status
 
     def has_said(self, words: str) -> bool:
-        """Whether the last incarnation wrote this, to standard output or error."""
+        """Return whether the last incarnation wrote this, to standard output or error."""
         return any(words in self._file(kind).read_text(errors="replace") for kind in ("out", "err"))
 
     def last_words(self) -> str:
-        """The end of what the last incarnation wrote to standard error."""
+        """Return the end of the last incarnation's standard error."""
         lines = self._file("err").read_text(errors="replace").splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
 
@@ -265,7 +265,7 @@ class Cluster(Group):
         return [process.pid for process in (self._name_server, *self.nodes) if process.pid is not None]
 
     def last_words(self) -> str:
-        """What every process wrote last, for people who have to find out why something does not work."""
+        """Return the last output of every process, for people in search of a reason."""
         return "\n".join(
             f"--- {process.name}:\n{process.last_words()}" for process in (self._name_server, *self.nodes)
         )
@@ -331,7 +331,8 @@ class Cluster(Group):
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, without what would reconfigure a broker: it goes before a configuration file."""
+    """Return this process's environment, without variables that would reconfigure a broker: it goes before a
+    configuration file."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -341,7 +342,7 @@ def child_environment() -> dict[str, str]:
 
 
 def module_paths() -> list[str]:
-    """Where a child finds the rooms: where this process found them."""
+    """Return the folders in which a child finds the rooms: where this process found them."""
     home = str(Path(__file__).resolve().parents[2])
     return [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 

@@ -1,4 +1,4 @@
-"""What is done to a member's files: a disk that fills up, a byte that changes.
+"""Damage a member's files, and put them right again: a disk that fills up, a byte that changes.
 
 A small disk is a tmpfs of its own under the member's store. Mounting one takes a privilege that few have; who has it
 not is told so, and the drill gives no verdict.
@@ -78,14 +78,14 @@ def fill(folder: Path) -> Ballast:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether next to nothing can be written there."""
+    """Return whether next to nothing can be written there."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize < _FULL_BELOW
 
 
 @dataclass(frozen=True, slots=True)
 class Byte:
-    """One byte of a file, and what it was."""
+    """A byte of a file, and its value before."""
 
     path: Path
     position: int
@@ -103,7 +103,7 @@ class Byte:
             os.close(fd)
 
     def is_whole(self) -> bool:
-        """Whether it is again what it was."""
+        """Return whether the byte has its old value again."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             return os.pread(fd, 1, self.position) == bytes([self.value])
@@ -112,7 +112,8 @@ class Byte:
 
 
 def is_summed(store: Path, byte: Byte) -> bool:
-    """Whether a byte of the log is under a checksum, as it is flushed: only then can it be known that it changed."""
+    """Return whether a byte of the log is under a checksum, as it is flushed: only then can it be known that it
+    changed."""
     path = store / "ropewalk" / "checksums" / byte.path.name
     sidecar = Sidecar.decode(path.read_bytes() if path.exists() else None)
     return sidecar is not None and byte.position < sidecar.covered
