@@ -164,6 +164,7 @@ def latency(
             )
             finish(report, as_json, html)
             return
+        window_ms = _duration_ms(window)
         if group is not None:
             if store is not None or since is not None or until is not None:
                 raise UsageError(
@@ -171,7 +172,7 @@ def latency(
                 )
             live = make_source(None, name_server, topics, GROUP_COLUMNS, fixed=False)
             assert isinstance(live, LiveSource), "no store was named"
-            watch_ms, window_ms = _duration_ms(watch, "--watch"), _duration_ms(window)
+            watch_ms = _duration_ms(watch, "--watch")
             with spark_tasks("latency", master, conf, driver_memory) as tasks:
                 consumed, watched = group_latency(
                     tasks, live, group, watch_s=watch_ms / 1000, interval_s=min(1.0, watch_ms / 10_000),
@@ -200,7 +201,7 @@ def latency(
             on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
         )  # fmt: skip
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
-            found = run(tasks, source, window_ms=_duration_ms(window))
+            found = run(tasks, source, window_ms=window_ms)
         finish(
             latency_report(describe_source(source), found, shares, limit_ms, window_ms=window_ms),
             as_json,
