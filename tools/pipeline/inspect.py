@@ -24,7 +24,7 @@ from tools.pipeline.base import (
     Topics,
     Until,
     describe_source,
-    expected,
+    exit_on_errors,
     finish,
     local_tasks,
     make_source,
@@ -66,7 +66,7 @@ def stats(
 
     Quantiles are at most 3 % too low. Exit code 1: numbers are missing, or unique keys come twice.
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.stats.job import COLUMNS, stats_report
         from ropewalk.spark.jobs.stats.job import stats as run
 
@@ -138,7 +138,7 @@ def latency(
 
         ropewalk pipeline latency -n localhost:9876 -t orders --group billing --watch 2m --limit-ms 10000
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.common.report import Table
         from ropewalk.spark.jobs.export.sources import LiveSource
         from ropewalk.spark.jobs.latency.group import COLUMNS as GROUP_COLUMNS
@@ -262,7 +262,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Print the newest messages of a store or of live topics."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, newest, tail_report
 
         source = make_source(
@@ -293,7 +293,7 @@ def offsets(
     as_json: Json = False,
 ) -> None:
     """Print where queues begin and end, which offset a time has, or where a checkpoint or a lake stands."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs import inspect as jobs
         from ropewalk.spark.options import BadOption, parse_options
 
@@ -321,7 +321,7 @@ def offsets(
 
 def schema(as_json: Json = False) -> None:
     """Print the columns that a read can have, their types, and the presets they are in."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import schema_report
 
         finish(schema_report(), as_json, None)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark import register
 from ropewalk.spark.jobs.common.report import OK, Report, Table
 from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, error_text, report_progress
 from ropewalk.spark.jobs.export.lake import LakeMismatch
 from ropewalk.spark.jobs.export.lake_writer import TIME
 from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource
+from ropewalk.spark.registration import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -98,7 +98,7 @@ def export_by_sink(
     from pyspark.sql import functions
 
     spark = tasks.spark
-    register(spark)
+    register_source(spark)
     given = read_options(source, options.max_per_batch)
     written = Written()
     with report_progress(spark, "writing", tasks.progress):
