@@ -323,17 +323,17 @@ def export(
                 time.sleep(interval)
             return mode == "stream"
 
-        def told(batch: int, rows: int) -> None:
+        def on_batch(batch: int, rows: int) -> None:
             if mode == "stream":
                 note(f"batch {batch}: {rows} rows")
 
         if engine == "spark":
             every = interval if mode == "stream" else None
-            report = _by_sink(source, options, checkpoint, every, told, (master, conf, driver_memory))
+            report = _by_sink(source, options, checkpoint, every, on_batch, (master, conf, driver_memory))
             finish(report, as_json, html)
             return
         with spark_tasks("export", master, conf, driver_memory) as tasks:
-            done = run(tasks, source, options, wait=wait, told=told)
+            done = run(tasks, source, options, wait=wait, on_batch=on_batch)
         finish(export_report(options, done), as_json, html)
 
 
@@ -457,7 +457,7 @@ def _by_sink(
     options: ExportOptions,
     checkpoint: str | None,
     interval: float | None,
-    told: Callable[[int, int], None],
+    on_batch: Callable[[int, int], None],
     where: tuple[str, list[str] | None, str],
 ) -> Report:
     """Have Spark's own sink write a lake."""
@@ -472,7 +472,7 @@ def _by_sink(
     place = os.path.abspath(checkpoint) if checkpoint else os.path.join(lake, "_checkpoint")
     wanted = SinkOptions(lake, place, options.codec, options.partition_by, options.max_per_batch, interval)
     with spark_tasks("export", *where) as tasks:
-        return sink_report(wanted, export_by_sink(tasks, source, wanted, told=told))
+        return sink_report(wanted, export_by_sink(tasks, source, wanted, on_batch=on_batch))
 
 
 def _compacted(
