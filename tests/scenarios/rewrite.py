@@ -11,7 +11,7 @@ STORIES = Path(__file__).parent / "raft"
 
 
 def replayed(text: str) -> str:
-    """Return the transcript as the cores of today tell it. Raises `AssertionError` where a `!` line does not come true."""
+    """Return the transcript as the cores of today tell it. Raises `AssertionError` where a `!` line is not true."""
     script = Script(())
     told: list[str] = []
     lines: list[str] = []

@@ -1,8 +1,8 @@
 """Long stories of Raft, as transcripts: what was done, what became of it. A change of them is read as a diff.
 
-A line that begins with `>` is done by `tests.ha.raft.script.Script.run`; the indented lines behind it are what it led to.
-`python -m tests.scenarios.rewrite` writes the indented lines anew. `group` begins a story; `expect` is a line that must
-occur among what was told since the last command, so that a rewritten transcript cannot lose its point.
+A line that begins with `>` is done by `tests.ha.raft.script.Script.run`; the indented lines behind it are what it led
+to, and `python -m tests.scenarios.rewrite` writes them anew. A line that begins with `!` is never rewritten: it must
+occur among what the command in front of it led to, so that no transcript loses its point. `group` begins a story.
 """
 
 from __future__ import annotations

@@ -271,6 +271,9 @@ class Script:
                 self.sync(rest[0], *map(int, rest[1:]))
             case "append":
                 self.append(rest[0], int(rest[1]))
+            case "lead":
+                self.elect(*rest)
+                self.told = [line for line in self.told if " is LEADER" in line or " commits " in line]
             case "settle":
                 self.settle(*rest)
             case "full" | "empty":

@@ -75,7 +75,7 @@ def test_a_flipped_bit_of_a_body_is_noticed(at: int) -> None:
     entry = bytearray(encode_head(7, 3, 350, b"abc") + b"abc")
     entry[at] ^= 1
     with pytest.raises(CorruptRecord, match="is not what was written"):
-        check_body(decode_head(entry), entry[HEAD_SIZE:])
+        check_body(decode_head(bytes(entry)), bytes(entry[HEAD_SIZE:]))
 
 
 @pytest.mark.parametrize("size", [*range(HEAD_SIZE)])
