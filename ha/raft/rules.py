@@ -26,6 +26,7 @@ from typing import Protocol
 from ha.raft.dispatcher import EntryDispatcher, State
 from ha.raft.election import Election
 from ha.raft.log_state import LogState
+from ha.raft.quorum import QuorumAckChecker
 from ha.raft.types import (
     AppendAnswer,
     Ballot,
@@ -33,7 +34,10 @@ from ha.raft.types import (
     HeartbeatAnswer,
     MemberId,
     Message,
+    Point,
     Role,
+    Settings,
+    Standing,
     Vote,
     VoteAnswer,
     VoteResult,
@@ -62,6 +66,21 @@ class Member(Protocol):
 
     @property
     def dispatchers(self) -> Mapping[MemberId, EntryDispatcher]: ...
+
+    @property
+    def leader(self) -> MemberId | None: ...
+
+    @property
+    def quorum(self) -> QuorumAckChecker: ...
+
+    @property
+    def standing(self) -> Standing | None: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def applied(self) -> Point: ...
 
 
 class Rules:

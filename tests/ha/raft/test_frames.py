@@ -19,7 +19,7 @@ from ha.raft.types import (
     VoteResult,
 )
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.raft import Frame, Frames, Kind, encode_head
+from ropewalk.format.dledger.frame import Frame, Frames, Kind, encode_head
 
 SEGMENT = 1000
 MESSAGES: list[Message] = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.raft import (
+from ropewalk.format.dledger.frame import (
     BODY_SIZE_MAX,
     HEAD_SIZE,
     OK,

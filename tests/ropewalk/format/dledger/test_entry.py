@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.entry import (
+from ropewalk.format.dledger.entry import (
     ENTRY_SIZE_MAX,
     HEAD_SIZE,
     INDEX_SIZE,
