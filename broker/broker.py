@@ -368,7 +368,7 @@ class Broker:
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Go by another configuration from now on, in what may change while the broker runs."""
+        """Take another configuration over, as far as it may change while the broker runs."""
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
@@ -513,7 +513,7 @@ class Broker:
 
     @property
     def peer_reply_expected(self) -> bool:
-        """Whether somebody waits for slaves alone, or a master's producers wait for this slave.
+        """Tell whether producers wait for a slave's report alone, here or at this slave's master.
 
         Not where a flush is waited for: who looks for it takes the interpreter from its thread.
         """

@@ -34,7 +34,7 @@ TABLE_MIN: Final = 16
 
 @dataclass(slots=True)
 class ClientTemplates:
-    """What is known of one client's headers."""
+    """The templates of one client's headers."""
 
     sends: SendTemplates = field(default_factory=SendTemplates)
     pulls: PullTemplates = field(default_factory=PullTemplates)
@@ -107,7 +107,7 @@ class FastIntake:
         return index
 
     def flush_deferred(self) -> None:
-        """Store and answer what was put off; before a turn ends."""
+        """Store and answer deferred sends; before a turn ends."""
         self._runs.flush_deferred()
 
 

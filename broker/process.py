@@ -74,7 +74,7 @@ def _stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class StartFailed(RopewalkError):
-    """The process cannot start; the text says what to do about it."""
+    """The process cannot start; the text tells the reason and the remedy."""
 
 
 def now_ms() -> int:
@@ -145,7 +145,7 @@ class _Ports:
 
 
 class BrokerProcess:
-    """One broker, its shell and its tasks."""
+    """A broker, its shell and its tasks."""
 
     def __init__(self, config: BrokerConfig, options: BrokerOptions) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""What every administrator's request needs: to be refused in words, and to look at the disk without stopping the loop.
+"""Tools of every administrator's request: refusals in words, and look-ups of the disk that do not stop the loop.
 
 Handlers live in the `admin_*` files, one file for one idea. They are called on the loop and own no state: the tables
 do. What they look up on disk goes to one helper thread of their own, so that a tool which asks about a thousand queues
@@ -37,7 +37,7 @@ BODY_SIZE_MAX = 4 << 20
 
 
 class Making:
-    """What is being made by a request."""
+    """The object that a request makes."""
 
     is_system = False
 
@@ -85,7 +85,7 @@ class AdminContext:
 
     @contextmanager
     def making(self, what: str) -> Iterator[Making]:
-        """Around what a request does to make something: statistics tell how long that took, or was refused."""
+        """Time the making of something by a request: statistics tell how long that took, or was refused."""
         statistics = self.broker.statistics
         one, began, ok = Making(), statistics.clock(), False
         try:
@@ -98,7 +98,10 @@ class AdminContext:
     def later(
         self, session: Session, request: Command, job: Callable[[], T], answer: Callable[[T], Command]
     ) -> None:
-        """Answer with what `job`, run on the helper thread, finds out. `answer` runs on the loop and may refuse."""
+        """Answer with the result of `job`, which runs on the helper thread.
+
+        `answer` runs on the loop and may refuse.
+        """
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
@@ -131,7 +134,7 @@ class AdminContext:
         worker.submit(look, bring)
 
     def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Have the helper thread do what other members of the group asked for; refused when too much waits already."""
+        """Run a job for other members of the group on the helper thread; refused when too much waits already."""
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)

@@ -1,4 +1,4 @@
-"""Administrators' requests about consumer groups and who is connected (200, 225, 207, 201, 352, 353, 203, 204, 328,
+"""Administrators' requests about consumer groups and their connections (200, 225, 207, 201, 352, 353, 203, 204, 328,
 343, 345, 46).
 
 Deleting a group forgets its configuration; its offsets only if the request says so, and its retry and dead-letter
@@ -176,7 +176,7 @@ class AdminGroups:
         return body_of(request, {"data": table})
 
     def check_client(self, session: Session, request: Command) -> Command:
-        """What a client is going to subscribe to, asked before it starts: only tags are served."""
+        """Check the subscription of a client before it starts: only tags are served."""
         wish = object_of(request).get("subscriptionData")
         kind = wish.get("expressionType") if isinstance(wish, dict) else None
         if kind not in (None, "", TAG):

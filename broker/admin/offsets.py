@@ -67,7 +67,9 @@ class AdminOffsets:
     # -- how far groups have read --------------------------------------------------------------------
 
     def consume_stats(self, session: Session, request: Command) -> None:
-        """One group: the end of each queue, the group's place in it, and the time of the message before that."""
+        """Return the progress of a group: the end of each queue, the group's place in it, and the time of the message
+        before that.
+        """
         header = decode_header(ConsumeStatsHeader, request.ext)
         group = header.consumer_group
         named = [header.topic or "", *(header.topic_list or "").split(";")]

@@ -102,7 +102,7 @@ class AdminRelay:
         return [(peer, member) for peer, member in members if isinstance(peer, Session)]
 
     def consumer_status(self, session: Session, request: Command) -> None:
-        """Where each client of a group is, by its own account."""
+        """Return the position of each client of a group, by its own account."""
         header = decode_header(ConsumerStatusHeader, request.ext)
         broker = self._broker
         if header.topic not in broker.topics:

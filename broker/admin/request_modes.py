@@ -1,4 +1,4 @@
-"""Requests about who reads which queues by whose word (400), and whether by pulling or by POP (401, 402)."""
+"""Requests about the assignment of queues to the members of a group (400), and about pulling or POP (401, 402)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class AdminUpkeep:
         }
 
     def delete_expired(self, session: Session, request: Command) -> Command:
-        """Remove what is older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
+        """Remove segments older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
         self._broker.store.remove_expired()
         return request.reply(ResponseCode.SUCCESS)
 
@@ -33,5 +33,5 @@ class AdminUpkeep:
         return body_of(request, broker.ha_status.runtime_body(broker.store.log.end_offset))
 
     def no_timer(self, session: Session, request: Command) -> Command:
-        """What RocketMQ answers to its slaves too, where the timer wheel is switched off."""
+        """Answer as RocketMQ does where the timer wheel is switched off."""
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")

@@ -50,7 +50,7 @@ _CODES = {
 
 
 def code_of(status: GetStatus, asked: int) -> int:
-    """Return the response code of a read; an empty or missing queue depends on what was asked for."""
+    """Return the response code of a read; an empty or missing queue depends on the offset."""
     if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]

@@ -104,7 +104,7 @@ class Requests:
             self._owed[notification.peer, notification.group] = None
 
     def tell_members(self) -> None:
-        """Send what is owed (40); at every tick.
+        """Tell members of changed groups (40); at every tick.
 
         Each member is told once, however many came and went since: a thousand that join one group together would
         otherwise be owed half a million notifications, each of which has a client divide the queues anew.

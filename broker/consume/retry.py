@@ -64,7 +64,7 @@ class RetryRules:
     def given_up_on_send(
         self, config: SubscriptionGroupConfig, times: int, asked: int | None, version: int
     ) -> bool:
-        """Whether a message sent anew to the group's retry topic goes to its dead letters."""
+        """Tell whether a message sent anew to the group's retry topic goes to its dead letters."""
         if times > self.max_times(config, asked, version):
             return True
         return self._locks.held(config.name, self._monotonic_ms())

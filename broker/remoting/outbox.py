@@ -40,16 +40,16 @@ class Link(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the peer is owed more bytes than it may be."""
+        """Tell whether the peer is owed more bytes than it may be."""
 
     def send(self, data: bytes | memoryview) -> None: ...
 
     @property
     def sole_ready(self) -> bool:
-        """Whether this connection is the only one with anything to say in this turn."""
+        """Tell whether this connection is the only one with requests in this turn."""
 
     def push(self) -> None:
-        """Try to have what is owed leave now, and not only when the turn ends; never waits."""
+        """Try to write owed bytes now, and not only when the turn ends; never waits."""
 
     def close(self) -> None: ...
 
@@ -138,7 +138,7 @@ class Outbox:
         times.add(*PLAIN, times.at - self.read_at, count, result=ONEWAY)
 
     def flush(self) -> None:
-        """Have leave what is answered, and have wait what must. HOT: once for a read."""
+        """Send the ready answers, and hand the others over to wait. HOT: once for a read."""
         if self._ready:
             self._send_ready()
         if self._waiting:

@@ -57,14 +57,14 @@ log = structlog.get_logger("broker.serve")
 
 
 class Session(Protocol):
-    """What a connection's bytes mean. It answers through `Connection.send`, now or in a later turn."""
+    """The meaning of a connection's bytes. It answers through `Connection.send`, now or in a later turn."""
 
     def receive(self, data: bytes) -> None:
-        """Handle what arrived; raises `RemoteProtocolError` if the peer must be hung up on."""
+        """Handle bytes that arrived; raises `RemoteProtocolError` if the connection must be closed."""
 
     @property
     def has_backlog(self) -> bool:
-        """Whether requests were put off because the peer took too little of what it was owed."""
+        """Tell whether requests were put off because the peer took too few of its answers."""
 
     def resume(self) -> None:
         """The peer has taken enough: go on with them."""
@@ -74,7 +74,7 @@ class Session(Protocol):
 
 
 class Turns(Protocol):
-    """Who owns the state behind the sessions, and wants to know when a turn begins and ends."""
+    """The owner of the state behind the sessions, which hears when a turn begins and ends."""
 
     def begin_turn(self) -> None: ...
 
@@ -88,7 +88,7 @@ class Turns(Protocol):
 
     @property
     def peer_reply_expected(self) -> bool:
-        """Whether another machine is waited for, which will soon say something, or waits for us again and again."""
+        """Tell whether a message of another machine is expected within microseconds."""
 
 
 class _Gone:
@@ -115,7 +115,7 @@ def _plain(host: str) -> str:
 
 
 class Connection:
-    """One accepted socket and the bytes that it still owes its peer."""
+    """A socket and the bytes that it still owes its peer."""
 
     __slots__ = (
         "_shell",
@@ -166,13 +166,13 @@ class Connection:
             self._shell.dirty.append(self)
 
     def detach_from_map(self) -> None:
-        """Copy what is still owed out of maps of the log: it may leave much later, from pages that went cold."""
+        """Copy owed bytes out of maps of the log: it may leave much later, from pages that went cold."""
         for at, piece in enumerate(self.out):
             if isinstance(piece, memoryview) and not isinstance(piece.obj, bytes):
                 self.out[at] = bytes(piece)
 
     def push(self) -> None:
-        """Try to write what is owed now, and not only when the turn ends."""
+        """Try to write owed bytes now, and not only when the turn ends."""
         if not self.closing:
             self._shell.write(self)
 
@@ -190,7 +190,7 @@ class Connection:
             self._shell.set_mask(self)
 
     def go_first(self) -> None:
-        """Read this one before all others of a turn, and have who waited for it go on meanwhile."""
+        """Read this connection before all others of a turn, and let its waiters go on meanwhile."""
         self._shell.priority_fds.add(self.fd)
 
     @property
@@ -201,18 +201,18 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether the peer is owed more than `out_max` bytes; it is not read then."""
+        """Tell whether the peer is owed more than `out_max` bytes; it is not read then."""
         return self.out_size > self._shell.out_max
 
     def close(self) -> None:
-        """Hang up as soon as this turn ends; what is owed is dropped."""
+        """Close the connection as soon as this turn ends; owed bytes are dropped."""
         if not self.closing:
             self.closing = True
             self._shell.to_close.append(self)
 
     @property
     def sole_ready(self) -> bool:
-        """Whether this connection is the only one with anything to say in this turn."""
+        """Tell whether this connection is the only one with requests in this turn."""
         return self._shell.ready_count == 1
 
     @property
@@ -285,7 +285,7 @@ class Shell:
         return int(sock.getsockname()[1])
 
     def idle_until(self, now: float) -> float:
-        """`idle_s`, with what goes on at the moment."""
+        """Return `idle_s` up to now."""
         return self.idle_s if self._idle_since is None else self.idle_s + now - self._idle_since
 
     def wake(self) -> None:
@@ -373,7 +373,7 @@ class Shell:
     # -- one turn ------------------------------------------------------------------------------------
 
     def turn(self, events: list[tuple[int, int]]) -> None:
-        """Read what is ready, end the turn, write what is owed."""
+        """Read ready connections, end the turn, write owed bytes."""
         self.now = now = time.monotonic()
         if self._idle_since is not None:
             self.idle_s += now - self._idle_since
@@ -427,7 +427,7 @@ class Shell:
                 self._read(connection)
 
     def flush(self) -> None:
-        """Write what sessions owe, and hang up on whom they gave up."""
+        """Write the bytes that sessions owe, and close the connections that they gave up."""
         self._write_owed()
         while self.to_close:
             self._drop(self.to_close.pop())
@@ -516,7 +516,7 @@ class Shell:
         self.set_mask(connection)
 
     def set_mask(self, connection: Connection) -> None:
-        """Wait for what this connection is to be waited for."""
+        """Register the events that this connection waits for."""
         mask = (_OUT if connection.out else 0) | (0 if connection.congested or connection.paused else _IN)
         if mask != connection.mask:
             connection.mask = mask
@@ -527,7 +527,7 @@ class Shell:
     async def dial(
         self, host: str, port: int, make_session: Callable[[Connection], Session], timeout_s: float
     ) -> Connection:
-        """Connect to somebody, and serve the connection like those that came by themselves. Raises OSError."""
+        """Connect to a peer, and serve the connection like an accepted one. Raises OSError."""
         with trio.move_on_after(timeout_s) as scope:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             for n, (family, kind, protocol, _name, address) in enumerate(found, 1):
@@ -593,7 +593,7 @@ class Shell:
         session.closed()  # and no ring of references keeps it: see `process` for why the collector rarely runs
 
     def sweep(self) -> None:
-        """Close who takes nothing and who says nothing; call every second or so."""
+        """Close connections that take nothing or say nothing; call every second or so."""
         self.now = now = time.monotonic()
         for fd in self._paused_listeners:
             if fd in self._listeners:
