@@ -298,7 +298,7 @@ async def test_no_wake_is_lost_whatever_the_loop_does_meanwhile(
         finally:
             over.set()
 
-    monkeypatch.setattr(net.turns, "wakened", on_wakeup)
+    monkeypatch.setattr(net.turns, "on_wakeup", on_wakeup)
     client = net.connect()
     client.settimeout(PATIENCE_S)
     async with trio.open_nursery() as nursery:
@@ -316,7 +316,7 @@ async def test_a_wake_during_the_last_turn_before_others_have_theirs_is_heard(
     client = net.connect()
     monkeypatch.setattr(serve, "_HOLD_MAX_S", 0.0)
     heard = trio.Event()
-    monkeypatch.setattr(net.turns, "wakened", heard.set)
+    monkeypatch.setattr(net.turns, "on_wakeup", heard.set)
     monkeypatch.setattr(net.turns, "end_turn", lambda: None if heard.is_set() else net.shell.wake())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(net.shell.run)
