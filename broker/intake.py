@@ -1,7 +1,6 @@
 """The fast intake: requests that a client sends again and again, recognised by their bytes and taken by runs.
 
     a read that is one send     known header -> put off until the turn ends, with the sends of other clients
-    a read of alike frames      known header -> cut as a table, appended by columns
     a run of requests           plain sends  -> appended at once;  known pulls -> answered from memory
 
 Everything else is left for `Session.handle`, with which this has to agree: the tests send the same messages by both
@@ -28,8 +27,6 @@ __all__ = ["ClientTemplates", "FastIntake"]
 _PULL: Final = b'{"code":11,'
 _RUN_MIN: Final = 24
 """Half a run has as many requests, or is not split off: each run costs more by itself than its client gains."""
-TABLE_MIN: Final = 16
-"""Fewer frames are not worth a look at them all together."""
 
 
 @dataclass(slots=True)
@@ -52,33 +49,14 @@ class FastIntake:
         self._replicate_early = replicate_early
 
     def take_read(self, session: Session, data: bytes) -> bytes:
-        """Take a read that is one known send, or begins with many of one size; return the bytes that are left. HOT."""
+        """Take a read that is one known send; return the bytes that are left. HOT."""
         templates = session.fast
         if templates is None or not templates.sends.any:
             return data
-        frames = session.frames
-        if frames.is_whole(data):
-            # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
-            return b"" if self._runs.defer_single(session, templates.sends, data[4:]) else data
-        count = frames.count_alike(data)
-        return self._take_tables(session, templates.sends, data, count) if count >= TABLE_MIN else data
-
-    def _take_tables(self, session: Session, templates: SendTemplates, data: bytes, count: int) -> bytes:
-        """Store what may be frames of one size as they are; return the bytes that are left. HOT.
-
-        What is taken counts, and may be answered, also where the rest of the read turns out to be no frames.
-        """
-        size, start = 4 + int.from_bytes(data[:4], "big"), 0
-        while count >= TABLE_MIN:
-            run = _run_of(session, count)
-            end = start + run * size
-            table = data if end - start == len(data) else data[start:end]
-            if not self._runs.store_table(session, templates, table, run):
-                break
-            start, count = end, count - run
-            if count:
-                session.outbox.flush_part(self._replicate_early)
-        return data[start:]
+        # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
+        if session.frames.is_whole(data) and self._runs.defer_single(session, templates.sends, data[4:]):
+            return b""
+        return data
 
     def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
         """Take known pulls and plain sends from `start` on; return the index of the first request that is left. HOT."""

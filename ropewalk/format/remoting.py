@@ -182,16 +182,6 @@ class FrameBuffer:
             and _LENGTH.unpack_from(data)[0] == len(data) - 4 <= self._length_max
         )
 
-    def count_alike(self, data: bytes) -> int:
-        """Count the frames at the front of the stream's next bytes that have the first one's size. HOT.
-
-        0 where they do not begin with a frame; whether they do have that size is for who looks at them.
-        """
-        if self._partial or self._failure is not None or len(data) < 8:
-            return 0
-        (length,) = _LENGTH.unpack_from(data)
-        return len(data) // (4 + length) if 4 <= length <= self._length_max else 0
-
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Add the next bytes of the stream and return the payloads that are complete now, in order.
 

@@ -36,25 +36,7 @@ def checked_columns(
         del run[count:]
     if count < COLUMNS_MIN or not 0 <= size - template.body_at <= sends.plain_size_max:
         return None
-    return _checked(template, tuple(zip(*map(template.payload_cutter(size), run), strict=True)))
-
-
-def checked_table(
-    sends: SendProcessor, template: HeaderTemplate, data: bytes, count: int
-) -> Sequence[tuple[bytes, ...]] | None:
-    """Return `checked_columns` of so many frames as they came, if they are of one size and all are alike. HOT."""
-    size = len(data) // count
-    if not 0 <= size - 4 - template.body_at <= sends.plain_size_max:
-        return None
-    lengths, *columns = zip(*template.table_cutter(size)(data), strict=True)
-    return _checked(template, columns) if lengths.count((size - 4).to_bytes(4, "big")) == count else None
-
-
-def _checked(
-    template: HeaderTemplate, columns: Sequence[tuple[bytes, ...]]
-) -> Sequence[tuple[bytes, ...]] | None:
-    """Return these columns, or None if one request is not of the template. HOT."""
-    count = len(columns[0])
+    columns = tuple(zip(*map(template.payload_cutter(size), run), strict=True))
     for column, fixed in zip(columns[:-1:2], template.fixed, strict=True):
         if column.count(fixed) != count:
             return None

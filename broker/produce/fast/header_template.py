@@ -13,7 +13,7 @@ rarely (`template_cache`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, TypeAlias
@@ -51,7 +51,6 @@ decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
 
 
 _Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
-_CutAll: TypeAlias = Callable[[bytes], Iterator[tuple[bytes, ...]]]
 
 
 @dataclass(slots=True)
@@ -75,23 +74,16 @@ class HeaderTemplate:
     waits: bool
     """Whether the answer waits for the flush."""
     layout: str
-    _cutters: dict[int, tuple[_Cut, _CutAll]] = field(default_factory=dict, init=False)
+    _cutters: dict[int, _Cut] = field(default_factory=dict, init=False)
 
     def payload_cutter(self, size: int) -> _Cut:
         """Return the function that cuts a payload of `size` bytes into the nine pieces and the body."""
-        return (self._cutters.get(size) or self._new_cutters(size))[0]
-
-    def table_cutter(self, size: int) -> _CutAll:
-        """Return the function that cuts frames of `size` bytes into their length, the nine pieces and the body."""
-        return (self._cutters.get(size - 4) or self._new_cutters(size - 4))[1]
-
-    def _new_cutters(self, size: int) -> tuple[_Cut, _CutAll]:
-        """Return the cutters of payloads of this size, and of the frames that they come in."""
-        if len(self._cutters) >= _CUTTERS_MAX:
-            self._cutters.clear()
-        layout = f"{self.layout}{size - self.body_at}s"
-        cutters = self._cutters[size] = Struct(layout).unpack, Struct("4s" + layout).iter_unpack
-        return cutters
+        cutter = self._cutters.get(size)
+        if cutter is None:
+            if len(self._cutters) >= _CUTTERS_MAX:
+                self._cutters.clear()
+            cutter = self._cutters[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
+        return cutter
 
 
 def cut(

@@ -2,7 +2,6 @@
 
     defer_single   one request that is all a read brought, of a known template: put off until the turn ends, so that
                    what many clients send one by one is appended at once
-    store_table    frames of one size and a known template, taken as they came
     store_run      a run of requests: by columns, by template, or each decoded once and tested by words of its text
 
 All have the outcome of `send`, which takes everything; the tests send the same messages by each and compare what is
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import structlog
 
-from broker.produce.fast.columns import checked_table, store_columns, store_columns_run
+from broker.produce.fast.columns import store_columns_run
 from broker.produce.fast.header_template import (
     UNREADABLE,
     HeaderTemplate,
@@ -26,7 +25,6 @@ from broker.produce.fast.many_topics import (
     MISSES_MAX,
     TemplateGroups,
     many_topics_template,
-    store_many_topics,
     store_many_topics_run,
 )
 from broker.produce.fast.template_cache import SendTemplates
@@ -82,30 +80,6 @@ class SendRuns:
         self._owed.append(due)
         self._defer(session, templates, template, message[0].topic)
         templates.record_hits(1)
-        return True
-
-    def store_table(self, session: Session, templates: SendTemplates, data: bytes, count: int) -> bool:
-        """Store and answer so many frames of one size, if all are plain sends of a known template. HOT.
-
-        False, and nothing is done, if they are not: then each is looked at by itself.
-        """
-        if templates.deferred:
-            self.flush_deferred()
-        sends, opening = self._sends, data[4:8]
-        if not sends.takes_runs:
-            return False
-        many = templates.many_topics.get(opening)
-        if many is not None:
-            known = many.cut.rules_version is sends.rules_version
-            columns = checked_table(sends, many.cut, data, count) if known else None
-            return columns is not None and store_many_topics(sends, session, many, columns)
-        template = templates.known.get(opening)
-        if template is None or template.rules_version is not sends.rules_version:
-            return False
-        columns = checked_table(sends, template, data, count)
-        if columns is None or not store_columns(sends, session, template, columns):
-            return False
-        templates.record_hits(count)
         return True
 
     def store_run(

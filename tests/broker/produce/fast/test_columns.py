@@ -11,9 +11,6 @@ from broker import intake
 from broker.produce.fast import columns as send_columns
 from broker.produce.fast import many_topics as send_wide
 from broker.produce.fast import runs as send_run
-from broker.produce.fast.runs import SendRuns
-from broker.produce.fast.template_cache import SendTemplates
-from broker.remoting.session import Session
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
@@ -36,7 +33,6 @@ _odd_ones = st.one_of(
     place=st.floats(0, 1, exclude_max=True),
     spread=st.booleans(),
     size=st.sampled_from([2, 2, 400, 401]),
-    table=st.sampled_from([2, 99]),
     halves=st.booleans(),
     before=st.integers(0, 300),
 )
@@ -47,7 +43,6 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     place: float,
     spread: bool,
     size: int,
-    table: int,
     halves: bool,
     before: int,
 ) -> None:
@@ -56,7 +51,6 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
-        patch.setattr(intake, "TABLE_MIN", table)
         if halves:
             patch.setattr(intake, "_RUN_MIN", 2)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
@@ -93,46 +87,12 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("odd", [None, 5, 300])
-@pytest.mark.parametrize("topics", ["T", "TU"])
-def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlike(
-    running: InProcess, monkeypatch: pytest.MonkeyPatch, topics: str, odd: int | None
-) -> None:
-    """Two runs and some, and the first bytes of one more."""
-    client, cut = running.connect(), list[int]()
-    take = SendRuns.store_run
-    warm, count = 16, 2 * send_run.RUN_MAX + 40
-
-    def note(
-        runs: SendRuns, of: Session, templates: SendTemplates, payloads: list[bytes], start: int, end: int
-    ) -> int:
-        cut.extend(range(start, end))
-        return take(runs, of, templates, payloads, start, end)
-
-    for topic in topics:
-        running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
-    frames = []
-    for n in range(warm + count + 1):
-        topic = topics[n % len(topics)]
-        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A" if n - warm != odd else "B"})
-        frames.append(request(V2, send_ext(topic, queueId=1, properties=properties), b"x", opaque=1000 + n))
-    for frame in frames[:warm]:
-        client.feed(frame)
-    client.answers()
-    monkeypatch.setattr(SendRuns, "store_run", note)
-    client.link.sole_ready = False
-    client.feed(b"".join(frames[warm:-1]) + frames[-1][:9])
-    assert len(set(cut)) == (0 if odd is None else count - odd // send_run.RUN_MAX * send_run.RUN_MAX)
-    client.feed(frames[-1][9:])
-    running.settle()
-    assert [answer.opaque for answer in client.answers()] == [*range(1000 + warm, 1001 + warm + count)]
-    assert sum(len(running.stored(topic, 1)) for topic in topics) == len(frames)
-
-
 @pytest.mark.parametrize("lie", ["twice", "too much", "nothing"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, alone: bool) -> None:
-    """Behind a table of good frames: nothing in a body becomes a message of its own."""
+def test_lengths_that_agree_in_a_lie_make_no_messages_of_bodies(
+    running: InProcess, lie: str, alone: bool
+) -> None:
+    """Behind good frames in the same read, which are dropped with a length that no frame can have."""
     client = running.connect()
     client.link.sole_ready = alone
     good = 24 if alone else send_run.RUN_MAX
@@ -147,7 +107,9 @@ def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, 
     with nullcontext() if lie == "twice" else pytest.raises(RemoteProtocolError, match="frame length"):
         client.feed(b"".join(frames[3 : 3 + good] + lying))
     running.settle()
-    expected = [*range(1000, 1003 + good), *(range(1003 + good, 1027 + good, 2) if lie == "twice" else ())]
+    expected = [*range(1000, 1003)]
+    if lie == "twice":
+        expected = [*range(1000, 1003 + good), *range(1003 + good, 1027 + good, 2)]
     assert [answer.opaque for answer in client.answers()] == expected
     assert len(running.stored("T", 1)) == len(expected)
 
@@ -183,11 +145,10 @@ _FOUR = {"count": 4, "place": 0.0, "flag": 0}
     everywhere=st.booleans(),
     place=st.floats(0, 1, exclude_max=True),
     flag=st.sampled_from([0, 0, 2]),
-    table=st.sampled_from([2, 99]),
 )  # fmt: skip
-@example(**_FOUR, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True, table=99)
-@example(**_FOUR, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False, table=99)
-@example(**_FOUR, where=[("T", 2), ("U", 1)] * 4, change="fewer", odd=None, everywhere=False, table=2)
+@example(**_FOUR, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True)
+@example(**_FOUR, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False)
+@example(**_FOUR, where=[("T", 2), ("U", 1)] * 4, change="fewer", odd=None, everywhere=False)
 def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     pair: Pair,
     count: int,
@@ -197,14 +158,12 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     everywhere: bool,
     place: float,
     flag: int,
-    table: int,
 ) -> None:
     """As frames of one size, or cut."""
     pair.gate.open()
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
-        patch.setattr(intake, "TABLE_MIN", table)
         patch.setattr(send_run, "CHANGES_MIN", 1)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             topics = running.broker.topics
