@@ -22,6 +22,7 @@ To be read in this order:
     election.py     pre-vote, vote, ballots; the table of vote results
     handler.py      a follower: match, conflict, commit
     dispatcher.py   a leader: what each peer is sent
+    leadership.py   what a leader has and loses with its term
     node.py         where the parts meet: `step`
     rules.py        what is asserted after every step
     frames.py       messages as the frames of ropewalk/format/dledger/frame.py

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ha.raft.dispatcher import EntryDispatcher, RecentRuns, State
+from ha.raft.dispatcher import EntryDispatcher, State
 from ha.raft.draft import Draft
-from ha.raft.election import GRANTED, NEVER, Election
+from ha.raft.election import GRANTED, Election
 from ha.raft.handler import EntryHandler, Refusal
+from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
 from ha.raft.quorum import QuorumAckChecker
 from ha.raft.rules import Rules
@@ -91,19 +92,9 @@ class RaftNode:
             self.election.ballot = self._overtaken
         self.log = LogState(TermTable(rows), end, commit)
         self.handler = EntryHandler()
-        self.dispatchers: dict[MemberId, EntryDispatcher] = {}
-        """One for each peer while this member leads."""
-        self.term_first = -1
-        """The index of the entry that opened this leader's term; -1 until it is appended."""
+        self.leadership: Leadership | None = None
         self.applied = commit
-        self._recent = RecentRuns()
         self._links: dict[tuple[MemberId, Link], int] = {}
-        self._heard: dict[MemberId, int] = {}
-        """When a leader heard each peer, shifted by its own lateness."""
-        self._heartbeat_at = NEVER
-        self._round = 0
-        self._is_opening = False
-        """Whether the term's record was ordered."""
         self._said = -1
         """How far this follower has told its leader that the log is on disk."""
         self._shown: Standing | None = None
@@ -123,6 +114,16 @@ class RaftNode:
     def leader(self) -> MemberId | None:
         """The leader of this term, as far as it is known."""
         return self.election.leader
+
+    @property
+    def dispatchers(self) -> dict[MemberId, EntryDispatcher]:
+        """One for each peer while this member leads."""
+        return self.leadership.dispatchers if self.leadership is not None else {}
+
+    @property
+    def term_first(self) -> int:
+        """The index of the entry that opened this leader's term; -1 until it is appended, and where nobody leads."""
+        return self.leadership.term_first if self.leadership is not None else -1
 
     @property
     def standing(self) -> Standing | None:
@@ -155,7 +156,7 @@ class RaftNode:
                 self._received(event, draft)
             case Appended():
                 self._advance_clock(event.now)
-                self._appended(event.run, draft)
+                self._appended(event.run)
             case Durable():
                 self._durable(event, draft)
             case Tick():
@@ -206,8 +207,8 @@ class RaftNode:
         if message.term < self.term:
             self._answer_an_old_leader(peer, message, draft)
             return
-        if self.dispatchers:
-            self._heard[peer] = self.now
+        if self.leadership is not None:
+            self.leadership.heard(peer, self.now)
         match message:
             case Append():
                 self._append_received(peer, message, draft)
@@ -290,21 +291,15 @@ class RaftNode:
 
     # -- a leader ----------------------------------------------------------------------------------------
 
-    def _appended(self, run: Run, draft: Draft) -> None:
-        assert self.role is Role.LEADER and run.term == self.term, (
-            f"{run} was appended by a {self.role} of {self.term}"
-        )
-        assert run.first == self.log.end.index + 1, (run, self.log.end)
-        prev = self.log.end
+    def _appended(self, run: Run) -> None:
+        assert self.leadership is not None, f"{run} was appended by a {self.role.value} of term {self.term}"
+        self.leadership.appended(self.log.end, run)
         self.log.add(run)
-        self._recent.add(prev, run)
-        if self.term_first < 0:
-            self.term_first = run.first
 
     def _durable(self, event: Durable, draft: Draft) -> None:
         if not self.log.flushed(event.point, event.cuts):
             return
-        if self.role is Role.LEADER:
+        if self.leadership is not None:
             self._commit_as_leader(draft)
         elif self.leader is not None:
             if self._confirmed > self._said:
@@ -312,12 +307,8 @@ class RaftNode:
             self._commit_as_follower(draft)
 
     def _commit_as_leader(self, draft: Draft) -> None:
-        match = {peer: dispatcher.match for peer, dispatcher in self.dispatchers.items()}
-        match[self.me] = self.log.durable
-        index = self.quorum.acknowledged(match)
-        if self.term_first < 0 or index < self.term_first:
-            return
-        point = self.log.commit_through(index)
+        assert self.leadership is not None
+        point = self.log.commit_through(self.leadership.acknowledged(self.quorum, self.log.durable))
         if point is not None:
             self._rules.rule_3_own_term_is_counted(point.index)
             draft.commit = point
@@ -336,20 +327,13 @@ class RaftNode:
     # -- time and links ----------------------------------------------------------------------------------
 
     def _tick(self, event: Tick, draft: Draft) -> None:
-        if self.role is Role.LEADER:
-            self._tick_as_leader(event)
+        leadership = self.leadership
+        if leadership is not None and event.late > self.settings.late_max_ms:
+            leadership.was_late(event.late)
+        elif leadership is not None and not leadership.hears_majority(self.quorum, self.now):
+            self.election.become_candidate("no majority was heard for an election timeout")
         unindexed = self.log.end.pos - self.applied.pos
         self.election.tick(event.late, event.draw, self.log, unindexed, draft)
-
-    def _tick_as_leader(self, event: Tick) -> None:
-        if event.late > self.settings.late_max_ms:
-            # The messages of the time that this loop missed are still unread: it is this member that was silent.
-            for peer in self._heard:
-                self._heard[peer] += event.late
-            return
-        since = self.now - self.settings.election_max_ms
-        if not self.quorum.is_majority([self.me, *(peer for peer, at in self._heard.items() if at >= since)]):
-            self.election.become_candidate("no majority was heard for an election timeout")
 
     def _linked(self, event: Linked) -> None:
         key = (event.peer, event.kind)
@@ -365,51 +349,18 @@ class RaftNode:
     # -- the end of a step -------------------------------------------------------------------------------
 
     def _conclude(self, draft: Draft) -> None:
-        if self.role is Role.LEADER:
-            if self._round == 0:
-                self._begin_to_lead()
-            self._lead(draft)
-        elif self._round:
-            self._cease_to_lead()
+        if self.role is not Role.LEADER:
+            self.leadership = None
+        else:
+            if self.leadership is None:
+                self.leadership = Leadership(
+                    self.me, self.term, self.peers, self.settings, self.log.end, self._is_linked, self.now
+                )
+            self.leadership.send_what_is_due(self.quorum, self.log, self.election.stuck, self.now, draft)
         self._show(draft)
-
-    def _begin_to_lead(self) -> None:
-        self._heard = dict.fromkeys(self.peers, self.now)
-        self._round = 1
-        self._heartbeat_at = NEVER
-        self._recent = RecentRuns()
-        self.dispatchers = {
-            peer: EntryDispatcher(peer, self.settings, self.log.end, self._is_linked(peer))
-            for peer in self.peers
-        }
 
     def _is_linked(self, peer: MemberId) -> bool:
         return self._links.get((peer, Link.DATA), -1) >= 0
-
-    def _cease_to_lead(self) -> None:
-        self.dispatchers = {}
-        self._round = 0
-        self.term_first = -1
-        self._is_opening = False
-        self._recent = RecentRuns()
-
-    def _lead(self, draft: Draft) -> None:
-        """Order the record that opens the term, send heartbeats that are due, then what every peer has room for."""
-        if not self._is_opening and not self.log.is_cutting and not self.election.stuck:
-            self._is_opening = True
-            draft.open_term = self.quorum.config
-        log, now, term = self.log, self.now, self.term
-        if now - self._heartbeat_at >= self.settings.heartbeat_ms:
-            self._heartbeat_at = now
-            self._round += 1
-            for peer, dispatcher in self.dispatchers.items():
-                dispatcher.heartbeat_left(self._round)
-                draft.send(peer, Heartbeat(term, log.commit.index, self._round))
-        for peer, dispatcher in self.dispatchers.items():
-            while (append := dispatcher.next_send(log, self._recent, term, now)) is not None:
-                draft.send(peer, append)
-            if (fetch := dispatcher.next_fetch(log, now)) is not None:
-                draft.fetches.append(fetch)
 
     def _show(self, draft: Draft) -> None:
         election = self.election
