@@ -43,8 +43,10 @@ CHANGEABLE: Final = frozenset(
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInDisk",
         "maxTransferCountOnMessageInMemory",
+        "recallMessageEnable",
         "shortPollingTimeMills",
         "syncFlushTimeout",
+        "timerMaxDelaySec",
         "traceOn",
     }
 )

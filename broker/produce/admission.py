@@ -2,7 +2,7 @@
 
     rule             found by                          a single message        in a batch
     half             TRAN_MSG, flag bits               refused                 refused
-    timed            TIMER_DELAY_*, TIMER_DELIVER_MS   refused                 refused
+    timed            TIMER_DELAY_*, TIMER_DELIVER_MS   waits in timer topic    refused
     inner batch      INNER_NUM, flag bits              refused                 refused
     light queues     INNER_MULTI_DISPATCH              refused                 refused
     delayed          DELAY                             waits in its level      refused
@@ -98,7 +98,7 @@ ROWS: Final = (
         _is_half,
         (ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"),
     ),
-    Row("timed", ("TIMER_",), 0, _is_timed, (ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")),
+    Row("timed", ("TIMER_",), 0, _is_timed, None),
     Row(
         "inner batch",
         (P.INNER_NUM,),

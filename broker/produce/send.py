@@ -101,6 +101,8 @@ class Stored(NamedTuple):
     unique_key: str
     waits: bool
     """Whether its sender wants to wait for disk and slaves."""
+    recall_handle: str = ""
+    """What a timer message can be recalled by."""
 
 
 class PlainText(NamedTuple):
@@ -131,10 +133,12 @@ class SendProcessor:
         topic_created: Callable[[], None],
         retries: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
+        recall_handle: Callable[[dict[str, str]], str] = lambda properties: "",
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
-        `place` says where a message goes, and with which tag code: a delayed one waits elsewhere (`schedule`).
+        `place` says where a message goes, and with which tag code: one that is to come later waits elsewhere. Its
+        sender can take it back by `recall_handle` of the stored properties, which is empty for all others.
         """
         self.store = store
         self._topics = topics
@@ -146,6 +150,7 @@ class SendProcessor:
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
+        self._recall_handle = recall_handle
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
@@ -306,7 +311,7 @@ class SendProcessor:
     ) -> Stored:
         """Store one message. Raises `RequestRefused`, and `DiskFull`."""
         asked, body = queue.queue_id, request.body
-        given_up = False
+        given_up, recall_handle = False, ""
         if target.config.name.startswith(names.RETRY_PREFIX):
             given_up, queue = self._retry(request, header, queue)
         if len(body) > self._rules.max_message_size:
@@ -329,6 +334,7 @@ class SendProcessor:
             except ValueError as exc:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
             raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
+            recall_handle = self._recall_handle(properties)
             if len(raw) > PROPERTIES_SIZE_MAX:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,
@@ -353,7 +359,7 @@ class SendProcessor:
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        return Stored(offset, asked, queue_offset, key, waits)
+        return Stored(offset, asked, queue_offset, key, waits, recall_handle)
 
     def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
         """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
@@ -377,7 +383,7 @@ class SendProcessor:
     def _answer(self, request: Request, stored: Stored) -> bytes:
         """Return the frame that says so."""
         key = stored.unique_key
-        if request.serialize_type == JSON and key.isalnum() and key.isascii():
+        if request.serialize_type == JSON and key.isalnum() and key.isascii() and not stored.recall_handle:
             return self.answers.one(
                 stored.log_offset,
                 b"%d" % stored.queue_id,
@@ -389,7 +395,8 @@ class SendProcessor:
 
     def _stored_ext(self, stored: Stored) -> dict[str, str]:
         msg_id = self._message_id(stored.log_offset)
-        return self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
+        ext = self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
+        return {**ext, "recallHandle": stored.recall_handle} if stored.recall_handle else ext
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
