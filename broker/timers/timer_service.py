@@ -17,7 +17,7 @@ A slave enqueues what its master has enqueued, delivers nothing, and takes the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -89,9 +89,10 @@ class TimerService:
         """Whether the disk is asked for entries or records, and a run has to wait for it."""
         self._wake_ms = 0
         self._walk: Walk | None = None
-        self._order: list[int] = []
-        """Rows of the walk that are still to be delivered, the next one last; markers are none."""
+        self._row = -1
+        """The next row of the walk to deliver, if it is no marker; the newest message is row 0."""
         self._markers: list[int] = []
+        """Rows of markers that are still to be read, the next one last."""
         self._keys: set[tuple[str, str]] = set()
         self._planned = False
         self._done = 0
@@ -406,7 +407,9 @@ class TimerService:
                 return True
         if not self._planned:
             self._plan(walk)
-        rows = self._next_rows(walk, self._markers or self._order)
+        rows = self._next_rows(
+            walk, range(self._row, -1, -1) if not self._markers else reversed(self._markers)
+        )
         if not rows:
             timers.finish(walk)
             self._earlier = self._earlier + self._skip + self._done if timers.read_ms == walk.slot_ms else 0
@@ -427,27 +430,29 @@ class TimerService:
             self._pause("the timer log cannot be read")
 
     def _plan(self, walk: Walk) -> None:
-        """Order the units of a slot: markers, then messages, the oldest at the end of each list."""
+        """Order the units of a slot: markers, then messages, each from the oldest on."""
         self._planned = True
         self._keys.clear()
         if walk.damage:
             log.error(
                 "timers of a slot are lost", time_ms=walk.slot_ms, found=len(walk.offsets), reason=walk.damage
             )
-        self._markers = [row for row, magic in enumerate(walk.magics) if is_delete(magic)]
-        self._order = [row for row, magic in enumerate(walk.magics) if not is_delete(magic)]
-        if self._skip and walk.slot_ms == self._skip_ms:
-            del self._order[max(len(self._order) - self._skip, 0) :]
-        else:
-            self._skip = 0
+        self._markers = walk.markers()
+        self._row = len(walk.magics) - 1
+        left = self._skip = self._skip if walk.slot_ms == self._skip_ms else 0
+        while left and self._row >= 0:
+            left -= not is_delete(walk.magics[self._row])
+            self._row -= 1
 
-    def _next_rows(self, walk: Walk, waiting: list[int]) -> list[int]:
-        """Return the next rows to read, the oldest first."""
+    def _next_rows(self, walk: Walk, waiting: Iterable[int]) -> list[int]:
+        """Return the next rows to read, markers or messages, the oldest first."""
         rows: list[int] = []
-        size = 0
-        for row in reversed(waiting[-_DELIVER_MAX:]):
+        markers, size = bool(self._markers), 0
+        for row in waiting:
+            if is_delete(walk.magics[row]) is not markers:
+                continue
             size += walk.sizes[row]
-            if rows and size > _BYTES_MAX:
+            if len(rows) == _DELIVER_MAX or (rows and size > _BYTES_MAX):
                 break
             rows.append(row)
         return rows
@@ -495,7 +500,7 @@ class TimerService:
             due.append((record, walk.written[row], rolled))
         count = self._put(due)
         if count:
-            del self._order[-count:]
+            self._row = rows[count] if count < len(rows) else rows[-1] - 1
             self._done += count
             self._skip_ms = walk.slot_ms
 

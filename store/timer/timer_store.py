@@ -19,6 +19,7 @@ Clock and disk are parameters, and nothing here waits: `flush` returns a job for
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,8 +41,8 @@ from store.timer.layout import (
 from store.timer.timer_log import BlockPlace, TimerLog
 from store.timer.wheel import TimerWheel
 
-_WALK_UNITS = 8_000
-"""Units of one step of a walk: some 8 ms."""
+_WALK_UNITS = 4_000
+"""Units of one step of a walk: some 5 ms."""
 _DELAY_MAX_MS = 0x7FFFFFFF
 _IDLE_MS = 60_000
 """An empty slot is passed without a flush for so long."""
@@ -84,6 +85,10 @@ class Walk:
     damage: str = ""
     """Why the chain ends before its oldest unit; empty if it does not."""
 
+    def markers(self) -> list[int]:
+        """Return the rows of units that cancel others and are no messages, the newest first."""
+        return [match.start() for match in _deletes(self.magics)]
+
     @property
     def is_done(self) -> bool:
         """Tell whether every unit is collected."""
@@ -98,6 +103,9 @@ class Flushed:
     paths: list[Path]
     runs: list[tuple[int, bytes]]
     failure: str = ""
+
+
+_deletes = re.compile(rb"[\x04\x05\x0c\x0d]").finditer  # the magics for which `is_delete` holds
 
 
 def is_delete(magic: int) -> bool:

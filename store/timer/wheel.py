@@ -111,7 +111,7 @@ class TimerWheel:
 
     def clear_all(self) -> None:
         """Empty every slot."""
-        self._dirty.update(range(len(self._pages)))
+        self._dirty.update(page for page, used in enumerate(self._pages) if used)
         self._pages = bytearray(len(self._pages))
         self._map = memory_map(WHEEL_SIZE)
 

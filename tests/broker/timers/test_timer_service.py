@@ -265,6 +265,19 @@ def test_a_recall_takes_the_message_of_its_own_topic_alone(start_broker: StartBr
     assert (bodies(running, "T"), bodies(running, "U")) == ([], [b"same"])
 
 
+def test_more_recalls_than_a_turn_takes_hide_no_message(start_broker: StartBroker) -> None:
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    timed(client, b"before", TIMER_DELAY_SEC=10)
+    gone = [timed(client, b"%d" % number, TIMER_DELAY_SEC=10) for number in range(300)]
+    for answer in gone:
+        assert recall(client, answer.ext["recallHandle"]).code == 0
+    timed(client, b"behind", TIMER_DELAY_SEC=10)
+    pass_time(running, 11_000)
+    assert bodies(running) == [b"before", b"behind"]
+    assert running.broker.timers.cancelled == 300
+
+
 def test_a_wrong_handle_is_refused_in_words(start_broker: StartBroker) -> None:
     running = start_broker(recallMessageEnable=True)
     client = running.connect()
