@@ -20,6 +20,7 @@ LAST_LINE = {
     "order_processing.py": "order-7 created paid packed shipped",
     "retry.py": "3 messages settled",
     "delay.py": "s  in a while",
+    "timer.py": "leave the house",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
 ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
     """A broker whose delays are short enough to wait for."""
-    with BrokerProcess({"messageDelayLevel": "1s 2s 1s 1s 1s 1s"}) as process:
+    with BrokerProcess({"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "recallMessageEnable": "true"}) as process:
         yield process.namesrv
 
 

@@ -49,6 +49,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from store.offline.diverged import About
+from store.timer.layout import Checkpoint
+from store.timer.progress import Progress
 
 __all__ = ["Peer", "SlaveSync", "master_address"]
 
@@ -385,11 +387,25 @@ class SlaveSync:
                 offsets = await self._rocketmq_table(link, RequestCode.GET_ALL_CONSUMER_OFFSET)
                 delays = await self._rocketmq_table(link, RequestCode.GET_ALL_DELAY_OFFSET)
                 groups = await self._rocketmq_table(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+                timers = await self._rocketmq_timers(fast)
                 with self._turn():
+                    if timers is not None:
+                        self._broker.timers.follow(timers)
                     self._adopt_rocketmq_tables(topics, offsets, delays, groups)
                     self._member.lost_ms = -1
                 self._report_trouble("no metadata from the master", None)
                 await trio.sleep(ROCKETMQ_SYNC_S)
+
+    async def _rocketmq_timers(self, link: AsyncConnection) -> Progress | None:
+        """The progress of a RocketMQ master's timers; None where its wheel is switched off."""
+        answer = await link.call(Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            found = Checkpoint.decode(answer.body)
+        except ValueError as exc:
+            raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_CHECK_POINT}: {exc}") from exc
+        return Progress(found.read_ms, found.master_queue_offset)
 
     async def _rocketmq_table(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
         """A table of a RocketMQ master; None if it has not moved since it was taken."""

@@ -81,7 +81,15 @@ def produce(
             "--delay",
             "-d",
             metavar="LEVEL|TIME",
-            help="Deliver later: a level (1 to 18), or its time, as in 10s, 5m, 2h.",
+            help="Deliver later: a level (1 to 18), or any time up to three days, as in 10s, 90s, 1.5h, 2d.",
+        ),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at",
+            metavar="TIME",
+            help="Deliver at a time, as in 2026-01-31T08:00 (local without a zone), or milliseconds since 1970.",
         ),
     ] = None,
     queue: Annotated[
@@ -107,7 +115,7 @@ def produce(
 
         ropewalk produce demo "shipped" --keys order-7 --message-group order-7
 
-        ropewalk produce demo "remind me" --delay 10s
+        ropewalk produce demo "remind me" --delay 90s
 
         tail -f app.log | ropewalk produce logs
     """
@@ -116,7 +124,8 @@ def produce(
         LineSource,
         Stamp,
         check_properties,
-        parse_delay,
+        parse_time,
+        parse_when,
         parser,
         read_arguments,
     )
@@ -126,12 +135,17 @@ def produce(
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        if delay is not None and deliver_at is not None:
+            raise UsageError("give --delay or --deliver-at, not both")
+        level, span = parse_when(delay) if delay is not None else (0, None)
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
             message_group,
-            parse_delay(delay) if delay is not None else 0,
+            level,
+            parse_time(deliver_at) if deliver_at is not None else None,
+            span,
         )
         parse = parser(stamp, json_lines=json_lines)
         given = read_arguments(messages, parse) if messages else []

@@ -9,10 +9,12 @@ behind it is read, because whoever mends the line wants to send from there on, a
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 import msgspec
@@ -72,6 +74,8 @@ class Stamp:
     group: str | None = None
     """The message group, which keeps messages in order."""
     delay_level: int = 0
+    deliver_at: datetime | None = None
+    delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.tags is not None and ("||" in self.tags or not self.tags or self.tags.split() != [self.tags]):
@@ -82,9 +86,10 @@ class Stamp:
         check_properties({P.KEYS: self.keys or "", P.TAGS: self.tags or "", P.SHARDING_KEY: self.group or ""})
 
     def message(self, body: bytes) -> Message:
-        return Message(
+        message = Message(
             body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
         )
+        return message.at(self.deliver_at, self.delay)
 
 
 DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
@@ -104,6 +109,36 @@ def parse_delay(text: str) -> int:
     raise UsageError(
         f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one: {', '.join(DELAY_LEVELS)}"
     )
+
+
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
+_SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parse_when(text: str) -> tuple[int, timedelta | None]:
+    """Return a delay level and 0 or None, or 0 and any other span of time, as in 90s, 1.5h, 2d.
+
+    Raises `UsageError`.
+    """
+    span = _SPAN.fullmatch(text.strip().lower())
+    if span is None or text.strip().lower() in DELAY_LEVELS:
+        return parse_delay(text), None
+    return 0, timedelta(seconds=float(span[1]) * _SPAN_S[span[2]])
+
+
+def parse_time(text: str) -> datetime:
+    """Return a time with its zone: ISO 8601 (local time without a zone), or milliseconds since 1970.
+
+    Raises `UsageError`.
+    """
+    try:
+        if text.isascii() and text.isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"--deliver-at {text!r} is neither a time, as in 2026-01-31T08:00+01:00, nor milliseconds since 1970"
+        ) from None
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
@@ -254,14 +289,16 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
     check_properties(
         {P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else "", P.SHARDING_KEY: group or ""}
     )
-    return Message(
+    level, span = parse_when(_text(delay)) if delay else (stamp.delay_level, stamp.delay)
+    message = Message(
         body,
         keys_text or given.pop(P.KEYS, None) or stamp.keys,
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        delay_level=parse_delay(_text(delay)) if delay else stamp.delay_level,
+        delay_level=level,
         properties=check_properties({**stamp.properties, **given}),
     )
+    return message.at(None if delay else stamp.deliver_at, span)
 
 
 def json_text(value: Any) -> str:

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Unpack
 
@@ -171,14 +172,19 @@ class AsyncProducer:
         *,
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
+        deliver_at: datetime | int | None = None,
+        delay: timedelta | float | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
 
+        It is delivered at `deliver_at`, a time with a zone or milliseconds since 1970, or after `delay`, a `timedelta`
+        or seconds; the result's `recall_handle` takes it back until then.
+
         Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
         `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
         """
-        messages = [as_message(message)]
+        messages = [as_message(message, deliver_at, delay)]
         return await self._open_links.drive(
             self._core.send(topic, messages, queue=queue, selector=selector, timeout=timeout)
         )
@@ -197,6 +203,15 @@ class AsyncProducer:
         return await self._open_links.drive(
             self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         )
+
+    async def recall(self, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time; return its unique key.
+
+        It is not delivered, if the broker has this before the message is due. Raises `LocalProtocolError` for what is
+        no handle, and `Refused` where the broker does not allow recalls (`recallMessageEnable`), has no such topic, or
+        the time has come.
+        """
+        return await self._open_links.drive(self._core.recall(recall_handle, timeout))
 
     async def send_oneway(
         self,

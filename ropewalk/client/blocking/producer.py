@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -212,13 +213,19 @@ class Producer:
         *,
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
+        deliver_at: datetime | int | None = None,
+        delay: timedelta | float | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
 
+        It is delivered at `deliver_at`, a time with a zone or milliseconds since 1970, or after `delay`, a `timedelta`
+        or seconds; the result's `recall_handle` takes it back until then.
+
         Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
         `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
         """
+        message = as_message(message, deliver_at, delay)
         return self.send_batch(topic, [message], queue=queue, selector=selector, timeout=timeout)
 
     def send_batch(
@@ -234,6 +241,15 @@ class Producer:
         batch = [as_message(message) for message in messages]
         steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         return self._links.drive(steps, self._changed)
+
+    def recall(self, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time; return its unique key.
+
+        It is not delivered, if the broker has this before the message is due. Raises `LocalProtocolError` for what is
+        no handle, and `Refused` where the broker does not allow recalls (`recallMessageEnable`), has no such topic, or
+        the time has come.
+        """
+        return self._links.drive(self._core.recall(recall_handle, timeout), self._changed)
 
     def send_oneway(
         self,

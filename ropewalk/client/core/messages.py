@@ -8,15 +8,18 @@ A pull carries its own subscription, since a client without a group announces no
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import msgspec
 
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
+from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
-from ropewalk.format.headers import PullMessageHeader, encode_header
+from ropewalk.format.headers import PullMessageHeader, RecallMessageHeader, encode_header
 from ropewalk.format.properties import P, encode_properties
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
@@ -49,6 +52,10 @@ SEND_STATUSES = {status.value: status for status in SendStatus}
 PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
+_LATER = frozenset({P.DELAY, P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS})
+_SECONDS_MAX = 1e12
+
+
 class Message(msgspec.Struct, frozen=True):
     """A message to send. `keys` are separated by blanks, `tags` is one tag in practice.
 
@@ -73,7 +80,32 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def can_be_batched(self) -> bool:
         """Brokers refuse batches that hold delayed messages."""
-        return not self.delay_level and P.DELAY not in self.properties
+        properties = self.properties
+        return not self.delay_level and (not properties or not _LATER.intersection(properties))
+
+    def at(self, deliver_at: datetime | int | None, delay: timedelta | float | None) -> Message:
+        """Return the message with the time at which it is to be delivered, as property of a timer message.
+
+        `deliver_at` is a time with a zone, or milliseconds since 1970; `delay` a `timedelta`, or seconds from when the
+        broker has it. Raises `LocalProtocolError` for both at once, and for a time that is none.
+        """
+        if deliver_at is None and delay is None:
+            return self
+        if deliver_at is not None and delay is not None:
+            raise LocalProtocolError("deliver_at and delay both say when: give one of them")
+        if delay is not None:
+            seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+            if not 0 <= seconds < _SECONDS_MAX:
+                raise LocalProtocolError(f"a delay of {delay} cannot be waited for")
+            name, value = P.TIMER_DELAY_MS, math.ceil(seconds * 1000)
+        elif isinstance(deliver_at, datetime):
+            if deliver_at.tzinfo is None:
+                raise LocalProtocolError("deliver_at has no time zone: give one, as in datetime.now(UTC)")
+            name, value = P.TIMER_DELIVER_MS, math.ceil(deliver_at.timestamp() * 1000)
+        else:
+            assert deliver_at is not None
+            name, value = P.TIMER_DELIVER_MS, deliver_at
+        return msgspec.structs.replace(self, properties={**self.properties, name: str(value)})
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -87,6 +119,8 @@ class SendResult(msgspec.Struct, frozen=True):
     """One for each message, from the place where it lies: what `view` takes."""
     unique_keys: tuple[str, ...]
     """One for each message, given before it was sent: what the official clients call msgId."""
+    recall_handle: str | None = None
+    """Of a message that waits for its time: what `recall` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +185,12 @@ def batch_request(
         for message, unique_key in zip(messages, unique_keys, strict=True)
     ]
     return Command(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(items))
+
+
+def recall_request(handle: str, topic: str, *, producer_group: str = PRODUCER_GROUP) -> Command:
+    """Return the request that takes a timer message back (370)."""
+    header = RecallMessageHeader(topic=topic, recall_handle=handle, producer_group=producer_group)
+    return command_of(RequestCode.RECALL_MESSAGE, header)
 
 
 def pull_request(

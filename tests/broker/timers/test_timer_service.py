@@ -1,7 +1,9 @@
 """Timer messages in a broker of this process, with a clock that the test moves."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -306,6 +308,54 @@ def test_recalls_are_forbidden_unless_switched_on(client: Client) -> None:
     answer = recall(client, "x")
     assert answer.code == ResponseCode.NO_PERMISSION
     assert "recallMessageEnable" in (answer.remark or "")
+
+
+# -- kills --------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_nothing(tmp_path: Path) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    wanted = [b"%d" % number for number in range(1_000)]
+    for body in wanted:
+        timed(running.connect(), body, TIMER_DELAY_SEC=2)
+    running.tick()
+    running.tick(2_000)
+    running.turn()
+    page = running.broker.timers._page_worker
+    assert page is not None
+    wait_until(lambda: page.is_idle)
+    running.turn()
+    wait_until(lambda: page.is_idle)
+    delivered = len(bodies(running))
+    assert 256 < delivered < 1_000
+    copytree(tmp_path / "a", tmp_path / "b")
+    running.__exit__(None, None, None)
+    (tmp_path / "b" / "lock").unlink(missing_ok=True)
+    with InProcess(config_of(tmp_path / "b"), now_ms=START_MS + 2_500) as again:
+        pass_time(again, 1_000)
+        found = bodies(again)
+        assert list(dict.fromkeys(found)) == wanted
+        assert len(found) <= len(wanted) + 256, "more than the page's last turn is repeated"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a helper thread, without a turn of the loop."""
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_kill_before_the_first_flush_loses_no_timer(tmp_path: Path) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    for number in range(20):
+        timed(running.connect(), b"%d" % number, TIMER_DELAY_SEC=number + 5)
+    running.settle()
+    copytree(tmp_path / "a", tmp_path / "b")
+    running.__exit__(None, None, None)
+    with InProcess(config_of(tmp_path / "b"), now_ms=START_MS + 60_000) as again:
+        pass_time(again, 500)
+        assert sorted(bodies(again)) == sorted(b"%d" % number for number in range(20))
 
 
 # -- what slaves and administrators ask ----------------------------------------------------------------------

@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -42,6 +43,7 @@ from ropewalk.client.core.messages import (
     SendResult,
     SendStatus,
     batch_request,
+    recall_request,
     send_request,
 )
 from ropewalk.client.core.produce.batcher import Batcher
@@ -60,7 +62,7 @@ from ropewalk.errors import (
     TryLater,
     error_for,
 )
-from ropewalk.format.headers import SendResponseHeader
+from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
 from ropewalk.format.names import check_topic
 from ropewalk.format.remoting import Command
 
@@ -222,6 +224,22 @@ class ProducerCore:
         self.counts.record_outcome(len(messages), result)
         return result
 
+    def recall(self, recall_handle: str, timeout: float | None = None) -> Steps[str]:
+        """Take back a message that waits for its time, at the broker that keeps it; its unique key."""
+        try:
+            handle = RecallHandle.decode(recall_handle)
+        except ValueError as exc:
+            raise LocalProtocolError(f"{exc}: a handle is what the result of a send carries") from exc
+        deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
+        yield from self.directory.write_route(handle.topic, deadline)
+        address = self.directory.master_of(handle.topic, handle.broker)
+        command = recall_request(recall_handle, handle.topic, producer_group=self.options.group)
+        answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
+        assert isinstance(answer, Command), "an Ask is resumed with its answer"
+        if answer.code not in SEND_STATUSES:
+            require_success(answer)
+        return answer_header(MsgIdResponseHeader, answer).msg_id
+
     def send_oneway(
         self,
         topic: str,
@@ -375,6 +393,7 @@ class ProducerCore:
             header.queue_offset,
             tuple(header.msg_id.split(",")),
             keys,
+            header.recall_handle,
         )
 
     def _command(
@@ -441,9 +460,14 @@ def at_broker(broker_name: str) -> QueueSelector:
     return select
 
 
-def as_message(message: Message | bytes) -> Message:
-    """Return a message; plain bytes become one without anything else."""
-    return message if isinstance(message, Message) else Message(message)
+def as_message(
+    message: Message | bytes,
+    deliver_at: datetime | int | None = None,
+    delay: timedelta | float | None = None,
+) -> Message:
+    """Return a message; plain bytes become one without anything else. `Message.at` reads the times."""
+    message = message if isinstance(message, Message) else Message(message)
+    return message if deliver_at is None and delay is None else message.at(deliver_at, delay)
 
 
 def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
