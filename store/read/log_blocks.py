@@ -79,6 +79,10 @@ class LogBlocks:
         """The bytes of memory that are held."""
         return sum(len(block.data) for block in self._blocks.values()) + len(self._spare or b"")
 
+    def __contains__(self, offset: int) -> bool:
+        """Whether the block that begins at a log offset is kept."""
+        return offset in self._blocks
+
     def place_of(self, offset: int) -> BlockPlace | None:
         """Return the block that log offset `offset` falls in, as far as it is written; None outside of the log."""
         segment = self._log.find(offset)

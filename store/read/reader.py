@@ -35,7 +35,7 @@ from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
-from store.read.log_blocks import BlockPlace, LogBlocks, read_block
+from store.read.log_blocks import BLOCK_SIZE, BLOCKS_MAX, BlockPlace, LogBlocks, read_block
 from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
 
 _SCAN_BYTES_MAX = 16_000
@@ -49,6 +49,10 @@ _SPREAD_MAX = 16
 """How much longer than its records the part of the log may be that they stand in, to be read in whole blocks."""
 _FETCHES_MAX = 12
 """Blocks that are brought for one answer, one after the other; more if others push them out again."""
+_AHEAD_BLOCKS = 4
+"""Blocks that reader threads bring ahead of a consumer whose last one came from the disk."""
+_AHEAD_FETCHES_MAX = 4
+"""With more blocks on their way none is brought ahead: many consumers would push each other's out."""
 _iter_entries = ENTRY.iter_unpack
 
 
@@ -182,6 +186,8 @@ class Reader:
         """What was read of the log behind the window a moment ago."""
         self._fetches: dict[int, list[Callable[[], None]]] = {}
         """Blocks on their way, by log offset, and how each read that waits for one goes on."""
+        self._unread: set[int] = set()
+        """The log offsets of blocks that a thread brought and no read has used since."""
         self.cold_budget = ColdReadBudget()
         """How many of the deferrable cold reads are made now."""
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
@@ -241,12 +247,20 @@ class Reader:
         window_from = end - self._warm_window
         if window_from < log.trusted_offset:
             window_from = log.trusted_offset
+        is_cold = False
         if first < window_from:
-            if queue in self._missed or not _suit_blocks(first, last + sizes[-1], total, count):
+            is_cold = queue in self._missed
+            if is_cold and (self._deferred or not self.cold_budget.has_room):
+                return None
+            if not _suit_blocks(first, last + sizes[-1], total, count):
                 return None
         numbers = range(offset, offset + count)
         pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
-        return ResidentRead(pieces, count, total, last) if pieces is not None else None
+        if pieces is None:
+            return None
+        if is_cold:
+            self._spend(queue, total)
+        return ResidentRead(pieces, count, total, last)
 
     def _cut(
         self,
@@ -281,6 +295,9 @@ class Reader:
                 block = self.blocks.find(first, size, self.cold_budget.now)
                 if block is not None:
                     data, base, end = block.data, block.base, block.end
+                    if base in self._unread:
+                        self._unread.remove(base)
+                        self._fetch_ahead(end, window_from)
                 elif (record := self.blocks.read_across(first, size, self.cold_budget.now)) is not None:
                     data, base, end = record, first, first + size
                 else:
@@ -591,10 +608,30 @@ class Reader:
             refuse()
             return
         self._fetches[place.offset] = [go_on]
+        self._submit_fetch(worker, place)
+
+    def _fetch_ahead(self, offset: int, window_from: int) -> None:
+        """Have the blocks behind a log offset brought while the one before it is read, if the loop has time."""
+        end = min(offset + _AHEAD_BLOCKS * BLOCK_SIZE, window_from)
+        while offset < end and self.cold_budget.has_room and len(self._fetches) < _AHEAD_FETCHES_MAX:
+            place, worker = self.blocks.place_of(offset), self._free_worker()
+            if place is None or worker is None:
+                return
+            if not (place.offset in self.blocks or place.offset in self._fetches) and self.blocks.can_be_read(
+                place
+            ):
+                self._fetches[place.offset] = []
+                self._submit_fetch(worker, place)
+            offset = place.offset + place.size
+
+    def _submit_fetch(self, worker: Worker, place: BlockPlace) -> None:
         checks = place.segment.checks
 
         def arrived(data: bytes | None) -> None:
-            self.blocks.keep(place, data, checks)
+            if self.blocks.keep(place, data, checks) is not None:
+                if len(self._unread) >= 2 * BLOCKS_MAX:
+                    self._unread.clear()
+                self._unread.add(place.offset)
             for go_on in self._fetches.pop(place.offset):
                 go_on()
 
