@@ -32,7 +32,7 @@ def reading_slowly(store: MessageStore, limits: ReadLimits) -> Iterator[Reader]:
     """A reader that has no columns and no blocks."""
     with reading(store, limits) as reader:
         reader._cut = lambda *_args: None  # type: ignore[method-assign]
-        reader._missing_block = lambda *_args: None  # type: ignore[method-assign]
+        reader._fetcher.find_missing = lambda *_args: None  # type: ignore[method-assign]
         yield reader
 
 
@@ -345,7 +345,7 @@ def test_blocks_are_brought_ahead_of_a_cold_drain_while_the_loop_has_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     monkeypatch.setattr(log_blocks, "BLOCK_SIZE", 4096)
-    monkeypatch.setattr("store.read.reader.BLOCK_SIZE", 4096)
+    monkeypatch.setattr("store.read.block_fetcher.BLOCK_SIZE", 4096)
     world = World(tmp_path / "store", segment_size=1 << 16, queue_file_size=20_000)
     with world.opened() as store:
         put(store, [b"x" * 100] * 300)
@@ -360,7 +360,7 @@ def test_blocks_are_brought_ahead_of_a_cold_drain_while_the_loop_has_time(
             assert not reader.cold_budget.has_room
         results: list[GetResult | None] = []
         reader.get(queue, 0, 10, EVERYTHING, None, results.append, deferrable=False)
-        wait_for(store, lambda: bool(results) and not reader._fetches)
+        wait_for(store, lambda: bool(results) and reader._fetcher.is_idle)
         assert results[0] is not None and numbers(results[0]) == list(range(10))
         assert (4096 in reader.blocks, 4 * 4096 in reader.blocks) == (not busy, not busy)
         if not busy:
