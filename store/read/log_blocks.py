@@ -14,8 +14,8 @@ The bytes lie in anonymous maps, which are used again and again, and given back 
 view of them may leave: who cuts records out of a block copies them.
 
 Measured: a block of 512 KiB is read in 30 us, which is 0.02 us for a message of 128 B and 0.07 us for one of 1 KiB; a
-smaller one costs less memory and cuts more answers in two. `mincore` and the segment's own map would cost a third of
-that, but a page may be gone between the question and the look at it.
+smaller one costs less memory and cuts more answers in two. `mincore` and the segment's own map would cost 13 us, but
+a page may be gone between the question and the look at it.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ class LogBlocks:
     def size(self) -> int:
         """The bytes of memory that are held."""
         return sum(len(block.data) for block in self._blocks.values()) + len(self._spare or b"")
+
+    def __contains__(self, offset: int) -> bool:
+        """Whether the block that begins at a log offset is kept."""
+        return offset in self._blocks
 
     def place_of(self, offset: int) -> BlockPlace | None:
         """Return the block that log offset `offset` falls in, as far as it is written; None outside of the log."""

@@ -32,7 +32,7 @@ def reading_slowly(store: MessageStore, limits: ReadLimits) -> Iterator[Reader]:
     """A reader that has no columns and no blocks."""
     with reading(store, limits) as reader:
         reader._cut = lambda *_args: None  # type: ignore[method-assign]
-        reader._missing_block = lambda *_args: None  # type: ignore[method-assign]
+        reader._fetcher.find_missing = lambda *_args: None  # type: ignore[method-assign]
         yield reader
 
 
@@ -338,3 +338,30 @@ def test_reads_that_wait_for_one_block_share_it(tmp_path: Path) -> None:
         wait_for(store, lambda: len(results) == 4)
         assert [numbers(result) for result in results if result is not None] == [list(range(32))] * 4
         assert disk.reads <= 2, "the block, and what its checksum covers"
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_blocks_are_brought_ahead_of_a_cold_drain_while_the_loop_has_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    monkeypatch.setattr(log_blocks, "BLOCK_SIZE", 4096)
+    monkeypatch.setattr("store.read.block_fetcher.BLOCK_SIZE", 4096)
+    world = World(tmp_path / "store", segment_size=1 << 16, queue_file_size=20_000)
+    with world.opened() as store:
+        put(store, [b"x" * 100] * 300)
+    with world.opened(ColdDisk()) as store, reading(store, COLD) as reader:
+        queue = store.queue("T", 0)
+        file, position, size = queue.place(0, 300)
+        reader._chunks[queue] = queue.epoch, 0, file.read_at(position, size)
+        if busy:
+            for turn in range(100):
+                reader.cold_budget.observe(100.0 + turn / 1000, 0.0, 1 + turn)
+            reader.cold_budget.spend(8 << 20)
+            assert not reader.cold_budget.has_room
+        results: list[GetResult | None] = []
+        reader.get(queue, 0, 10, EVERYTHING, None, results.append, deferrable=False)
+        wait_for(store, lambda: bool(results) and reader._fetcher.is_idle)
+        assert results[0] is not None and numbers(results[0]) == list(range(10))
+        assert (4096 in reader.blocks, 4 * 4096 in reader.blocks) == (not busy, not busy)
+        if not busy:
+            assert reader.get_resident(queue, 25, 32, EVERYTHING) is not None, "it stands in the second block"
