@@ -25,7 +25,7 @@ from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
 from ropewalk.format import names
 from ropewalk.format.headers import ConsumerSendBackHeader, decode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, fit_properties
 from ropewalk.format.record import Record, decode_record, encode_host
 from ropewalk.format.remoting import Command, encode_frame
 from store.queues.consume_queue import ConsumeQueue
@@ -37,7 +37,6 @@ VERSION_3_4_9 = 121
 """From this version on a client's own maximum counts."""
 _FIRST_LEVEL = 3
 _UNIT_SUB = 2
-_PROPERTIES_SIZE_MAX = 32_767
 
 
 class RetryRules:
@@ -210,8 +209,9 @@ class SendBack:
         properties = record.properties
         place, tag_code = self._place(queue, properties)
         try:
-            raw = encode_properties(properties)
-            if len(raw) > _PROPERTIES_SIZE_MAX:
+            # A message whose properties leave no room for what a retry adds would be tried for ever.
+            raw = encode_properties(fit_properties(properties, PROPERTIES_SIZE_MAX))
+            if len(raw) > PROPERTIES_SIZE_MAX:
                 raise LocalProtocolError(f"the properties would have {len(raw)} bytes")
             message = (
                 place,
