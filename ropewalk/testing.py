@@ -20,6 +20,9 @@ half a second. It is also the one to kill. `ropewalk_settings` is the fixture to
     def ropewalk_settings():
         return {"messageDelayLevel": "1s 2s 5s"}
 
+No broker of a fixture joins another cluster: it has a name server of its own, whatever NAMESRV_ADDR says. None outlives
+its pytest, not even one that is killed (-9): it watches a pipe whose other end dies with its parent.
+
 A broker that died (a test killed it) is replaced before the next test. Everything raises `BrokerDidNotStart`, with the
 broker's own words, where no ready line comes within `READY_TIMEOUT_S` seconds.
 """
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +56,32 @@ STOP_TIMEOUT_S = 10.0
 WAIT_S = 10.0
 """How long the helpers wait for what a test expects."""
 
+_NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
+"""What would make a broker of ours register with a cluster of others, and take its messages."""
+
+_BROKER = """
+import os, runpy, shutil, signal, sys, threading, time
+
+def watch():
+    global orphaned
+    while os.read(0, 1):
+        pass
+    orphaned = True
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep({patience})
+    os._exit(1)
+
+orphaned = False
+threading.Thread(target=watch, daemon=True).start()
+sys.argv[0] = "ropewalk"
+try:
+    runpy.run_module("ropewalk", run_name="__main__")
+finally:
+    if orphaned:
+        shutil.rmtree(os.getcwd(), ignore_errors=True)
+"""
+"""`python -m ropewalk`, ended by the end of its standard input."""
+
 _prefixes = itertools.count(1)
 
 
@@ -60,7 +90,7 @@ class BrokerDidNotStart(RuntimeError):
 
 
 class BrokerProcess:
-    """A `python -m ropewalk broker --ephemeral` of our own, from its start to its end."""
+    """A `ropewalk broker --ephemeral` in a process of its own, from its start to its end."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """Start it and wait until it serves. `settings` are RocketMQ's configuration keys."""
@@ -68,14 +98,16 @@ class BrokerProcess:
         home = Path(self._folder.name)
         self.log = home / "broker.log"
         """What the broker writes to standard error."""
-        command = [sys.executable, "-m", "ropewalk", "broker", "--ephemeral", "--json"]
+        broker = _BROKER.format(patience=STOP_TIMEOUT_S)
+        command = [sys.executable, "-c", broker, "broker", "--ephemeral", "--json"]
         for key, value in {"listenPort": "0", **(settings or {})}.items():
             command += ["--set", f"{key}={value}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--namesrv-port", "0"],
                 cwd=home,  # not the test's folder: a module of the user's that lies there is not ours to import
-                stdin=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if name not in _NAME_SERVERS},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
@@ -106,8 +138,9 @@ class BrokerProcess:
                 self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._folder.cleanup()
 
     def __enter__(self) -> BrokerProcess:

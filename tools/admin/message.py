@@ -40,7 +40,8 @@ from tools.common.options import (
 )
 from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 from tools.messages.consume import parse_moment, received_json, shortened
-from tools.messages.input import Stamp, check_properties, parse_delay
+from tools.messages.delay import parse_delay, tables_of
+from tools.messages.input import Stamp, check_properties
 
 app = typer.Typer(
     name="message",
@@ -301,9 +302,7 @@ def send(
     keys: Annotated[
         str | None, typer.Option("--keys", "-k", help="Keys to find it by, separated by blanks.")
     ] = None,
-    tags: Annotated[
-        str | None, typer.Option("--tags", "-t", help="A tag that consumers can filter by.")
-    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="A tag that consumers can filter by.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -323,11 +322,14 @@ def send(
 ) -> None:
     """Send one message and show where it lies. For many, there is `ropewalk produce`."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
+        tables = tables_of(
+            name_server, timeout, lambda: [one.broker_name for one in admin.masters(broker=broker)]
+        )
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
-            delay_level=parse_delay(delay) if delay is not None else 0,
+            delay_level=parse_delay(delay, tables) if delay is not None else 0,
             group=message_group,
         )
         message: Message = stamp.message(body.encode())

@@ -34,14 +34,30 @@ from tools.common.output import (
 
 __all__ = ["consume", "produce", "pull"]
 
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="The topic, for who is used to naming it so."),
+]
+
+
+def _named_topic(
+    topic: str | None, option: str | None, messages: list[str] | None
+) -> tuple[str, list[str] | None]:
+    """Return the topic and the messages behind it; with `--topic`, the first word is a message. Raises `UsageError`."""
+    if option is not None:
+        return option, [topic, *(messages or ())] if topic is not None else messages
+    if topic is None:
+        raise UsageError("which topic? write it first, as in `ropewalk produce demo hello`")
+    return topic, messages
+
 
 def produce(
     topic: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TOPIC", help="Created by its first message if need be.", autocompletion=complete_topic
         ),
-    ],
+    ] = None,
     messages: Annotated[
         list[str] | None,
         typer.Argument(metavar="MESSAGE", help="Messages to send. Without any: --file or standard input."),
@@ -64,7 +80,7 @@ def produce(
     keys: Annotated[
         str | None, typer.Option("--keys", "-k", help="Keys to find the message by, separated by blanks.")
     ] = None,
-    tags: Annotated[str | None, typer.Option("--tags", "-t", help="A tag consumers can filter by.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="A tag consumers can filter by.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -81,9 +97,10 @@ def produce(
             "--delay",
             "-d",
             metavar="LEVEL|TIME",
-            help="Deliver later: a level (1 to 18), or its time, as in 10s, 5m, 2h.",
+            help="Deliver later: a time that the broker has a level for, as in 10s, 5m, 2h, or a level (1 to 18).",
         ),
     ] = None,
+    topic_option: TopicOption = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
     ] = None,
@@ -112,35 +129,42 @@ def produce(
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
+    from tools.messages.delay import parse_delay, tables_of
     from tools.messages.input import (
         LineSource,
         Stamp,
         check_properties,
-        parse_delay,
         parser,
         read_arguments,
     )
-    from tools.messages.produce import Report, Sender, choose_queues, result_rows, summary
+    from tools.messages.produce import Report, Sender, choose_queues, note_of_new_topic, result_rows, summary
     from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
+        topic, messages = _named_topic(topic, topic_option, messages)
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        client = opened.enter_context(Client(name_server, timeout=timeout))
+
+        def brokers() -> list[str]:
+            queues = client.write_queues(topic)
+            return [chosen.broker_name for chosen in choose_queues(queues, topic, queue, broker_name)]
+
+        tables = tables_of(name_server, timeout, brokers)
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
             message_group,
-            parse_delay(delay) if delay is not None else 0,
+            parse_delay(delay, tables) if delay is not None else 0,
         )
-        parse = parser(stamp, json_lines=json_lines)
+        parse = parser(stamp, json_lines=json_lines, tables=tables)
         given = read_arguments(messages, parse) if messages else []
         lines = None if given else LineSource(_open_input(file, opened), parse, interrupts)
         # Who types the messages needs the terminal for that, and sees how many there are.
         typed = lines is not None and file is None and sys.stdin.isatty()
         bar = ProgressLine(f"to {topic}", lines.size if lines else None, enabled=not typed)
         progress = opened.enter_context(bar)
-        client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def on_progress(so_far: Report) -> None:
             progress.update(lines.bytes_read if lines else 0, counted(so_far.acknowledged))
@@ -148,7 +172,10 @@ def produce(
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
         send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        made = note_of_new_topic(client, topic) if report.acknowledged + report.reserved else None
         unread = lines.unread_lines() if lines is not None and report.given_up else 0
+    if made is not None:
+        note(made)
     for text, number in report.problems.items():
         report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
     with telling(lambda: summary(report)):
@@ -184,20 +211,21 @@ def _open_input(file: Path | None, opened: ExitStack) -> BinaryIO:
 
 def consume(
     topics: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="TOPIC",
             help="One or more, or patterns such as 'order*' (in quotes).",
             autocompletion=complete_topic,
         ),
-    ],
+    ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, offset:N, a time (2026-01-31T12:00:00, local unless it names a zone), "
-            "or milliseconds since 1970. Without it: earliest, and latest with --follow. With --group it counts "
+            help="earliest (or first), latest (or last), offset:N, a time (2026-01-31T12:00:00, local unless it "
+            "names a zone), or milliseconds since 1970. Without it: earliest, and latest with --follow. With "
+            "--group it counts "
             "only where the group has read nothing yet.",
         ),
     ] = None,
@@ -226,8 +254,9 @@ def consume(
     ] = "text",
     tags: Annotated[
         str,
-        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+        typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    topic_option: TopicOption = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")] = None,
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="Only queues of the broker of this name.")
@@ -256,6 +285,9 @@ def consume(
     from tools.messages.consume import consume as read_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
+        topics = [*filter(None, (topic_option,)), *(topics or ())]
+        if not topics:
+            raise UsageError("which topic? name one or more, as in `ropewalk consume demo`")
         form = "json" if as_json else parse_form(form)
         check_tags(tags)
         if group is not None and (queue is not None or broker_name is not None):
@@ -312,13 +344,14 @@ def consume(
 
 
 def pull(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)] = None,
+    topic_option: TopicOption = None,
     queue: Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue to read.")] = 0,
     offset: Annotated[int, typer.Option("--offset", "-o", min=0, help="The first message wanted.")] = 0,
     count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many messages.")] = 32,
     tags: Annotated[
         str,
-        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+        typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="The broker's name, if several have this queue.")
@@ -327,7 +360,7 @@ def pull(
     timeout: Timeout = 3.0,
     as_json: Json = False,
 ) -> None:
-    """Read one queue once, and show the broker's answer: status, offsets and messages.
+    """Read one queue once, and show what the broker answered: status, offsets and messages.
 
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
@@ -336,6 +369,9 @@ def pull(
     from tools.messages.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
+        if topic is not None and topic_option is not None:
+            raise UsageError("the topic is given twice")
+        topic, _ = _named_topic(topic or topic_option, None, None)
         check_tags(tags)
         chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
         if len(chosen) > 1:

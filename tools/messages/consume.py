@@ -10,8 +10,9 @@ chosen ones) and walks them. There are two walks:
 
 Several topics are read like one, and a name may be a pattern (`order*`).
 
-`--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
-milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
+`--from` is `earliest`, `latest` (or one of their synonyms, RocketMQ's `first` and `last` among them), `offset:N`, a
+time as ISO 8601 (local unless it names a zone), or milliseconds since 1970 (of 1973 at the earliest, so that nobody's
+offset is taken for a time).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,6 +34,7 @@ import msgspec
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
 from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST, TIMESTAMP_MIN
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
@@ -49,8 +52,6 @@ HOLD_SLACK_S = 10.0
 RETRY_PAUSE_S = 1.0
 DISCOVER_S = 5.0
 """How often a reader that follows looks for new topics and queues."""
-TIMESTAMP_MIN = 10**11
-"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ class Start:
 def parse_start(text: str, option: str = "--from") -> Start:
     """Read `--from`, or another option that names a place in a queue. Raises `UsageError`."""
     text = text.strip()
-    if text in ("earliest", "latest"):
-        return Start(text)
+    word = text.lower()
+    if word in EARLIEST or word in LATEST:
+        return Start("earliest" if word in EARLIEST else "latest")
     if text.startswith("offset:"):
         number = text.removeprefix("offset:")
         if number.isascii() and number.isdigit():
@@ -92,9 +94,11 @@ def parse_start(text: str, option: str = "--from") -> Start:
             return Start(timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
         except ValueError:
             pass
+    near = get_close_matches(word, (*EARLIEST, *LATEST), 1, 0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(
         f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
-        "2026-01-31T12:00:00, or milliseconds since 1970"
+        "2026-01-31T12:00:00, or milliseconds since 1970" + hint
     )
 
 

@@ -60,7 +60,7 @@ class GroupReading:
     def consume_from(self) -> ConsumeFrom:
         if self.start.timestamp_ms is not None:
             return self.start.timestamp_ms
-        return "last" if self.start.place == "latest" else "first"
+        return self.start.place
 
 
 def consume_as_group(

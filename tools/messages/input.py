@@ -22,6 +22,7 @@ from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.format.properties import P
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError
+from tools.messages.delay import Tables, default_tables, parse_delay
 
 READ_SIZE = 256 * 1024
 LINE_SIZE_MAX = 16 * 1024 * 1024
@@ -85,25 +86,6 @@ class Stamp:
         return Message(
             body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
         )
-
-
-DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
-"""What the levels from 1 on mean, unless a broker was configured otherwise (`messageDelayLevel`)."""
-
-
-def parse_delay(text: str) -> int:
-    """Return a delay level: its number, or its time (`10s`) by the levels brokers have by default.
-
-    Raises `UsageError`.
-    """
-    text = text.strip().lower()
-    if text in DELAY_LEVELS:
-        return DELAY_LEVELS.index(text) + 1
-    if text.isascii() and text.isdigit() and 0 < int(text) < 1000:
-        return int(text)
-    raise UsageError(
-        f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one: {', '.join(DELAY_LEVELS)}"
-    )
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
@@ -189,12 +171,14 @@ def _must_wait(descriptor: int) -> bool:
         return False
 
 
-def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]:
+def parser(
+    stamp: Stamp, *, json_lines: bool, tables: Tables = default_tables
+) -> Callable[[bytes, int], Message]:
     """Return a function that makes a message of a line and its number, or raises `BadLine`."""
 
     def parse(line: bytes, number: int) -> Message:
         try:
-            message = parse_json_line(line, stamp) if json_lines else stamp.message(line)
+            message = parse_json_line(line, stamp, tables) if json_lines else stamp.message(line)
         except UsageError as exc:
             raise BadLine(number, str(exc)) from exc
         if len(message.body) > BODY_SIZE_MAX:
@@ -215,7 +199,7 @@ def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message])
         raise UsageError(f"message {exc.number}: {exc.reason}; nothing was sent") from exc
 
 
-def parse_json_line(line: bytes, stamp: Stamp) -> Message:
+def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) -> Message:
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
@@ -259,7 +243,7 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
         keys_text or given.pop(P.KEYS, None) or stamp.keys,
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        delay_level=parse_delay(_text(delay)) if delay else stamp.delay_level,
+        delay_level=parse_delay(_text(delay), tables) if delay else stamp.delay_level,
         properties=check_properties({**stamp.properties, **given}),
     )
 

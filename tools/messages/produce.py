@@ -21,6 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
@@ -288,6 +289,18 @@ def choose_queues(
         )
         raise UsageError(f"topic {topic} has no such queue. It has {there}")
     return chosen
+
+
+def note_of_new_topic(client: Client, topic: str) -> str | None:
+    """Return what to say of a topic that its first message has just made, with the near name; None of any other."""
+    if topic not in client.new_topics:
+        return None
+    try:
+        near = get_close_matches(topic, [name for name in client.topics() if name != topic], 1, 0.75)
+    except RopewalkError:
+        near = []
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"topic {topic} did not exist and was made by its first message{hint}"
 
 
 def produce(

@@ -290,7 +290,8 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        return self.broker_offset - self.consumer_offset
+        """Messages that the group has not committed; 0 where it has committed more than there is."""
+        return max(self.broker_offset - self.consumer_offset, 0)
 
     @property
     def in_flight(self) -> int:

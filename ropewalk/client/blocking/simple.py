@@ -115,6 +115,8 @@ class Client:
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._write_routes: dict[str, TopicRoute] = {}
+        self.new_topics: set[str] = set()
+        """Topics that did not exist when they were first sent to: their first message makes them."""
         self._pull_from: dict[tuple[str, Queue], int] = {}
         self._turn = count()
 
@@ -328,6 +330,7 @@ class Client:
                         answer.code, f"topic {topic} does not exist, and no broker creates topics"
                     )
                 self._write_routes[topic] = parse_route(require_success(template).body).as_template()
+                self.new_topics.add(topic)
             else:
                 self._write_routes[topic] = parse_route(require_success(answer).body)
         return self._write_routes[topic]
@@ -350,19 +353,26 @@ class Client:
 
     def _ask_name_server(self, command: Command) -> Command:
         failures: list[str] = []
+        unknown: Command | None = None
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         for address in self._name_servers.one_round():
             reused = str(address) in self._connections
             try:
                 try:
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
                 except OutcomeUnknown:
                     # A connection that was idle for long may have been cut unnoticed, and a question
                     # can be asked twice.
                     if not reused or not self._connection_is_gone(str(address)):
                         raise
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
+                if not is_route or answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    return answer
+                unknown = answer  # another one may have heard of it
             except (Unreachable, OutcomeUnknown) as exc:
                 failures.append(str(exc))
+        if unknown is not None:
+            return unknown
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(failures)}")
 
     def _connection_is_gone(self, address: str) -> bool:

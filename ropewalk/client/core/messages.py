@@ -15,13 +15,16 @@ import msgspec
 
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
+from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, encode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
 
 _DEFAULT_TOPIC_QUEUES = str(DEFAULT_TOPIC_QUEUE_COUNT)
+PROPERTIES_RESERVE = 1024
+"""Bytes of properties that a send leaves free: retries and dead letters add their own."""
 PRODUCER_GROUP = "ropewalk-client"
 READER_GROUP = "TOOLS_CONSUMER"
 """A group every RocketMQ broker knows from birth; a pull must name one even if it commits nothing."""
@@ -99,6 +102,22 @@ class PullResult:
     min_offset: int
     max_offset: int
     """The offset the queue's next message will get."""
+
+
+def check_properties(message: Message) -> None:
+    """Refuse properties that leave no room for what retries add. Raises `LocalProtocolError`."""
+    if not (message.properties or message.keys or message.tags):
+        return
+    room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
+    # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
+    texts = (message.keys or "", message.tags or "", *message.properties, *message.properties.values())
+    if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
+        return
+    size = len(_properties(message, "0" * 32))
+    if size > room:
+        raise LocalProtocolError(
+            f"the message has {size} bytes of properties; {room} are taken, because a retry and a dead letter add some"
+        )
 
 
 def route_request(topic: str) -> Command:

@@ -33,7 +33,14 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, d
 from ropewalk.client.core.consume.skipped import SkipReason
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
-from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
+from ropewalk.client.core.messages import (
+    PROPERTIES_RESERVE,
+    PULL_STATUSES,
+    Message,
+    PullStatus,
+    command_of,
+    send_request,
+)
 from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
@@ -52,7 +59,7 @@ from ropewalk.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from ropewalk.format.names import RETRY_PREFIX, check_group
-from ropewalk.format.properties import P
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, fit_properties
 from ropewalk.format.remoting import Command
 
 CALL_TIMEOUT_S = 3.0
@@ -367,6 +374,7 @@ class ConsumerCore:
             P.MAX_RECONSUME_TIMES: str(max_retries),
             P.DELAY: str(RETRY_DELAY_LEVEL + message.reconsume_times),
         }
+        properties = fit_properties(properties, PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE)
         route = yield from self.directory.write_route(topic)
         queues = route.write_queues()
         if not queues:

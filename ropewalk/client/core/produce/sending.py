@@ -42,6 +42,7 @@ from ropewalk.client.core.messages import (
     SendResult,
     SendStatus,
     batch_request,
+    check_properties,
     send_request,
 )
 from ropewalk.client.core.produce.batcher import Batcher
@@ -467,6 +468,8 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
+    for message in messages:
+        check_properties(message)
     if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
         return
     if not messages:

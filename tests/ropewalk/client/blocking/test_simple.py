@@ -1,5 +1,6 @@
 import pytest
 
+from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.blocking.simple import Client, Message, NoNameServer, PullStatus, Queue, SendStatus
 from ropewalk.client.core.addresses import AddressRing, BadAddress, parse_address_list
 from ropewalk.client.core.directory import Directory
@@ -204,3 +205,18 @@ def test_reads_follow_the_brokers_suggestion(cluster: FakeCluster) -> None:
         client.pull("T", queue(0), 0)
         # There is no member 1: the reader falls back to the one there is.
         assert client.pull("T", queue(0), 0).status is PullStatus.NO_NEW_MESSAGE
+
+
+def test_of_two_name_servers_that_disagree_the_one_that_knows_the_topic_is_right(
+    cluster: FakeCluster,
+) -> None:
+    cluster.create_topic("T", 2)
+    with FakeCluster() as forgetful:
+        forgetful.create_topic("other", 1)
+        both = f"{forgetful.address};{cluster.address}"
+        with Client(both, timeout=1) as client:
+            assert len(client.read_queues("T")) == 2
+            with pytest.raises(Rejected):
+                client.read_queues("nowhere")
+        with Producer(both, timeout=1) as producer:
+            assert {queue.broker_name for queue in producer.queues("T")} == {BROKER_NAME}

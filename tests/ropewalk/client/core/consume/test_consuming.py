@@ -151,3 +151,11 @@ def test_gaps_are_what_lies_between_and_behind() -> None:
         (5, 7, "missing"), (9, 10, "missing"), (11, 13, "missing"),
     ]  # fmt: skip
     assert sum(gap.count for gap in found) == 5
+
+
+def test_what_is_sent_again_drops_what_leaves_no_room_for_the_tries() -> None:
+    script, core = stage(takes_back=False)
+    script.hold(core.send_back(message(KEYS="k", colour="blue", long="x" * 32_700), 0, 16))
+    properties = parse_properties(script.asked[-1][1].ext["i"])
+    assert properties["colour"] == "blue" and properties["RECONSUME_TIME"] == "3"
+    assert "long" not in properties and properties["DROPPED_PROPERTIES"] == "long"

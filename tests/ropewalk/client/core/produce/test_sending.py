@@ -350,3 +350,15 @@ def test_an_empty_body_does_not_leave() -> None:
 )
 def test_what_a_type_checker_knows_of_options_is_what_there_is(settings: type, options: type) -> None:
     assert get_type_hints(settings) == get_type_hints(options)
+
+
+@pytest.mark.parametrize("size, taken", [(31_000, True), (31_800, False), (40_000, False)])
+def test_properties_leave_room_for_what_a_retry_adds(size: int, taken: bool) -> None:
+    it = stage()
+    message = Message(b"x", properties={"note": "x" * size})
+    if taken:
+        it.script.hold(it.core.send("T", [message]))
+        return
+    with pytest.raises(LocalProtocolError, match="31743 are taken"):
+        it.script.hold(it.core.send("T", [message]))
+    assert it.sends() == []
