@@ -88,7 +88,7 @@ class Broker:
         ip: str | None = None,
     ) -> None:
         """`address` is what clients are told to connect to, and `ip` its IP, where it is a name: records hold no names.
-        `wake` has the loop call `wakened` soon.
+        `wake` has the loop call `on_wakeup` soon.
 
         `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
@@ -368,7 +368,7 @@ class Broker:
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Go by another configuration from now on, in what may change while the broker runs."""
+        """Take another configuration over, as far as it may change while the broker runs."""
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
@@ -438,7 +438,7 @@ class Broker:
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
-            self.rpc_times.look()
+            self.rpc_times.clock_now()
             code = ResponseCode.SLAVE_NOT_AVAILABLE
             release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
             return
@@ -498,7 +498,7 @@ class Broker:
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        self.rpc_times.look()
+        self.rpc_times.clock_now()
         self.store.begin_turn()
         self.replication.begin_turn()
         pulls, replication = self.pulls, self.replication
@@ -506,14 +506,14 @@ class Broker:
         self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
 
-    def look(self, now_s: float, idle_s: float) -> None:
+    def share_time(self, now_s: float, idle_s: float) -> None:
         """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
         self.reader.cold_budget.observe(now_s, idle_s, self.store.log.end_offset)
         self.reader.resume_deferred()
 
     @property
-    def expecting(self) -> bool:
-        """Whether somebody waits for slaves alone, or a master's producers wait for this slave.
+    def peer_reply_expected(self) -> bool:
+        """Tell whether producers wait for a slave's report alone, here or at this slave's master.
 
         Not where a flush is waited for: who looks for it takes the interpreter from its thread.
         """
@@ -521,7 +521,7 @@ class Broker:
             return self.member.record.policy.required_acks > 0
         return len(self.acks) > 0 and not self.store.config.sync_flush
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         self.store.run_completions()
         if self._delays_behind:
             self._deliver()
@@ -555,7 +555,7 @@ class Broker:
                     self.held_pulls.arrived(queue)
         self._complete_acks()
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
         self.replication.apply_reports()
         self._complete_acks()
@@ -612,7 +612,7 @@ def name_server_handlers(name_server: NameServer) -> Handlers:
     """The name server's codes as a session's table."""
     handlers = Handlers()
 
-    def handle(request: Command, session: Session) -> Command | None:
+    def handle(session: Session, request: Command) -> Command | None:
         return name_server.handle(request, session)
 
     handlers.cold = dict.fromkeys(name_server.codes, handle)

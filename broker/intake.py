@@ -34,7 +34,7 @@ TABLE_MIN: Final = 16
 
 @dataclass(slots=True)
 class ClientTemplates:
-    """What is known of one client's headers."""
+    """The templates of one client's headers."""
 
     sends: SendTemplates = field(default_factory=SendTemplates)
     pulls: PullTemplates = field(default_factory=PullTemplates)
@@ -92,7 +92,7 @@ class FastIntake:
                 # What was put off is stored before its sender hears of anything behind it.
                 if sends.deferred:
                     self._runs.flush_deferred()
-                if self._pulls is None or not self._pulls.answer_known(session, templates.pulls, payload):
+                if self._pulls is None or not self._pulls.pull_by_template(session, templates.pulls, payload):
                     return index
                 index += 1
                 continue
@@ -107,12 +107,12 @@ class FastIntake:
         return index
 
     def flush_deferred(self) -> None:
-        """Store and answer what was put off; before a turn ends."""
+        """Store and answer deferred sends; before a turn ends."""
         self._runs.flush_deferred()
 
 
 def _run_of(session: Session, left: int) -> int:
     """How many of the requests that are left are taken together."""
-    if left >= 2 * _RUN_MIN and session.link.alone:
+    if left >= 2 * _RUN_MIN and session.link.sole_ready:
         left = (left + 1) // 2
     return min(left, RUN_MAX)

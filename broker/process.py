@@ -75,7 +75,7 @@ def _stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class StartFailed(RopewalkError):
-    """The process cannot start; the text says what to do about it."""
+    """The process cannot start; the text tells the reason and the remedy."""
 
 
 def now_ms() -> int:
@@ -146,7 +146,7 @@ class _Ports:
 
 
 class BrokerProcess:
-    """One broker, its shell and its tasks."""
+    """A broker, its shell and its tasks."""
 
     def __init__(self, config: BrokerConfig, options: BrokerOptions) -> None:
         self.config = config
@@ -176,23 +176,23 @@ class BrokerProcess:
     def begin_turn(self) -> None:
         if not self._paused:
             self.broker.begin_turn()
-            self.broker.look(self.shell.now, self.shell.idle_s)
+            self.broker.share_time(self.shell.now, self.shell.idle_s)
 
     def end_turn(self) -> None:
         if not self._paused:
             self.broker.end_turn()
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         if not self._paused:
-            self.broker.wakened()
+            self.broker.on_wakeup()
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         if not self._paused:
-            self.broker.reported()
+            self.broker.on_priority_served()
 
     @property
-    def expecting(self) -> bool:
-        return not self._paused and self.broker.expecting
+    def peer_reply_expected(self) -> bool:
+        return not self._paused and self.broker.peer_reply_expected
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class BrokerProcess:
             if not self._paused:
                 self.broker.tick()
                 now = time.monotonic()
-                self.broker.look(now, self.shell.idle_until(now))
+                self.broker.share_time(now, self.shell.idle_until(now))
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
@@ -657,7 +657,7 @@ def run_broker(options: BrokerOptions) -> None:
 class NamesrvProcess:
     """A name server on its own."""
 
-    expecting = False
+    peer_reply_expected = False
 
     def __init__(self) -> None:
         self.shell = Shell(self)
@@ -670,10 +670,10 @@ class NamesrvProcess:
     def end_turn(self) -> None:
         pass
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         pass
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         pass
 
     def start(self, options: NamesrvOptions) -> int:

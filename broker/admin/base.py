@@ -1,4 +1,4 @@
-"""What every administrator's request needs: to be refused in words, and to look at the disk without stopping the loop.
+"""Tools of every administrator's request: refusals in words, and look-ups of the disk that do not stop the loop.
 
 Handlers live in the `admin_*` files, one file for one idea. They are called on the loop and own no state: the tables
 do. What they look up on disk goes to one helper thread of their own, so that a tool which asks about a thousand queues
@@ -30,14 +30,14 @@ LOOKUPS_MAX = 64
 """Requests whose disk work may wait for the helper thread."""
 
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Command, Session], Command | None]
+Handler: TypeAlias = Callable[[Session, Command], Command | None]
 
 BODY_SIZE_MAX = 4 << 20
 """Bytes. Reading RocketMQ's dialect takes the loop a second for each megabyte that is written to be slow."""
 
 
 class Making:
-    """What is being made by a request."""
+    """The object that a request makes."""
 
     is_system = False
 
@@ -75,9 +75,9 @@ class AdminContext:
     def guarded(self, handler: Handler) -> Handler:
         """The handler with its refusals turned into answers."""
 
-        def handle(request: Command, session: Session) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | None:
             try:
-                return handler(request, session)
+                return handler(session, request)
             except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
 
@@ -85,7 +85,7 @@ class AdminContext:
 
     @contextmanager
     def making(self, what: str) -> Iterator[Making]:
-        """Around what a request does to make something: statistics tell how long that took, or was refused."""
+        """Time the making of something by a request: statistics tell how long that took, or was refused."""
         statistics = self.broker.statistics
         one, began, ok = Making(), statistics.clock(), False
         try:
@@ -96,9 +96,12 @@ class AdminContext:
             statistics.created(what, ok=ok, is_system=one.is_system, took_s=took_s)
 
     def later(
-        self, request: Command, session: Session, job: Callable[[], T], answer: Callable[[T], Command]
+        self, session: Session, request: Command, job: Callable[[], T], answer: Callable[[T], Command]
     ) -> None:
-        """Answer with what `job`, run on the helper thread, finds out. `answer` runs on the loop and may refuse."""
+        """Answer with the result of `job`, which runs on the helper thread.
+
+        `answer` runs on the loop and may refuse.
+        """
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
@@ -126,12 +129,12 @@ class AdminContext:
             except Exception as exc:
                 log.exception("a look-up failed", code=request.code)
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
-            self.send(request, session, reply)
+            self.send(session, request, reply)
 
         worker.submit(look, bring)
 
     def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Have the helper thread do what other members of the group asked for; refused when too much waits already."""
+        """Run a job for other members of the group on the helper thread; refused when too much waits already."""
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
@@ -141,7 +144,7 @@ class AdminContext:
             )
         worker.submit(job, done)
 
-    def send(self, request: Command, session: Session, answer: Command) -> None:
+    def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""
         session.outbox.send(request, answer)
 

@@ -73,13 +73,13 @@ class AdminBroker:
 
     # -- configuration -------------------------------------------------------------------------------
 
-    def config(self, request: Command, session: Session) -> Command:
+    def config(self, session: Session, request: Command) -> Command:
         rows = self._broker.config.describe(every_key=True)
         text = write_properties({row.key: row.value for row in rows})
         version = fastjson.dumps(self._version.to_json()).decode()
         return request.reply(ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
 
-    def update_config(self, request: Command, session: Session) -> Command:
+    def update_config(self, session: Session, request: Command) -> Command:
         broker = self._broker
         changes = _changes(request.body)
         fixed = sorted(changes.keys() - CHANGEABLE)
@@ -102,7 +102,7 @@ class AdminBroker:
 
     # -- how it is -----------------------------------------------------------------------------------
 
-    def info(self, request: Command, session: Session) -> None:
+    def info(self, session: Session, request: Command) -> None:
         broker = self._broker
         store, disk = broker.store, broker.disk
         commit_log, root = broker.config.store_path_commit_log, broker.config.store_path_root_dir
@@ -114,9 +114,9 @@ class AdminBroker:
         def answer(facts: DiskFacts) -> Command:
             return body_of(request, {"table": runtime_info(broker, facts, broker.now_ms())})
 
-        self._context.later(request, session, look, answer)
+        self._context.later(session, request, look, answer)
 
-    def view_stats(self, request: Command, session: Session) -> Command:
+    def view_stats(self, session: Session, request: Command) -> Command:
         header = decode_header(BrokerStatsHeader, request.ext)
         broker = self._broker
         found = broker.statistics.view(header.stats_name, header.stats_key, broker.now_ms())
@@ -128,7 +128,7 @@ class AdminBroker:
 
     # -- queues --------------------------------------------------------------------------------------
 
-    def queue_entries(self, request: Command, session: Session) -> Command | None:
+    def queue_entries(self, session: Session, request: Command) -> Command | None:
         """The raw entries of a queue, and which of them a group's subscription lets through."""
         header = decode_header(QueryConsumeQueueHeader, request.ext)
         broker = self._broker
@@ -161,10 +161,10 @@ class AdminBroker:
             ]
             return body_of(request, body)
 
-        self._context.later(request, session, look, answer)
+        self._context.later(session, request, look, answer)
         return None
 
-    def clean_queues(self, request: Command, session: Session) -> Command:
+    def clean_queues(self, session: Session, request: Command) -> Command:
         """Nothing is left to clean: a queue lets go of its oldest entries when their records go."""
         return request.reply(ResponseCode.SUCCESS)
 

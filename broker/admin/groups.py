@@ -1,4 +1,4 @@
-"""Administrators' requests about consumer groups and who is connected (200, 225, 207, 201, 352, 353, 203, 204, 328,
+"""Administrators' requests about consumer groups and their connections (200, 225, 207, 201, 352, 353, 203, 204, 328,
 343, 345, 46).
 
 Deleting a group forgets its configuration; its offsets only if the request says so, and its retry and dead-letter
@@ -52,14 +52,14 @@ class AdminGroups:
 
     # -- making, changing, deleting ------------------------------------------------------------------
 
-    def update(self, request: Command, session: Session) -> Command:
+    def update(self, session: Session, request: Command) -> Command:
         with self._context.making(CONSUMER_GROUP) as making:
             config = self._from_entry(object_of(request))
             making.is_system = names.is_system_group(config.name)
             self._put(config)
         return request.reply(ResponseCode.SUCCESS)
 
-    def update_list(self, request: Command, session: Session) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command:
         """All of them or, if one is refused, none."""
         with self._context.making(CONSUMER_GROUP):
             entries = object_of(request).get("groupConfigList")
@@ -86,7 +86,7 @@ class AdminGroups:
         for config in configs:
             self._broker.groups.update(config, self._broker.now_ms())
 
-    def delete(self, request: Command, session: Session) -> Command:
+    def delete(self, session: Session, request: Command) -> Command:
         header = decode_header(DeleteGroupHeader, request.ext)
         broker = self._broker
         broker.groups.delete(header.group_name, broker.now_ms())
@@ -95,7 +95,7 @@ class AdminGroups:
         broker.statistics.forget_group(header.group_name)
         return request.reply(ResponseCode.SUCCESS)
 
-    def forbidden(self, request: Command, session: Session) -> Command:
+    def forbidden(self, session: Session, request: Command) -> Command:
         """Say whether a group may read a topic; change it first if `readable` is given."""
         header = decode_header(GroupForbiddenHeader, request.ext)
         groups = self._broker.groups
@@ -111,7 +111,7 @@ class AdminGroups:
 
     # -- looking -------------------------------------------------------------------------------------
 
-    def one(self, request: Command, session: Session) -> Command:
+    def one(self, session: Session, request: Command) -> Command:
         name = decode_header(GroupHeader, request.ext).group
         config = self._broker.groups.get(name)
         if config is None:
@@ -120,15 +120,15 @@ class AdminGroups:
             )
         return body_of(request, config.to_json())
 
-    def all(self, request: Command, session: Session) -> Command:
+    def all(self, session: Session, request: Command) -> Command:
         """The whole table in one answer: without a `totalGroupNum` nobody asks for further pages."""
         return body_of(request, self._broker.groups.to_wrapper())
 
-    def topics_of(self, request: Command, session: Session) -> Command:
+    def topics_of(self, session: Session, request: Command) -> Command:
         group = decode_header(GroupHeader, request.ext).group
         return body_of(request, {"topicList": self._broker.offsets.topics_of(group)})
 
-    def subscription_of(self, request: Command, session: Session) -> Command:
+    def subscription_of(self, session: Session, request: Command) -> Command:
         header = decode_header(GroupHeader, request.ext)
         wish = self._broker.clients.subscription(header.group, header.topic or "")
         return body_of(
@@ -142,21 +142,21 @@ class AdminGroups:
 
     # -- who is connected ----------------------------------------------------------------------------
 
-    def consumer_connections(self, request: Command, session: Session) -> Command:
+    def consumer_connections(self, session: Session, request: Command) -> Command:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         info = self._broker.clients.consumer_group(group)
         if info is None:
             raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
         return body_of(request, info.connection_body())
 
-    def producer_connections(self, request: Command, session: Session) -> Command:
+    def producer_connections(self, session: Session, request: Command) -> Command:
         group = decode_header(ProducerGroupHeader, request.ext).producer_group
         body = self._broker.clients.producer_connection_body(group)
         if body is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return body_of(request, body)
 
-    def all_producers(self, request: Command, session: Session) -> Command:
+    def all_producers(self, session: Session, request: Command) -> Command:
         clients = self._broker.clients
         # Members are timed by the monotonic clock; people are shown where that is on the wall clock of now.
         shown_ms = self._broker.now_ms() - self._broker.monotonic_ms()
@@ -175,8 +175,8 @@ class AdminGroups:
         }
         return body_of(request, {"data": table})
 
-    def check_client(self, request: Command, session: Session) -> Command:
-        """What a client is going to subscribe to, asked before it starts: only tags are served."""
+    def check_client(self, session: Session, request: Command) -> Command:
+        """Check the subscription of a client before it starts: only tags are served."""
         wish = object_of(request).get("subscriptionData")
         kind = wish.get("expressionType") if isinstance(wish, dict) else None
         if kind not in (None, "", TAG):

@@ -87,7 +87,7 @@ class AdminHa:
 
     # -- who asks ------------------------------------------------------------------------------------
 
-    def challenge(self, request: Command, session: Session) -> Command:
+    def challenge(self, session: Session, request: Command) -> Command:
         drawn = b""
         if self._secret:
             drawn = self._challenges[session] = os.urandom(CHALLENGE_SIZE)
@@ -95,7 +95,7 @@ class AdminHa:
         return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _proven(self, handler: Handler) -> Handler:
-        def handle(request: Command, session: Session) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | None:
             if self._secret:
                 drawn = self._challenges.get(session, b"")
                 proof = request.ext.get("proof") or ""
@@ -109,7 +109,7 @@ class AdminHa:
                         "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
                     )
             try:
-                return handler(request, session)
+                return handler(session, request)
             except RemoteProtocolError as exc:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
 
@@ -117,7 +117,7 @@ class AdminHa:
 
     # -- a slave's questions -------------------------------------------------------------------------
 
-    def hello(self, request: Command, session: Session) -> None:
+    def hello(self, session: Session, request: Command) -> None:
         """A slave introduces itself: judged at once, then compared, then added to the policy, and answered."""
         hello = decode_untrusted(Hello, request.body)
         broker, member = self._broker, self._member
@@ -153,13 +153,13 @@ class AdminHa:
         def compared(sums: list[int | None]) -> None:
             if member.record.leader_epoch != leader_epoch or not member.core.is_master:
                 self._send(
-                    request, session, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
+                    session, request, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
                 )
                 return
             try:
                 member.add_slave(hello.broker_id, hello.address, added_with(sums))
             except ValueError as exc:
-                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(exc))
+                self._send(session, request, ResponseCode.ILLEGAL_OPERATION, str(exc))
 
         def added_with(sums: list[int | None]) -> Callable[[], None]:
             def added() -> None:
@@ -169,13 +169,13 @@ class AdminHa:
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
                 member.record_policy_version(hello.broker_id, hello.policy_version, hello.policy_epoch)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
-                self._context.send(request, session, answer)
+                self._context.send(session, request, answer)
 
             return added
 
-        self._later(request, session, view, lambda: list(sums_of(view, hello.ranges)), compared)
+        self._later(session, request, view, lambda: list(sums_of(view, hello.ranges)), compared)
 
-    def sums(self, request: Command, session: Session) -> None:
+    def sums(self, session: Session, request: Command) -> None:
         ask = decode_untrusted(RangesRequest, request.body)
         if (why := ranges_refusal(ask.ranges)) is not None:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, why)
@@ -183,11 +183,11 @@ class AdminHa:
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(sums: list[int | None]) -> None:
-            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
 
-        self._later(request, session, view, lambda: list(sums_of(view, ask.ranges)), answer)
+        self._later(session, request, view, lambda: list(sums_of(view, ask.ranges)), answer)
 
-    def bytes(self, request: Command, session: Session) -> None:
+    def bytes(self, session: Session, request: Command) -> None:
         ask = decode_untrusted(RangesRequest, request.body)
         log_of = self._broker.store.log
         if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
@@ -202,11 +202,11 @@ class AdminHa:
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(data: bytes) -> None:
-            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=data))
 
-        self._later(request, session, view, lambda: view.read(start, end - start), answer)
+        self._later(session, request, view, lambda: view.read(start, end - start), answer)
 
-    def block(self, request: Command, session: Session) -> None:
+    def block(self, session: Session, request: Command) -> None:
         """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
         ask = decode_untrusted(BlockRequest, request.body)
         broker, config = self._broker, self._broker.config
@@ -238,15 +238,15 @@ class AdminHa:
 
         def answer(found: bytes | NotVouched) -> None:
             if isinstance(found, NotVouched):
-                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(found))
+                self._send(session, request, ResponseCode.ILLEGAL_OPERATION, str(found))
                 return
             log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
             body = encode(BlockResponse(ask.start, block_sum(found), found))
-            self._context.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=body))
 
-        self._later(request, session, view, read, answer)
+        self._later(session, request, view, read, answer)
 
-    def sync(self, request: Command, session: Session) -> Command:
+    def sync(self, session: Session, request: Command) -> Command:
         ask = decode_untrusted(SyncRequest, request.body)
         member = self._member
         if not member.core.is_master or self._replication.is_slave:
@@ -266,36 +266,36 @@ class AdminHa:
 
     # -- a handover's questions ----------------------------------------------------------------------
 
-    def member_status(self, request: Command, session: Session) -> Command:
+    def member_status(self, session: Session, request: Command) -> Command:
         return self._member_status(request)
 
-    def accept(self, request: Command, session: Session) -> None:
+    def accept(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        self._apply_decision(request, session, self._member.core.accept(ask.epoch, ask.operator))
+        self._apply_decision(session, request, self._member.core.accept(ask.epoch, ask.operator))
 
-    def release(self, request: Command, session: Session) -> None:
+    def release(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        self._apply_decision(request, session, self._member.core.release(ask.epoch, ask.operator))
+        self._apply_decision(session, request, self._member.core.release(ask.epoch, ask.operator))
 
-    def promote(self, request: Command, session: Session) -> None:
+    def promote(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
         member = self._member
         self._apply_decision(
-            request,
             session,
+            request,
             member.core.promote(ask.epoch, ask.operator, old_master=ask.master, policy=ask.policy),
         )
 
-    def follow(self, request: Command, session: Session) -> None:
+    def follow(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
         member = self._member
         if ask.master == member.address:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
         self._apply_decision(
-            request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.policy)
+            session, request, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.policy)
         )
 
-    def forget_slave(self, request: Command, session: Session) -> None:
+    def forget_slave(self, session: Session, request: Command) -> None:
         """A slave will not come back: it is not waited for, nor asked for its promise, any more.
 
         Only while all the others have everything: else what was acknowledged might be on the lost one alone.
@@ -321,7 +321,7 @@ class AdminHa:
                     f"be on slave {ask.broker_id} alone",
                 )
         member.remove_slave(
-            ask.broker_id, lambda: self._context.send(request, session, self._member_status(request))
+            ask.broker_id, lambda: self._context.send(session, request, self._member_status(request))
         )
 
     def _ask(self, request: Command) -> EpochRequest:
@@ -334,11 +334,11 @@ class AdminHa:
             )
         return ask
 
-    def _apply_decision(self, request: Command, session: Session, decision: RoleDecision) -> None:
+    def _apply_decision(self, session: Session, request: Command, decision: RoleDecision) -> None:
         if decision.refusal is not None:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
         self._member.apply_decision(
-            decision, lambda: self._context.send(request, session, self._member_status(request))
+            decision, lambda: self._context.send(session, request, self._member_status(request))
         )
 
     def _member_status(self, request: Command) -> Command:
@@ -346,8 +346,8 @@ class AdminHa:
 
     def _later(
         self,
-        request: Command,
         session: Session,
+        request: Command,
         view: LogPins,
         job: Callable[[], _T],
         done: Callable[[_T], None],
@@ -364,7 +364,7 @@ class AdminHa:
             view.release()
             if isinstance(found, OSError):
                 self._send(
-                    request, session, ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}"
+                    session, request, ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}"
                 )
             else:
                 done(found)
@@ -375,5 +375,5 @@ class AdminHa:
             view.release()
             raise
 
-    def _send(self, request: Command, session: Session, code: int, remark: str) -> None:
-        self._context.send(request, session, request.reply(code, remark))
+    def _send(self, session: Session, request: Command, code: int, remark: str) -> None:
+        self._context.send(session, request, request.reply(code, remark))

@@ -66,8 +66,10 @@ class AdminOffsets:
 
     # -- how far groups have read --------------------------------------------------------------------
 
-    def consume_stats(self, request: Command, session: Session) -> None:
-        """One group: the end of each queue, the group's place in it, and the time of the message before that."""
+    def consume_stats(self, session: Session, request: Command) -> None:
+        """Return the progress of a group: the end of each queue, the group's place in it, and the time of the message
+        before that.
+        """
         header = decode_header(ConsumeStatsHeader, request.ext)
         group = header.consumer_group
         named = [header.topic or "", *(header.topic_list or "").split(";")]
@@ -77,9 +79,9 @@ class AdminOffsets:
         def answer(times: list[int]) -> Command:
             return body_of(request, self._stats_body(group, rows, times))
 
-        self._context.later(request, session, self._times(rows), answer)
+        self._context.later(session, request, self._times(rows), answer)
 
-    def broker_consume_stats(self, request: Command, session: Session) -> None:
+    def broker_consume_stats(self, session: Session, request: Command) -> None:
         """Every group of this broker, one entry for each of its topics."""
         only_ordered = decode_header(BrokerConsumeStatsHeader, request.ext).is_order
         broker = self._broker
@@ -107,7 +109,7 @@ class AdminOffsets:
                 },
             )
 
-        self._context.later(request, session, self._times(rows), answer)
+        self._context.later(session, request, self._times(rows), answer)
 
     def _read_by(self, group: str, topics: list[str]) -> Iterator[TopicConfig]:
         """Of these topics those that exist and that a group which is online still reads."""
@@ -147,7 +149,7 @@ class AdminOffsets:
         tps = sum((broker.statistics.group_get_tps(topic, group, now) for topic in topics), 0.0)
         return {"consumeTps": tps, "offsetTable": table}
 
-    def time_span(self, request: Command, session: Session) -> None:
+    def time_span(self, session: Session, request: Command) -> None:
         """For each queue: the times of its first and last message and of the group's place, and how late that is."""
         header = decode_header(TopicGroupHeader, request.ext)
         broker = self._broker
@@ -183,15 +185,15 @@ class AdminOffsets:
                 )
             return body_of(request, {"consumeTimeSpanSet": spans})
 
-        self._context.later(request, session, store_times(self._broker.store.log, places), answer)
+        self._context.later(session, request, store_times(self._broker.store.log, places), answer)
 
-    def all_offsets(self, request: Command, session: Session) -> Command:
+    def all_offsets(self, session: Session, request: Command) -> Command:
         return body_of(request, self._broker.offsets.to_wrapper(self._broker.now_ms()))
 
-    def delay_offsets(self, request: Command, session: Session) -> Command:
+    def delay_offsets(self, session: Session, request: Command) -> Command:
         return body_of(request, self._context.delay_offsets())
 
-    def correction(self, request: Command, session: Session) -> Command:
+    def correction(self, session: Session, request: Command) -> Command:
         """The least offset any group has in each queue; as large as can be where `compareGroup` is behind it."""
         header = decode_header(CorrectionOffsetHeader, request.ext)
         broker = self._broker
@@ -210,7 +212,7 @@ class AdminOffsets:
 
     # -- sending groups elsewhere --------------------------------------------------------------------
 
-    def clone(self, request: Command, session: Session) -> Command:
+    def clone(self, session: Session, request: Command) -> Command:
         """Give one group the offsets of another."""
         header = decode_header(CloneGroupOffsetHeader, request.ext)
         broker = self._broker
@@ -224,7 +226,7 @@ class AdminOffsets:
                     raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
-    def reset(self, request: Command, session: Session) -> None:
+    def reset(self, session: Session, request: Command) -> None:
         header = decode_header(ResetOffsetHeader, request.ext)
         broker = self._broker
         topic = self._topic(header.topic)
@@ -261,7 +263,7 @@ class AdminOffsets:
                 table[QueueKey(topic.name, broker.config.broker_name, n)] = offset
             return body_of(request, {"offsetTable": table})
 
-        self._context.later(request, session, find, answer)
+        self._context.later(session, request, find, answer)
 
     def _send_to(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         broker = self._broker

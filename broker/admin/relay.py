@@ -36,10 +36,10 @@ class AdminRelay:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
         }
 
-    def running_info(self, request: Command, session: Session) -> None:
-        self._relay(request, session, request.body)
+    def running_info(self, session: Session, request: Command) -> None:
+        self._relay(session, request, request.body)
 
-    def consume_directly(self, request: Command, session: Session) -> None:
+    def consume_directly(self, session: Session, request: Command) -> None:
         """Hand a client the message it shall consume now, read from the log by its offset id."""
         header = decode_header(RelayHeader, request.ext)
         try:
@@ -53,17 +53,17 @@ class AdminRelay:
                     raise RequestRefused(
                         ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
                     )
-                self._relay(request, session, record)
+                self._relay(session, request, record)
             except RequestRefused as refused:
-                self._context.send(request, session, request.reply(refused.code, str(refused)))
+                self._context.send(session, request, request.reply(refused.code, str(refused)))
 
         def busy(_result: None) -> None:
             remark = "[OVERLOAD]system busy, too many reads from disk"
-            self._context.send(request, session, request.reply(ResponseCode.SYSTEM_BUSY, remark))
+            self._context.send(session, request, request.reply(ResponseCode.SYSTEM_BUSY, remark))
 
         self._broker.reader.look_up(offset, self._broker.store.find_queue, found, busy)
 
-    def _relay(self, request: Command, session: Session, body: bytes) -> None:
+    def _relay(self, session: Session, request: Command, body: bytes) -> None:
         """Ask the client that the request names, and hand its answer back."""
         header = decode_header(RelayHeader, request.ext)
         group, client_id = header.consumer_group, header.client_id
@@ -77,7 +77,7 @@ class AdminRelay:
                 )
             else:
                 reply = request.reply(answer.code, answer.remark, answer.ext, answer.body)
-            self._context.send(request, session, reply)
+            self._context.send(session, request, reply)
 
         deadline = self._broker.monotonic_ms() + RELAY_TIMEOUT_MS
         client = self._client(group, client_id)
@@ -101,8 +101,8 @@ class AdminRelay:
         members = info.members.items() if info is not None else ()
         return [(peer, member) for peer, member in members if isinstance(peer, Session)]
 
-    def consumer_status(self, request: Command, session: Session) -> None:
-        """Where each client of a group is, by its own account."""
+    def consumer_status(self, session: Session, request: Command) -> None:
+        """Return the position of each client of a group, by its own account."""
         header = decode_header(ConsumerStatusHeader, request.ext)
         broker = self._broker
         if header.topic not in broker.topics:
@@ -126,7 +126,7 @@ class AdminRelay:
                 table[client_id] = _offsets_in(answer.body)
             if left == 0:
                 body = {"consumerTable": table, "messageQueueTable": fastjson.QueueKeys()}
-                self._context.send(request, session, body_of(request, body))
+                self._context.send(session, request, body_of(request, body))
 
         deadline = broker.monotonic_ms() + STATUS_TIMEOUT_MS
         ext = {"topic": header.topic, "group": header.group}

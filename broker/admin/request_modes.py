@@ -1,4 +1,4 @@
-"""Requests about who reads which queues by whose word (400), and whether by pulling or by POP (401, 402)."""
+"""Requests about the assignment of queues to the members of a group (400), and about pulling or POP (401, 402)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AdminModes:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
         }
 
-    def assignment(self, request: Command, session: Session) -> None:
+    def assignment(self, session: Session, request: Command) -> None:
         """Which queues of a topic, on all brokers, are the asker's."""
         wish = object_of(request)
         topic, group = _text(wish, "topic"), _text(wish, "consumerGroup")
@@ -40,22 +40,22 @@ class AdminModes:
             members = self._broker.clients.consumer_ids(group)
             queues = route.read_queues() if route is not None else ()
             if route is None:
-                self._answer(request, session, topic, None)
+                self._answer(session, request, topic, None)
             elif broadcasting:
-                self._answer(request, session, topic, sorted(queues))
+                self._answer(session, request, topic, sorted(queues))
             elif not members or not queues:
-                self._answer(request, session, topic, [])
+                self._answer(session, request, topic, [])
             else:
                 mine = assigned(strategy, topic, queues, members, client_id)
                 if mine is None:
                     remark = f"there is no strategy {strategy!r}: it may be AVG or AVG_BY_CIRCLE"
-                    self._context.send(request, session, request.reply(ResponseCode.SYSTEM_ERROR, remark))
+                    self._context.send(session, request, request.reply(ResponseCode.SYSTEM_ERROR, remark))
                 else:
-                    self._answer(request, session, topic, mine)
+                    self._answer(session, request, topic, mine)
 
         self._broker.find_route(topic, found)
 
-    def _answer(self, request: Command, session: Session, topic: str, queues: list[Queue] | None) -> None:
+    def _answer(self, session: Session, request: Command, topic: str, queues: list[Queue] | None) -> None:
         rows: list[dict[str, Any]] | None = None
         if queues is not None:
             rows = [
@@ -69,9 +69,9 @@ class AdminModes:
                 }
                 for queue in queues
             ]
-        self._context.send(request, session, body_of(request, {"messageQueueAssignments": rows}))
+        self._context.send(session, request, body_of(request, {"messageQueueAssignments": rows}))
 
-    def set_mode(self, request: Command, session: Session) -> Command:
+    def set_mode(self, session: Session, request: Command) -> Command:
         try:
             mode = RequestMode.from_json(object_of(request))
             if mode.topic.startswith(names.RETRY_PREFIX):
@@ -83,7 +83,7 @@ class AdminModes:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
-    def modes(self, request: Command, session: Session) -> Command:
+    def modes(self, session: Session, request: Command) -> Command:
         return body_of(request, self._broker.request_modes.to_json())
 
 

@@ -45,7 +45,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """What only the disk can tell, found out on a helper thread."""
+    """Facts of the disk, found out on a helper thread."""
 
     log: Space
     queues: Space

@@ -47,7 +47,7 @@ class AdminTopics:
 
     # -- making and changing -------------------------------------------------------------------------
 
-    def update(self, request: Command, session: Session) -> Command:
+    def update(self, session: Session, request: Command) -> Command:
         with self._context.making(TOPIC) as making:
             header = decode_header(CreateTopicHeader, request.ext)
             making.is_system = self._broker.topics.is_system(header.topic)
@@ -68,7 +68,7 @@ class AdminTopics:
             self._put(self._judged(config, header.attributes or ""))
         return request.reply(ResponseCode.SUCCESS)
 
-    def update_list(self, request: Command, session: Session) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command:
         """All of them or, if one is refused, none."""
         with self._context.making(TOPIC):
             entries = object_of(request).get("topicConfigList")
@@ -129,7 +129,7 @@ class AdminTopics:
 
     # -- deleting ------------------------------------------------------------------------------------
 
-    def delete(self, request: Command, session: Session) -> None:
+    def delete(self, session: Session, request: Command) -> None:
         name = decode_header(TopicHeader, request.ext).topic
         if not name.strip():
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -137,13 +137,13 @@ class AdminTopics:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
-        self._remove([name], lambda noted: self._context.send(request, session, _deleted(request, noted)))
+        self._remove([name], lambda noted: self._context.send(session, request, _deleted(request, noted)))
 
-    def clean_unused(self, request: Command, session: Session) -> None:
+    def clean_unused(self, session: Session, request: Command) -> None:
         """Remove the queues that no topic has any more."""
         broker = self._broker
         found = [name for name in broker.store.queues if name not in broker.topics]
-        self._remove(found, lambda noted: self._context.send(request, session, _deleted(request, noted)))
+        self._remove(found, lambda noted: self._context.send(session, request, _deleted(request, noted)))
 
     def _remove(self, topics: list[str], done: Callable[[bool], None]) -> None:
         """Have the broker forget topics; `done` is told when their files are gone."""
@@ -173,18 +173,18 @@ class AdminTopics:
 
     # -- looking -------------------------------------------------------------------------------------
 
-    def one(self, request: Command, session: Session) -> Command:
+    def one(self, session: Session, request: Command) -> Command:
         return body_of(request, self._topic(request).to_json())
 
-    def all(self, request: Command, session: Session) -> Command:
+    def all(self, session: Session, request: Command) -> Command:
         """The whole table in one answer: without a `totalTopicNum` nobody asks for further pages."""
         return body_of(request, self._broker.topics.to_wrapper())
 
-    def system_topics(self, request: Command, session: Session) -> Command:
+    def system_topics(self, session: Session, request: Command) -> Command:
         found = self._broker.topics.system_topics - names.HIDDEN_TOPICS
         return body_of(request, {"topicList": sorted(found)})
 
-    def stats(self, request: Command, session: Session) -> None:
+    def stats(self, session: Session, request: Command) -> None:
         """The boundaries of every queue, and when each got its last message."""
         broker = self._broker
         topic = self._topic(request)
@@ -205,9 +205,9 @@ class AdminTopics:
 
         places = ((queue, high - 1) for queue, high in zip(queues, highs, strict=True))
         job = store_times(self._broker.store.log, places)
-        self._context.later(request, session, job, answer)
+        self._context.later(session, request, job, answer)
 
-    def consumers(self, request: Command, session: Session) -> Command:
+    def consumers(self, session: Session, request: Command) -> Command:
         """Every group that reads the topic now, or once did and left its offsets."""
         topic = decode_header(TopicHeader, request.ext).topic
         broker = self._broker

@@ -1,8 +1,8 @@
-"""Codes 11 and 361: a consumer's pull, judged, read, held or answered.
+"""Judge, read, hold or answer a consumer's pull: codes 11 and 361.
 
-The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `pull_hold`; this file
-knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without
-which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
+The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `held_pulls`; this
+file knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers
+without which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CODES = {
 
 
 def code_of(status: GetStatus, asked: int) -> int:
-    """The response code of a read; an empty or missing queue depends on what was asked for."""
+    """Return the response code of a read; an empty or missing queue depends on the offset."""
     if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
@@ -58,16 +58,20 @@ def code_of(status: GetStatus, asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PullRules:
+    """The configuration keys that decide over pulls."""
+
     broker_readable: bool = True
     long_polling: bool = True
     short_polling_ms: int = 1000
     lite_pull: bool = True
     """Whether consumers that divide queues themselves (361) are served."""
     slave_reads: bool = False
-    """Whether a consumer that reads what is no longer in memory is sent to a slave."""
+    """Whether a consumer that reads messages which are no longer in memory is sent to a slave."""
 
 
 class PullProcessor:
+    """Handler of pulls over the broker's store and tables."""
+
     def __init__(
         self,
         rules: PullRules,
@@ -96,20 +100,20 @@ class PullProcessor:
         """Why nothing is read from this broker at the moment, or None."""
         self.is_slave = False
         self.has_master = False
-        """Of a slave: whether its master is there, and serves whom this broker does not."""
+        """Whether this slave's master is connected, and serves consumers that this broker does not."""
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
-        """Go by these rules from the next request on."""
+        """Take over these rules from the next request on."""
         self._rules = rules
 
     def pull(self, session: Session, request: Request) -> None:
-        """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
+        """Handle one PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
-            wish = self._wish(group, topic, header, config.consume_broadcast_enable)
+            subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
         except RequestRefused as exc:
             session.answer(request, exc.code, exc.remark, exc.ext)
             return
@@ -123,7 +127,7 @@ class PullProcessor:
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
-        if wish.wants_all and not self._offsets.resets and not session.link.congested:
+        if subscription.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
                 self._respond(session, request, queue, group, header.queue_offset, result)
@@ -135,7 +139,7 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if wish.wants_all else wish.matches,
+            None if subscription.wants_all else subscription.matches,
             0,
             self._read_again,
             scanned=header.queue_offset,
@@ -149,7 +153,7 @@ class PullProcessor:
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
 
-    def answer_known(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
+    def pull_by_template(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
 
         False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
@@ -165,9 +169,9 @@ class PullProcessor:
         group, topic = header.consumer_group, header.topic
         try:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
-            if template.wish is None:
-                wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
-                if wish.expression_type != "TAG" or not wish.wants_all:
+            if template.subscription is None:
+                subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
+                if subscription.expression_type != "TAG" or not subscription.wants_all:
                     return False
         except RequestRefused:
             return False
@@ -191,7 +195,7 @@ class PullProcessor:
     def _admit(
         self, group: str, topic: str, queue_id: int, code: int, closed: str | None
     ) -> SubscriptionGroupConfig:
-        """The group, if it may read this queue; also asked for a pull that has waited. Raises `RequestRefused`."""
+        """Return the group, if it may read this queue; called again after a wait. Raises `RequestRefused`."""
         if not self._rules.broker_readable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, "the broker is not readable", _forbidden(1))
         if closed is not None:
@@ -224,13 +228,13 @@ class PullProcessor:
             )
         return config
 
-    def _wish(
+    def _subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `RequestRefused`."""
+        """Return the consumer's subscription: sent along, or known from its heartbeats. Raises `RequestRefused`."""
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
-                wish = SubscriptionData.parse(
+                subscription = SubscriptionData.parse(
                     topic,
                     header.subscription,
                     version=header.sub_version or 0,
@@ -239,19 +243,19 @@ class PullProcessor:
             except SubscriptionParseError as exc:
                 raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
-            wish = self._known_wish(group, topic, header, broadcast_allowed)
-        if wish.expression_type != "TAG":
+            subscription = self._known_subscription(group, topic, header, broadcast_allowed)
+        if subscription.expression_type != "TAG":
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wish.expression_type} "
+                f"The broker does not support consumer to filter message by {subscription.expression_type} "
                 "(enablePropertyFilter is false)",
             )
-        return wish
+        return subscription
 
-    def _known_wish(
+    def _known_subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the group's heartbeats say. Raises `RequestRefused`."""
+        """Return the subscription of the group's heartbeats. Raises `RequestRefused`."""
         info = self._clients.consumer_group(group)
         if info is None:
             raise RequestRefused(
@@ -312,7 +316,7 @@ class PullProcessor:
         self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
-        """Let the pull wait if there is nothing for it yet; whether it does."""
+        """Hold the pull if there is nothing for it yet; return whether it is held."""
         if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
         if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
@@ -367,7 +371,7 @@ class PullProcessor:
         result: GetResult,
         has_waited: bool = False,
     ) -> None:
-        """Tell the consumer what was found at the offset it asked for. HOT."""
+        """Answer with the messages at the offset that was asked for, or with the reason why there are none. HOT."""
         found = result.status is GetStatus.FOUND
         if found:
             self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
@@ -396,7 +400,7 @@ class PullProcessor:
         session.outbox.send_frame(request, code, encode_frame(answer), long_polling=has_waited)
 
     def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
-        """The response code, and the id of the broker that the consumer should ask next.
+        """Return the response code, and the id of the broker that the consumer should pull from next.
 
         A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
         caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it

@@ -32,7 +32,7 @@ class Queries:
     def register(self, handlers: Handlers) -> None:
         handlers.cold[RequestCode.QUERY_MESSAGE] = self.query_message
 
-    def query_message(self, request: Command, session: Session) -> Command | None:
+    def query_message(self, session: Session, request: Command) -> Command | None:
         header = decode_header(QueryMessageHeader, request.ext)
         broker, config = self._broker, self._broker.config
         if header.unique_key_query:

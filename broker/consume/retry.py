@@ -1,4 +1,4 @@
-"""What a consumer could not handle: when it comes again, and when it is given up as a dead letter.
+"""Deliver again the messages that a consumer could not handle, or give them up as dead letters.
 
 Two ways lead here. A consumer sends a message back by its place in the log (36); the broker reads the record and
 stores it again in `%RETRY%<group>`, delayed by a level that grows with each try. And a client that cannot do that
@@ -38,7 +38,7 @@ _UNIT_SUB = 2
 
 
 class RetryRules:
-    """Who is given up. Pure rules over the broker's tables."""
+    """Rules by which a message is given up, over the broker's tables."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class RetryRules:
         return asked if asked is not None and version >= VERSION_3_4_9 else config.retry_max_times
 
     def group_of(self, topic: str) -> SubscriptionGroupConfig | None:
-        """The group whose retry topic this is, created if it may be; None if there is none (26)."""
+        """Return the group of a retry topic, created if it may be; None if there is none (26)."""
         return self._groups.find_or_create(topic.removeprefix(names.RETRY_PREFIX), self._now_ms())
 
     def given_up_on_send(
         self, config: SubscriptionGroupConfig, times: int, asked: int | None, version: int
     ) -> bool:
-        """Whether a message sent anew to the group's retry topic goes to its dead letters."""
+        """Tell whether a message sent anew to the group's retry topic goes to its dead letters."""
         if times > self.max_times(config, asked, version):
             return True
         return self._locks.held(config.name, self._monotonic_ms())
@@ -75,13 +75,13 @@ class RetryRules:
         return header.delay_level < 0 or times >= self.max_times(config, header.max_reconsume_times, version)
 
     def dead_letters(self, config: SubscriptionGroupConfig) -> str | None:
-        """The name of the group's dead-letter topic, created if need be; None if it cannot be."""
+        """Return the name of the group's dead-letter topic, created if need be; None if it cannot be."""
         topic = self._topics.create_dlq(config.name, now_ms=self._now_ms())
         return None if topic is None else topic.name
 
 
 class SendBack:
-    """Code 36."""
+    """Handler of code 36, CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SendBack:
         self._refusal = refusal
         self._chance = chance
 
-    def handle(self, request: Command, session: Session) -> Command | None:
+    def handle(self, session: Session, request: Command) -> Command | None:
         """Judge the request, and read the record; `_send_back` goes on when it is there."""
         header = decode_header(ConsumerSendBackHeader, request.ext)
         broker = self._broker

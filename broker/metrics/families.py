@@ -76,7 +76,7 @@ class OnLoop(Protocol):
 
 
 def of_broker(sources: MetricSources) -> tuple[Found, list[Source]]:
-    """What is known at once, and the jobs that bring the rest. On the loop."""
+    """Return the families that are known at once, and the jobs that bring the rest. On the loop."""
     found: Found = []
     later: list[Source] = [
         partial(_traffic, sources),

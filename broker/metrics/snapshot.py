@@ -1,4 +1,4 @@
-"""What the metrics server may know of the broker: two snapshots that the loop publishes and nobody changes.
+"""The metrics server's view of the broker: two snapshots that the loop publishes and nobody changes.
 
     Pulse    that the loop turns, and what keeps the broker from being ready. Once a second, a few microseconds.
     Census   every number that is shown. Taken only when somebody has asked, at most once a second.
@@ -54,7 +54,7 @@ GAUGE: Final = "gauge"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric with all its series. The name of a counter is without its `_total`."""
+    """A metric with all its series. The name of a counter is without its `_total`."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """One histogram with all its series."""
+    """A histogram with all its series."""
 
     name: str
     help: str
@@ -110,7 +110,7 @@ class Census:
 
 
 class LoopBusy(Exception):
-    """The loop did not get around to what was asked of it."""
+    """The loop did not come to the job in time."""
 
 
 class Metrics:

@@ -54,7 +54,7 @@ _IN_BATCH: Final = "a message of a batch can be neither delayed nor transactiona
 
 
 def is_delayed(properties: Properties) -> bool:
-    """Whether a delay level is asked for.
+    """Tell whether a delay level is asked for.
 
     Zero and less is none; what is no number at all was meant as one, and is never stored as if plain.
     """
@@ -76,7 +76,7 @@ def _is_timed(properties: Properties, sys_flag: int, reconsume_times: int) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that a message can ask for."""
+    """A wish that a message can have besides being stored."""
 
     name: str
     words: tuple[str, ...]
@@ -151,7 +151,7 @@ is_plain_batch: Final[Callable[[bytes], bool]] = _compiled(word.encode() for wor
 
 
 def refusal_in_batch(properties: Properties) -> Refusal | None:
-    """Return why a message of a batch, or the batch itself, cannot ask for what its properties say; None if it can."""
+    """Return the refusal of a message in a batch, or of the batch itself, by its properties; None if it is admitted."""
     half = properties.get(P.TRAN_MSG, "").lower() == "true"
     timed = any(name in properties for name in _TIMES) and P.TIMER_OUT_MS not in properties
     if half or timed or is_delayed(properties):

@@ -70,7 +70,7 @@ class ReplyProcessor:
         self._monotonic_ms = monotonic_ms
 
     def reply(self, session: Session, request: Request) -> None:
-        """One answer of a responder: stored, pushed, and its fate told when it is known."""
+        """Handle the answer of a responder: stored, pushed, and its fate told when it is known."""
         header: SendMessageHeader | SendMessageHeaderV2
         if request.code == RequestCode.SEND_REPLY_MESSAGE:
             header = request.header(SendMessageHeader, _decode_v1)

@@ -70,7 +70,7 @@ NO_WAIT = P.WAIT + "\x01false"
 
 @dataclass(slots=True)
 class Target:
-    """What is known about a topic that has passed its checks."""
+    """A topic that has passed its checks."""
 
     config: TopicConfig
     queues_max: int
@@ -83,7 +83,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """What the configuration says about sends. Sizes in bytes."""
+    """The configuration of sends. Sizes in bytes."""
 
     cluster: str
     region: str = "DefaultRegion"
@@ -181,7 +181,7 @@ class SendProcessor:
     def put(
         self, batch: list[Message], session: Session, *, one_topic: bool = True, as_one: bool = False
     ) -> list[tuple[int, int]]:
-        """Append, and count what was appended; `as_one` if one request brought all of it. HOT."""
+        """Append messages and count them; `as_one` if one request brought all of them. HOT."""
         clock = self.statistics.clock
         began = clock()
         stored = self.store.put(batch, host_of(session.link.peer))
@@ -229,11 +229,11 @@ class SendProcessor:
 
     @property
     def takes_runs(self) -> bool:
-        """Whether what `targets` says is still so, and messages are taken at all. HOT."""
+        """Tell whether `targets` is up to date, and messages are taken at all. HOT."""
         return self._targets_of == self._topics.generation and self._refusal() is None
 
     def send(self, session: Session, request: Request) -> None:
-        """One SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE, whatever it asks for."""
+        """Handle a SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE of any kind."""
         if request.code == RequestCode.SEND_MESSAGE:
             header: SendMessageHeader | SendMessageHeaderV2 = request.header(SendMessageHeader, _decode_v1)
         else:
@@ -560,7 +560,7 @@ class SendProcessor:
         return self._known(name, config)
 
     def target_of(self, name: str) -> Target | None:
-        """What is known about a topic that is there; None for others, and for one that only `send` can judge. HOT."""
+        """Return the target of a topic that is there; None for others, and for one that only `send` can judge. HOT."""
         target = self.targets.get(name)
         if target is None and (config := self._topics.get(name)) is not None and self.takes_runs:
             try:
@@ -661,7 +661,7 @@ def _disk_full(why: str | None) -> tuple[int, str]:
 
 
 def waits_for(properties: dict[str, str]) -> bool:
-    """Whether the answer waits for the flush; only the word that clients write says no."""
+    """Tell whether the answer waits for the flush; only the word that clients write says no."""
     return properties.get(P.WAIT) != "false"
 
 

@@ -40,16 +40,16 @@ class Link(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the peer is owed more bytes than it may be."""
+        """Tell whether the peer is owed more bytes than it may be."""
 
     def send(self, data: bytes | memoryview) -> None: ...
 
     @property
-    def alone(self) -> bool:
-        """Whether this connection is the only one with anything to say in this turn."""
+    def sole_ready(self) -> bool:
+        """Tell whether this connection is the only one with requests in this turn."""
 
     def push(self) -> None:
-        """Try to have what is owed leave now, and not only when the turn ends; never waits."""
+        """Try to write owed bytes now, and not only when the turn ends; never waits."""
 
     def close(self) -> None: ...
 
@@ -138,7 +138,7 @@ class Outbox:
         times.add(*PLAIN, times.at - self.read_at, count, result=ONEWAY)
 
     def flush(self) -> None:
-        """Have leave what is answered, and have wait what must. HOT: once for a read."""
+        """Send the ready answers, and hand the others over to wait. HOT: once for a read."""
         if self._ready:
             self._send_ready()
         if self._waiting:
@@ -162,7 +162,7 @@ class Outbox:
         count, times = len(self._ready), self._times
         self._write_ready()
         if count > _FEW or self._kinds:
-            times.add_all(count, self._kinds, times.look() - self.read_at)
+            times.add_all(count, self._kinds, times.clock_now() - self.read_at)
             self._kinds = []
         else:
             times.count(times.plain, count, times.at - self.read_at)
@@ -197,7 +197,7 @@ class Outbox:
     def send_counted(self, row: list[float], *pieces: bytes | memoryview) -> None:
         """Send an answer to a request of this read, counted in `row` (`RpcTimes.row`). HOT: once for a pull."""
         times = self._times
-        times.count(row, 1, times.look() - self.read_at)
+        times.count(row, 1, times.clock_now() - self.read_at)
         for piece in pieces:
             self.link.send(piece)
 
@@ -238,7 +238,7 @@ def flush_together(outboxes: Sequence[Outbox]) -> None:
         first._wait(owed, first.read_at, ())
     if count:
         times = first._times
-        times.count(times.plain, count, times.look() - first.read_at)
+        times.count(times.plain, count, times.clock_now() - first.read_at)
 
 
 def release(

@@ -22,7 +22,7 @@ _H = TypeVar("_H", bound=Struct)
 
 
 class Request:
-    """One request whose `extFields` are still as they came: JSON text or a table of strings."""
+    """A request whose `extFields` are still as they came: JSON text or a table of strings."""
 
     __slots__ = (
         "body",
@@ -68,7 +68,9 @@ class Request:
         return decode_header(kind, self.fields())
 
     def forget(self) -> None:
-        """Keep only what an answer needs: a request that waits for minutes must not keep megabytes waiting too."""
+        """Drop everything but the fields that an answer needs: a request that waits for minutes must not keep
+        megabytes waiting too.
+        """
         self.body = b""
         self.json = _NO_FIELDS
         self.ext = None

@@ -1,4 +1,4 @@
-"""One client's conversation: bytes in, effects out, no socket and no clock of its own.
+"""A client's conversation: bytes in, effects out, no socket and no clock of its own.
 
     receive -> Intake.take_read    what is taken of a read as it came
             -> FrameBuffer         cuts the rest into requests
@@ -48,7 +48,7 @@ _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
 
 _Hot: TypeAlias = "Callable[[Session, Request], None]"
-_Cold: TypeAlias = "Callable[[Command, Session], Command | None]"
+_Cold: TypeAlias = "Callable[[Session, Command], Command | None]"
 
 
 class Handlers:
@@ -63,7 +63,7 @@ class Handlers:
         self.cold: dict[int, _Cold] = {}
 
     def without(self, codes: frozenset[int]) -> Handlers:
-        """The same table less some codes: what the port at P-2 serves."""
+        """Return the same table less some codes: what the port at P-2 serves."""
         rest = Handlers()
         rest.hot = {code: handler for code, handler in self.hot.items() if code not in codes}
         rest.cold = {code: handler for code, handler in self.cold.items() if code not in codes}
@@ -90,10 +90,10 @@ class Intake(Protocol):
     """
 
     def take_read(self, session: Session, data: bytes) -> bytes:
-        """Take what it can of the bytes of one read; return those that are left for frames."""
+        """Take bytes of one read; return those that are left for frames."""
 
     def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
-        """Take what it can of the requests from `start` on; return the index of the first one that is left."""
+        """Take requests from `start` on; return the index of the first one that is left."""
 
 
 class PartialFrameBudget:
@@ -160,13 +160,13 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there."""
+        """Tell whether the connection is there."""
         return self.outbox.is_open
 
     # -- in ------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Handle what arrived, and owe the answers. Raises `RemoteProtocolError`. HOT."""
+        """Handle bytes that arrived, and owe the answers. Raises `RemoteProtocolError`. HOT."""
         if self._first and data:
             self._first = False
             if data[0] == _TLS_HELLO:
@@ -208,11 +208,11 @@ class Session:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether requests wait until the peer has taken its answers."""
+        """Tell whether requests wait until the peer has taken its answers."""
         return bool(self._backlog)
 
     def resume(self) -> None:
-        """The peer has taken enough: go on with what it had asked before."""
+        """Resume after the peer has taken its answers: go on with what it had asked before."""
         if self._backlog:
             self.receive(b"")
 
@@ -227,7 +227,7 @@ class Session:
         self._counted = buffered
 
     def handle(self, payload: bytes) -> None:
-        """One request by itself, or the answer to one of ours. Raises `RemoteProtocolError`."""
+        """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
         serialize_type, header_bytes, body = split_payload(payload)
         header: JsonHeader | Command
         if serialize_type == JSON:
@@ -255,7 +255,7 @@ class Session:
                     f" request type {header.code} not supported",
                 )
                 return
-            answer = cold(self._command(request), self)
+            answer = cold(self, self._command(request))
             if answer is not None:
                 self.outbox.now(request, answer.code, encode_frame(answer))
         except HeaderError as exc:
@@ -308,7 +308,7 @@ class Session:
         return opaque
 
     def give_up(self, opaque: int) -> None:
-        """Nobody waits for this answer any more; one that still comes is dropped."""
+        """Stop waiting for an answer; one that still comes is dropped."""
         answered = self._calls.pop(opaque, None)
         if answered is not None:
             answered(None)
@@ -319,11 +319,14 @@ class Session:
         return self._opaque
 
     def handled_by(self, *tables: Handlers) -> bool:
-        """Whether one of these tables says what its requests mean."""
+        """Tell whether requests are handled by one of these tables."""
         return any(self._handlers is table for table in tables)
 
     def closed(self) -> None:
-        """The connection is gone. What was kept for it goes now, and not when a collector looks at it."""
+        """Release everything of a connection that is gone.
+
+        What was kept for it goes now, and not when a collector looks at it.
+        """
         self.outbox.is_open = False
         self._on_closed(self)
         self._budget.size -= self._counted

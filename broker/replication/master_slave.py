@@ -191,7 +191,7 @@ class Replication:
 
     def new_session(self, link: Connection) -> HaConnection:
         """A peer on the HA port."""
-        link.patient = True  # how long a slave may be silent is for replication to say
+        link.stall_exempt = True  # how long a slave may be silent is for replication to say
         link.go_first()  # producers wait for what it reports, and have more to send
         return self.service.accept(link)
 
@@ -414,8 +414,8 @@ class Replication:
             connection.close()  # the world changed meanwhile
             shell.flush()
             return
-        connection.patient = True
-        connection.borrower = stream.receive
+        connection.stall_exempt = True
+        connection.raw_receiver = stream.receive
         stream.link = connection
         client.opened(connection)
         try:

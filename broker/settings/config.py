@@ -1,4 +1,4 @@
-"""What this broker was told, by whom, and what of it counts.
+"""The configuration of a broker: values, their origins, and which of them count.
 
     --set key=value  >  named flag  >  environment  >  file  >  default
 
@@ -78,7 +78,7 @@ class ConfigError(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One line of --print-config."""
+    """A line of --print-config."""
 
     key: str
     value: str
@@ -199,7 +199,7 @@ class BrokerConfig:
     """Where the keys that were set come from."""
 
     def origin(self, key: str) -> str:
-        """Who gave this key its value. Raises KeyError for a key that does not exist."""
+        """Return the origin of a key's value. Raises KeyError for a key that does not exist."""
         return self.origins.get(KEYS[key].name, "default")
 
     def describe(self, *, every_key: bool = False) -> list[ConfigRow]:

@@ -1,4 +1,4 @@
-"""What each honoured configuration key does, in a sentence or two: the text of docs/operate/configuration.md.
+"""The help text of each honoured configuration key, in a sentence or two: the text of docs/operate/configuration.md.
 
 One key a line behind its name, under the heading of its part. Apart from `broker.settings.keys`, because a broker needs
 none of it to start. A test holds the keys against that table: each honoured key stands here once, and no other does.
@@ -12,7 +12,7 @@ __all__ = ["KeyHelp", "key_help"]
 
 
 class KeyHelp(NamedTuple):
-    """One key's heading and text."""
+    """A key's heading and text."""
 
     section: str
     text: str

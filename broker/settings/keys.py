@@ -1,4 +1,4 @@
-"""Every configuration key that a RocketMQ 5.5.0 broker file may hold, and what Ropewalk makes of it.
+"""Every configuration key that a RocketMQ 5.5.0 broker file may hold, and its effect here.
 
 One flat name space, as in RocketMQ: the keys of its BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, and its `tls.*` properties. Each key carries one mark:
@@ -25,7 +25,7 @@ from typing import Final
 
 
 class Kind(Enum):
-    """How a key's text is read. `int` and `long` are Java's, 32 and 64 bits."""
+    """The type of a key's text. `int` and `long` are Java's, 32 and 64 bits."""
 
     BOOL = "bool"
     INT = "int"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 class Mark(Enum):
-    """What a key does here; see the head of this file."""
+    """The effect of a key here; see the head of this file."""
 
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
@@ -54,7 +54,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row: what may be written behind the key, and what it means."""
+    """A row: what may be written behind the key, and what it means."""
 
     name: str
     kind: Kind

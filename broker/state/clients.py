@@ -1,4 +1,4 @@
-"""Who is connected: the consumers and producers that announced themselves by heartbeat.
+"""Connected clients: the consumers and producers that announced themselves by heartbeat.
 
 A heartbeat names a client and the groups it belongs to, and for each consumer group what it subscribes to.
 The registry keeps one entry per connection and group, keeps a group's subscriptions (the newest version of
@@ -67,7 +67,7 @@ class Notification:
 
 @dataclass(slots=True)
 class Member:
-    """One connection's part in one group."""
+    """A connection's part in a group."""
 
     client_id: str
     language: str
@@ -211,7 +211,7 @@ class ClientRegistry:
         return [notification for notification in notifications if notification.peer != peer]
 
     def expire(self, now_ms: int) -> tuple[list[Hashable], list[Notification]]:
-        """Drop what has not been refreshed for two minutes; call every ten seconds.
+        """Drop clients that sent no heartbeat for two minutes; call every ten seconds.
 
         The first list is the connections that are to be closed: all they were registered under has expired. A
         client that merely stopped naming one of its groups loses that group alone.
@@ -269,7 +269,7 @@ class ClientRegistry:
         return dict(self._producers.get(group, {}))
 
     def producer_connection_body(self, group: str) -> dict[str, Any] | None:
-        """The body of code 204, or None if nobody produces under this name."""
+        """Return the body of code 204, or None for a name without producers."""
         members = self._producers.get(group)
         return None if not members else {"connectionSet": [member.to_json() for member in members.values()]}
 
@@ -279,7 +279,7 @@ class ClientRegistry:
         return len(self._peers)
 
     def take_findings(self) -> list[str]:
-        """What was odd since the last call, as sentences for the log; at most `FINDINGS_MAX` are kept."""
+        """Return the oddities since the last call, as sentences for the log; at most `FINDINGS_MAX` are kept."""
         findings, self._findings = self._findings, []
         return findings
 

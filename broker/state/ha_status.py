@@ -1,4 +1,4 @@
-"""What replication lets the rest of the broker know: one frozen snapshot, replaced whole when anything moves.
+"""The replication status that the rest of the broker sees: one frozen snapshot, replaced whole when anything moves.
 
 Metrics, readiness and tools (907) read it and nothing else of replication. A broker that replicates to nobody keeps
 the default.
@@ -15,7 +15,7 @@ __all__ = ["HaStatus", "MasterLink", "SlaveLink"]
 
 @dataclass(frozen=True, slots=True)
 class SlaveLink:
-    """One slave's connection, as its master sees it."""
+    """A slave's connection, as its master sees it."""
 
     address: str
     """`ip:port` of the slave's end."""

@@ -1,4 +1,4 @@
-"""Long polling: pulls that found nothing and may wait for the next message of their queue.
+"""Hold pulls that found nothing until the next message of their queue: long polling.
 
 A held pull hangs on its queue. When the queue becomes longer, the pump reads for it again in the same turn and
 answers if something matches; when its time is over it is read for once more and answered whatever comes. Exactly one
@@ -23,7 +23,7 @@ _DEADLINES_SLACK = 1000
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One pull that waits; `matches` is its filter over tag codes, None for everything."""
+    """A pull that waits; `matches` is its filter over tag codes, None for everything."""
 
     session: Session
     request: Request
@@ -37,13 +37,15 @@ class HeldPull:
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
     group: str = field(default="")
     scanned: int = field(default=0)
-    """Where to read on: `offset`, or behind entries that are known not to match."""
+    """The queue offset to read on from: `offset`, or behind entries that are known not to match."""
     waiting: bool = field(default=False)
     timed: bool = field(default=False)
     """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
 
 
 class PullHold:
+    """The held pulls of all queues, and their deadlines."""
+
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         self._order = count()
@@ -69,7 +71,7 @@ class PullHold:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Most pulls are answered long before their time; what they leave in the heap goes in one go."""
+        """Remove from the heap the deadlines of pulls that were answered before their time, which are most."""
         keep = []
         for entry in self._deadlines:
             if entry[2].waiting:
@@ -80,7 +82,7 @@ class PullHold:
         self._deadlines = keep
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Messages of `queue` became readable: answer whom they concern."""
+        """Read again for the pulls of a queue of which messages became readable."""
         waiting, queue.held = queue.held, None
         for held in waiting or ():
             if held.waiting:
@@ -92,7 +94,7 @@ class PullHold:
         """Answer the pulls of a queue (of one group, if named) as if their time were over."""
         for held in list(queue.held or ()):
             if group is None or held.group == group:
-                self._take(held)
+                self._unpark(held)
                 held.answer(held, True)
 
     def expire(self, now_ms: int) -> None:
@@ -102,17 +104,17 @@ class PullHold:
             held = heapq.heappop(deadlines)[2]
             held.timed = False
             if held.waiting:
-                self._take(held)
+                self._unpark(held)
                 held.answer(held, True)
 
     def release(self, session: Session) -> None:
-        """The session is gone: nobody reads the answers of its pulls."""
+        """Forget the pulls of a session that is gone."""
         for held in session.held:
             if isinstance(held, HeldPull) and held.waiting:
-                self._take(held)
+                self._unpark(held)
         session.held.clear()
 
-    def _take(self, held: HeldPull) -> None:
+    def _unpark(self, held: HeldPull) -> None:
         held.waiting = False
         self.size -= 1
         if held.queue.held is not None:

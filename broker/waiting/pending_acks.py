@@ -78,7 +78,7 @@ class AckQueue:
         self.through = max(self.through, through)
         entries, times = self._entries, self._times
         if entries and entries[0].end <= through:
-            times.look()
+            times.clock_now()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
             self._count -= entry.count
@@ -86,7 +86,7 @@ class AckQueue:
         self._check()
 
     def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
-        """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
+        """Answer producers that have waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
         for entry in self._entries:
             if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
                 break  # what came later has later deadlines
@@ -103,7 +103,7 @@ class AckQueue:
         self._check()
 
     def abandon(self, confirmed: int, code: int, remark: str) -> None:
-        """Answer at once, with another code, what waits for slaves behind `confirmed`."""
+        """Answer at once, with another code, producers that wait for slaves behind `confirmed`."""
         for entry in self._entries:
             if entry.end > confirmed and entry.slaves_deadline_ms < NEVER:
                 self._answer(entry, code, remark)
@@ -118,5 +118,5 @@ class AckQueue:
         owed, entry.owed = entry.owed, ()
         self._count -= entry.count
         entry.count = 0
-        self._times.look()
+        self._times.clock_now()
         release(self._times, owed, entry.kinds, entry.read_at, code, remark)

@@ -99,6 +99,12 @@ class EntryDispatcher:
         self._asked: dict[int, int] = {}
         """`match` when each heartbeat left that is not answered yet: less than that no answer can say."""
 
+    @property
+    def in_flight(self) -> tuple[int, int, int]:
+        """Frames on their way, their bytes, and those of the last of them."""
+        window = self._window
+        return len(window), self._window_bytes, window[-1][1] if window else 0
+
     # -- sending -----------------------------------------------------------------------------------------
 
     def next_send(self, log: LogState, recent: RecentRuns, term: int, now: int) -> Append | None:

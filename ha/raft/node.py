@@ -125,6 +125,11 @@ class RaftNode:
         return self.election.leader
 
     @property
+    def standing(self) -> Standing | None:
+        """The role as it was shown last."""
+        return self._shown
+
+    @property
     def now(self) -> int:
         """The latest time that this member was told."""
         return self.election.now

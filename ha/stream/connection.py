@@ -50,7 +50,7 @@ class Link(Protocol):
     def push(self) -> None:
         """Try to have owed bytes leave now; never waits."""
 
-    def own(self) -> None:
+    def detach_from_map(self) -> None:
         """Copy owed bytes out of the maps of the log."""
 
     def close(self) -> None: ...
@@ -242,7 +242,7 @@ class HaConnection:
             if self.link.out_size != self._stuck[0]:
                 self._stuck = self.link.out_size, now_ms
             elif self.link.out_size and now_ms - self._stuck[1] > _STUCK_MS:
-                self.link.own()  # it may leave much later, from pages that went cold
+                self.link.detach_from_map()  # it may leave much later, from pages that went cold
             self.advance()
             if now_ms - self.written_ms > self._rules.heartbeat_ms and not self.link.out_size:
                 self.link.send(encode_header(self.next_offset, 0))

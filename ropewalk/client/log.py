@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
     from ropewalk.client.core.consume.skipped import Skipped
+    from ropewalk.errors import RopewalkError
 
 NAME = "ropewalk.client"
 
@@ -38,6 +39,13 @@ def logger() -> BoundLogger:
         context_class=dict,
     )
     return bound
+
+
+def log_lost(topic: str, count: int, failure: RopewalkError) -> None:
+    """Log that messages handed to `send_async` were not acknowledged: their futures may be looked at by nobody."""
+    logger().warning(
+        "send failed", topic=topic, messages=count, reason=f"{type(failure).__name__}: {failure}"
+    )
 
 
 def log_skipped(group: str, skipped: Skipped) -> None:

@@ -47,11 +47,9 @@ def register(spark: SparkSession) -> None:
 
     Raises WorkerMismatch, before the first job, where the session's workers run an interpreter that cannot read it.
     """
-    from ropewalk.spark.source import RopewalkSource
-    from ropewalk.spark.workers import check_session
+    from ropewalk.spark.registration import register_source
 
-    check_session(spark)
-    spark.dataSource.register(RopewalkSource)
+    register_source(spark)
 
 
 def read(

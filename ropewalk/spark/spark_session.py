@@ -1,6 +1,6 @@
 """Start a Spark session that works where Ropewalk was installed by pip: Java found, workers on this interpreter.
 
-    from ropewalk.spark.session import session
+    from ropewalk.spark import session
 
     with session("local[2]") as spark:
         spark.read.format("ropewalk")...
@@ -22,9 +22,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark import register
 from ropewalk.spark.jvm import ensure_java
 from ropewalk.spark.quiet import has_own_log
+from ropewalk.spark.registration import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +132,7 @@ def _remove(directory: str, pid: int) -> None:
 def session(master: str | None = None, **conf: str) -> SparkSession:
     """Start, or get, a session that knows `format("ropewalk")`."""
     spark = builder(master, **conf).getOrCreate()
-    register(spark)
+    register_source(spark)
     return spark
 
 

@@ -63,8 +63,8 @@ def check_interpreter(command: str, *, ships_files: bool = False) -> None:
         raise WorkerMismatch(
             f"Spark's workers run {command}{f' ({path})' if path not in (command, None) else ''}, and {reason}. Set "
             f"PYSPARK_PYTHON={sys.executable} before the session is made (os.environ, or the shell), or make it with "
-            f"ropewalk.spark.session(), which does that; on a cluster, name an interpreter of the workers' machines "
-            f"that has the same Python and the same Ropewalk"
+            f"ropewalk.spark.session(), which does that where it is unset; on a cluster, name an interpreter of the "
+            f"workers' machines that has the same Python and the same Ropewalk"
         )
 
 

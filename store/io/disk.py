@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ropewalk.errors import RopewalkError
 
@@ -40,8 +40,6 @@ _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _MISSING_MAX = 1000
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
-
-_nowait_buffer: Final = memoryview(bytearray(512 << 10))
 
 _locks_held: set[tuple[int, int]] = set()
 """Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own."""
@@ -60,6 +58,15 @@ _libc.mmap.argtypes = (
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+Map: TypeAlias = mmap.mmap
+"""The map of a file, or of memory of no file: a slice of it is a copy of its bytes."""
+
+
+def memory_map(size: int) -> Map:
+    """Return zeroed memory of no file, which goes back to the system as soon as it is dropped."""
+    return mmap.mmap(-1, size)
 
 
 class StoreLocked(RopewalkError):
@@ -117,6 +124,10 @@ class MappedFile:
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
         return _pread_nowait(self._fd, position, size)
+
+    def read_into_nowait(self, position: int, buffer: memoryview) -> bool:
+        """Fill the buffer if the page cache has all that it takes; whether it had. Never waits for the disk."""
+        return _pread_into_nowait(self._fd, position, buffer)
 
     def mend(self, position: int, old: bytes, data: bytes) -> None:
         """Put `data` where `old` is read, page by page and only where they differ; `sync` makes it last. Blocks.
@@ -613,15 +624,17 @@ def _read_ahead_most(device: int) -> int:
 
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
-    # The loop's alone, so one buffer does for all that fits: a fresh one of 512 KiB costs as much as the read.
-    buffer = _nowait_buffer[:size] if size <= len(_nowait_buffer) else memoryview(bytearray(size))
+    buffer = bytearray(size)
+    return bytes(buffer) if _pread_into_nowait(fd, position, buffer) else None
+
+
+def _pread_into_nowait(fd: int, position: int, buffer: bytearray | memoryview) -> bool:
     try:
-        done = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+        return os.preadv(fd, [buffer], position, os.RWF_NOWAIT) == len(buffer)
     except OSError as exc:
         if exc.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS):
-            return None
+            return False
         raise
-    return bytes(buffer) if done == size else None
 
 
 def _data_ranges(fd: int, position: int, size: int) -> list[tuple[int, int]]:

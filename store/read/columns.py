@@ -27,9 +27,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.format.record import MAGIC_V1
+from store.io.disk import Map
 
 if TYPE_CHECKING:
-    from mmap import mmap
+    pass
 
 RECORD_SIZE_MIN: Final = 91
 IDENTITY: Final = Struct(">i8xi4xqq")
@@ -65,7 +66,7 @@ def entry_columns(entries: bytes, count: int) -> tuple[tuple[int, ...], tuple[in
 
 
 def cut_records(
-    data: mmap | bytes,
+    data: Map | bytes,
     base: int,
     queue_id: int,
     topic: bytes | None,

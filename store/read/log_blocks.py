@@ -10,8 +10,12 @@ A block is kept only if its bytes need no further check: this process wrote them
 segment. It counts no longer once the segment is held against other checksums (`Segment.checks`): then damage was
 found, or mended. No more than `BLOCKS_MAX` blocks are kept, and none for longer than `IDLE_S` without a reader.
 
-Measured: a block of 512 KiB is read in 35 us, which is 0.03 us for a message of 128 B and 0.1 us for one of 1 KiB; a
-smaller one costs less memory and cuts more answers in two.
+The bytes lie in anonymous maps, which are used again and again, and given back to the system and not to a heap. No
+view of them may leave: who cuts records out of a block copies them.
+
+Measured: a block of 512 KiB is read in 30 us, which is 0.02 us for a message of 128 B and 0.07 us for one of 1 KiB; a
+smaller one costs less memory and cuts more answers in two. `mincore` and the segment's own map would cost a third of
+that, but a page may be gone between the question and the look at it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from store.io.disk import Map, memory_map
 from store.log.commitlog import CommitLog
 from store.log.read_check import ReadCheck
 from store.log.segment import Segment
@@ -52,7 +57,8 @@ class LogBlock:
     checks: ReadCheck | None
     base: int
     end: int
-    data: bytes
+    data: Map
+    """The bytes, and behind `end` whatever stood there before."""
 
 
 class LogBlocks:
@@ -61,14 +67,15 @@ class LogBlocks:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._blocks: dict[int, LogBlock] = {}
+        self._spare: Map | None = None
         self._unchecked: dict[int, object] = {}
         """Blocks without a checksum to hold them against, by log offset, and what was known of the segment then."""
         self._used_s = 0.0
 
     @property
     def size(self) -> int:
-        """The bytes that are kept."""
-        return sum(len(block.data) for block in self._blocks.values())
+        """The bytes of memory that are held."""
+        return sum(len(block.data) for block in self._blocks.values()) + len(self._spare or b"")
 
     def place_of(self, offset: int) -> BlockPlace | None:
         """Return the block that log offset `offset` falls in, as far as it is written; None outside of the log."""
@@ -98,8 +105,13 @@ class LogBlocks:
         checks = place.segment.checks
         if checks is not None and not checks.is_checked(place.start, place.size):
             return None
-        data = place.segment.file.read_at_nowait(place.start, place.size)
-        return self.keep(place, data, checks) if data is not None else None
+        buffer = self._take_buffer()
+        with memoryview(buffer) as view, view[: place.size] as part:
+            is_read = place.segment.file.read_into_nowait(place.start, part)
+        if not is_read:
+            self._spare = buffer
+            return None
+        return self._add(place, buffer, checks)
 
     def read_across(self, offset: int, size: int, now_s: float) -> bytes | None:
         """Return a record that stands in several blocks, if all of them are in memory."""
@@ -120,10 +132,21 @@ class LogBlocks:
                 del self._unchecked[next(iter(self._unchecked))]
             self._unchecked[place.offset] = checks
             return None
-        block = LogBlock(place.segment, checks, place.offset, place.offset + len(data), data)
-        self._blocks.pop(block.base, None)
-        while len(self._blocks) >= BLOCKS_MAX:
-            del self._blocks[next(iter(self._blocks))]
+        buffer = self._take_buffer()
+        buffer[: len(data)] = data
+        return self._add(place, buffer, checks)
+
+    def _take_buffer(self) -> Map:
+        buffer, self._spare = self._spare, None
+        return buffer if buffer is not None else memory_map(BLOCK_SIZE)
+
+    def _add(self, place: BlockPlace, buffer: Map, checks: ReadCheck | None) -> LogBlock:
+        block = LogBlock(place.segment, checks, place.offset, place.offset + place.size, buffer)
+        former = self._blocks.pop(block.base, None)
+        if former is None and len(self._blocks) >= BLOCKS_MAX:
+            former = self._blocks.pop(next(iter(self._blocks)))
+        if former is not None:
+            self._spare = former.data
         self._blocks[block.base] = block
         return block
 
@@ -134,8 +157,9 @@ class LogBlocks:
 
     def drop_idle(self, now_s: float) -> None:
         """Give the memory back if no reader came by for a while; call often."""
-        if self._blocks and not 0 <= now_s - self._used_s < IDLE_S:
+        if (self._blocks or self._spare is not None) and not 0 <= now_s - self._used_s < IDLE_S:
             self._blocks.clear()
+            self._spare = None
 
 
 def read_block(place: BlockPlace, checks: ReadCheck | None) -> bytes | None:

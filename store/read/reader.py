@@ -21,12 +21,14 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.index.helper import KeyIndex
 from store.index.search import Found, Query, find_messages, read_record
+from store.io.disk import Map
 from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
@@ -34,10 +36,7 @@ from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
 from store.read.log_blocks import BlockPlace, LogBlocks, read_block
-from store.read.one_by_one import identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
-
-if TYPE_CHECKING:
-    from mmap import mmap
+from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -73,7 +72,7 @@ def read_pinned(
         except OSError as exc:
             return exc
 
-    def bring(result: object) -> None:
+    def deliver(result: object) -> None:
         for segment in segments:
             segment.pins -= 1
         if isinstance(result, OSError):
@@ -81,10 +80,12 @@ def read_pinned(
         else:
             then(result)
 
-    worker.submit(read, bring)
+    worker.submit(read, deliver)
 
 
 class GetStatus(enum.Enum):
+    """The outcome of a read, by RocketMQ's names."""
+
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
@@ -98,8 +99,8 @@ class GetStatus(enum.Enum):
     """No read ends so: the broker's own answer to a pull after an administrator moved the group's offset."""
 
 
-def nothing_at(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
-    """What whoever reads at an offset with no message is told: why, where to go on, and the queue's bounds."""
+def out_of_range(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
+    """Return status, next offset and bounds of a read at an offset without a message; None if there is one."""
     if queue is None:
         return GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0
     low, high = queue.min_offset, queue.readable
@@ -116,20 +117,22 @@ def nothing_at(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int,
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Of one pull, near the end of the log ("memory") and far behind it ("disk")."""
+    """Limits of one pull, near the end of the log ("memory") and far behind it ("disk")."""
 
     memory_count: int = 32
     memory_bytes: int = 262_144
     disk_count: int = 8
     disk_bytes: int = 65_536
     memory_window: int = 8 << 30
-    """How far behind the end of the log still counts as memory: an estimate, 40 % of RAM by default."""
+    """The distance from the end of the log that counts as memory: an estimate, 40 % of RAM by default."""
     warm_window: int = 256 << 20
-    """How far behind the end of the log the map may be touched by the loop."""
+    """The distance from the end of the log within which the loop may touch the map."""
 
 
 @dataclass(slots=True)
 class GetResult:
+    """The outcome of a read, and the messages that it found."""
+
     status: GetStatus
     next_offset: int
     min_offset: int
@@ -139,7 +142,7 @@ class GetResult:
     count: int = 0
     """Messages found."""
     last_physical: int = 0
-    """Log offset of the last entry looked at: how far behind the end this consumer is."""
+    """The log offset of the last entry that was read: how far behind the end this consumer is."""
     size: int = 0
     """Bytes of all records."""
 
@@ -156,7 +159,7 @@ class ResidentRead(NamedTuple):
 
 
 class Reader:
-    """Carries out reads over one log. `threads` reader threads, at most `in_flight_max` cold reads queued."""
+    """Reader of the messages of one log, with `threads` reader threads, at most `in_flight_max` cold reads queued."""
 
     def __init__(
         self,
@@ -177,8 +180,8 @@ class Reader:
         self._chunks: dict[ConsumeQueue, tuple[int, int, bytes]] = {}
         self.blocks = LogBlocks(log)
         """What was read of the log behind the window a moment ago."""
-        self._fetches: dict[int, list[tuple[Callable[[], None], Callable[[None], None]]]] = {}
-        """Blocks on their way, by log offset, and the reads that wait: how each goes on, and how it is refused."""
+        self._fetches: dict[int, list[Callable[[], None]]] = {}
+        """Blocks on their way, by log offset, and how each read that waits for one goes on."""
         self.cold_budget = ColdReadBudget()
         """How many of the deferrable cold reads are made now."""
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
@@ -188,7 +191,7 @@ class Reader:
         self.failed = 0
         """Reads that the disk refused, since the start."""
         self.findings: list[str] = []
-        """Damage that reads came across, for people; whoever tells them clears it."""
+        """Damage that reads came across, in words for people; the broker logs and clears it."""
 
     def get_resident(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
@@ -261,7 +264,9 @@ class Reader:
         log, queue_id, count = self._log, queue.queue_id, len(sizes)
         topic = None if numbers[0] >= queue.loaded_next else queue.topic_bytes
         pieces: list[bytes | memoryview] = []
-        data: mmap | bytes
+        if offsets[0] < window_from and max(offsets) != offsets[-1]:
+            return None  # behind the end of a block there is no end of its bytes
+        data: Map | bytes
         begin = 0
         while begin < count:
             first = offsets[begin]
@@ -312,7 +317,7 @@ class Reader:
         return pieces
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | None:
-        """`ConsumeQueue.entries_nowait`, with some more kept of what is read from a file."""
+        """Return entries as `ConsumeQueue.entries_nowait` does, and keep some more of those in a file."""
         if offset >= queue.tail_base:
             return queue.entries_nowait(offset, count)
         chunk = self._chunks.get(queue)
@@ -347,7 +352,7 @@ class Reader:
         reads are waiting already, or that the disk could not read: answer "busy". A `deferrable` read of what is in
         no cache may have to wait a moment while the loop has no time (`cold_read_budget`).
         """
-        if (nothing := nothing_at(queue, offset)) is not None:
+        if (nothing := out_of_range(queue, offset)) is not None:
             done(GetResult(*nothing))
             return
         assert queue is not None
@@ -386,7 +391,7 @@ class Reader:
         physical: int = ENTRY.unpack_from(entries)[0]
         return queue in self._missed and physical < self._log.end_offset - self._warm_window
 
-    def _note_missed(self, queue: ConsumeQueue) -> None:
+    def _mark_missed(self, queue: ConsumeQueue) -> None:
         self._missed.pop(queue, None)
         if len(self._missed) >= _CHUNKS_MAX:
             del self._missed[next(iter(self._missed))]
@@ -453,7 +458,7 @@ class Reader:
             : len(entries) - len(entries) % ENTRY_SIZE
         ]  # of a file that was cut while it was open
         if not entries:
-            self._note_stale(queue, offset)
+            self._report_stale(queue, offset)
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = (
                 offset + (queue.file_size - offset * ENTRY_SIZE % queue.file_size) // ENTRY_SIZE
@@ -499,7 +504,7 @@ class Reader:
             if segment is None or not segment.base_offset <= physical < segment.end_offset:
                 segment = log.find(physical)
             if segment is None or not RECORD_SIZE_MIN <= size <= segment.end_offset - physical:
-                self._note_stale(queue, result.next_offset - 1)  # no record is there, or has this size
+                self._report_stale(queue, result.next_offset - 1)  # no record is there, or has this size
                 continue
             records.append((physical, size, result.next_offset - 1))
             total += size
@@ -512,35 +517,42 @@ class Reader:
         result: GetResult,
         records: list[tuple[int, int, int]],
         done: Callable[[GetResult | None], None],
+        runs: list[Run] | None = None,
         fetches: int = 0,
     ) -> None:
-        """Read the records, from memory by columns if that can be, and give the result to `done`."""
-        low = self._log.min_offset
-        if records and min(records)[0] < low:  # retention went on while a block was on its way
-            records = [record for record in records if record[0] >= low]
+        """Read the records, from memory by columns if that can be, and give the result to `done`.
+
+        Once more for each block that was brought (`fetches`). The `runs` were planned before the first of them, and
+        hold segments that retention may have taken out of the log since.
+        """
         if not records:
             done(result)
             return
         window_from = max(self._log.end_offset - self._warm_window, self._log.trusted_offset)
         offsets, sizes, numbers = zip(*records, strict=True)
-        first, last, total = offsets[0], offsets[-1], sum(sizes)
-        is_dense = _suit_blocks(first, last + sizes[-1], total, len(records))
-        if first >= window_from or is_dense:
+        first, total = offsets[0], sum(sizes)
+        in_blocks = first < window_from and _suit_blocks(first, offsets[-1] + sizes[-1], total, len(records))
+        if first >= window_from or in_blocks:
             pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
             if pieces is not None:
                 result.records, result.count, result.size = pieces, len(records), total
                 result.status = GetStatus.FOUND
                 done(result)
                 return
-            if fetches < _FETCHES_MAX and (place := self._missing_block(records, window_from)) is not None:
-                self._note_missed(queue)
-                self._fetch(place, lambda: self._carry_out(queue, result, records, done, fetches + 1), done)
+        if runs is None:
+            runs = plan_runs(self._log, records)
+        segments = [run.segment for run in runs]
+        if fetches < _FETCHES_MAX and in_blocks:
+            place = self._missing_block(records, window_from)
+            if place is not None:
+                self._mark_missed(queue)
+                go_on = partial(self._carry_out, queue, result, records, done, runs, fetches + 1)
+                self._fetch(place, *_holding(segments, go_on, partial(done, None)))
                 return
-        runs = plan_runs(self._log, records)
 
         def then(data: list[bytes]) -> None:
             result.records, result.count = prove_runs(
-                queue, runs, data, lambda number: self._note_stale(queue, number)
+                queue, runs, data, lambda number: self._report_stale(queue, number)
             )
             result.size = sum(map(len, result.records))
             if result.records:
@@ -550,8 +562,8 @@ class Reader:
         if (data := read_runs_nowait(runs, window_from)) is not None:
             then(data)
             return
-        self._note_missed(queue)
-        self._submit(lambda: [read_run(run) for run in runs], then, done, [run.segment for run in runs])
+        self._mark_missed(queue)
+        self._submit(lambda: [read_run(run) for run in runs], then, done, segments)
 
     def _missing_block(self, records: list[tuple[int, int, int]], window_from: int) -> BlockPlace | None:
         """Return the first block of these records that is not in memory, and can be read by a thread."""
@@ -565,25 +577,25 @@ class Reader:
                 at = block.end
         return None
 
-    def _fetch(self, place: BlockPlace, then: Callable[[], None], refuse: Callable[[None], None]) -> None:
-        """Have a reader thread bring a block, then call `then`; reads that wait for one block share it."""
+    def _fetch(self, place: BlockPlace, go_on: Callable[[], None], refuse: Callable[[], None]) -> None:
+        """Have a reader thread deliver a block, then call `go_on`; reads that wait for one block share it."""
         waiting = self._fetches.get(place.offset)
         if waiting is not None:
             if len(waiting) >= self._in_flight_max:
-                refuse(None)
+                refuse()
             else:
-                waiting.append((then, refuse))
+                waiting.append(go_on)
             return
         worker = self._free_worker()
         if worker is None:
-            refuse(None)
+            refuse()
             return
-        self._fetches[place.offset] = [(then, refuse)]
+        self._fetches[place.offset] = [go_on]
         checks = place.segment.checks
 
         def arrived(data: bytes | None) -> None:
             self.blocks.keep(place, data, checks)
-            for go_on, _ in self._fetches.pop(place.offset):
+            for go_on in self._fetches.pop(place.offset):
                 go_on()
 
         # A block of which a part cannot be read, or is damaged, is read record by record: others may be whole.
@@ -591,7 +603,7 @@ class Reader:
             worker, lambda: read_block(place, checks), arrived, lambda: arrived(None), [place.segment]
         )
 
-    def _note_stale(self, queue: ConsumeQueue, number: int) -> None:
+    def _report_stale(self, queue: ConsumeQueue, number: int) -> None:
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(
                 f"entry {number} of queue {queue.queue_id} of topic {queue.topic} in {queue.directory} names no record "
@@ -606,7 +618,7 @@ class Reader:
         done: Callable[[bytes | None], None],
         busy: Callable[[None], None],
     ) -> None:
-        """The readable record at log offset `offset`, or None if there is none; may call `done` later, or `busy`.
+        """Give the readable record at log offset `offset`, or None, to `done`, now or later; or call `busy`.
 
         A body can hold bytes that are a valid record for their place. Only what the entry of its queue names counts.
         """
@@ -641,7 +653,7 @@ class Reader:
     def query(
         self, index: KeyIndex, through: int, query: Query, done: Callable[[Found | None], None]
     ) -> None:
-        """Messages that have a key, among those readable up to `through`; `done(None)` says "busy", as in `get`."""
+        """Find messages by key, among those readable up to `through`; `done(None)` says "busy", as in `get`."""
 
         def find() -> Found:
             return find_messages(index.disk, index.place, self._log, query)
@@ -660,13 +672,29 @@ class Reader:
             worker.stop()
 
 
+def _holding(
+    segments: Sequence[Segment], *calls: Callable[[], None]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Pin segments until one of two calls is made; return these calls."""
+    for segment in segments:
+        segment.pins += 1
+
+    def releasing(call: Callable[[], None]) -> None:
+        for segment in segments:
+            segment.pins -= 1
+        call()
+
+    first, second = calls
+    return partial(releasing, first), partial(releasing, second)
+
+
 def _suit_blocks(first: int, end: int, total: int, count: int) -> bool:
     """Whether records of `total` bytes that stand in `[first, end)` are read in whole blocks."""
     return end - first <= _SPREAD_MAX * total and total < VIEW_MIN * count
 
 
 def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:
-    """The queue offset to start from for a time in ms. Blocks; for a reader thread.
+    """Return the queue offset to start from for a time in ms. Blocks; for a reader thread.
 
     LOWER: the first message stored at or after `timestamp`, or the end. `upper`: the last one stored at or before it.
     """
@@ -685,12 +713,12 @@ def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper:
 
 
 def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
-    """When message `queue_offset` was stored, ms; -1 if its record is gone. Blocks."""
+    """Return the store time of message `queue_offset` in ms; -1 if its record is gone. Blocks."""
     return record_time(log, queue.read(queue_offset)[0])
 
 
 def record_time(log: CommitLog, physical: int) -> int:
-    """When the record at log offset `physical` was stored, ms; -1 if it is gone. Blocks."""
+    """Return the store time of the record at log offset `physical` in ms; -1 if it is gone. Blocks."""
     segment = log.find(physical)
     if segment is None:
         return -1

@@ -36,7 +36,7 @@ class NoWire:
 
     peer = ("127.0.0.1", 50000)
     congested = False
-    alone = False
+    sole_ready = False
 
     def push(self) -> None:
         pass
@@ -106,7 +106,7 @@ def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
         return turn
 
     def between() -> None:
-        broker.wakened()
+        broker.on_wakeup()
         broker.tick()
 
     sessions = [broker.new_session(cast(Connection, link)) for _ in range(CLIENTS)]

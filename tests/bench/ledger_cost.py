@@ -293,7 +293,7 @@ def send_cost(folder: Path) -> tuple[float, list[bytes]]:
             woken.wait(5)
             woken.clear()
             broker.begin_turn()
-            broker.wakened()
+            broker.on_wakeup()
             broker.end_turn()
         broker.tick()
 

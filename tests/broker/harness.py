@@ -83,7 +83,7 @@ class FakeLink:
         self.peer = peer
         self.sent = bytearray()
         self.congested = False
-        self.alone = True
+        self.sole_ready = True
         self.closed = False
 
     def send(self, data: bytes | memoryview) -> None:
@@ -231,7 +231,7 @@ class InProcess:
     def turn(self) -> None:
         """A turn of the loop in which nothing arrives but what helper threads finished."""
         self.broker.begin_turn()
-        self.broker.wakened()
+        self.broker.on_wakeup()
         self.broker.end_turn()
 
     def tick(self, later_ms: int = 0) -> None:

@@ -14,6 +14,7 @@ from tests.crash.campaign import Campaign, Setup, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
 from tests.crash.tracing import traced_load
 from tests.processes import checkout_environment
+from tests.sim.raft.test_planted_in_raft import BUGS as RAFT_BUGS
 from tests.sim.test_planted_in_group import BUGS as GROUP_BUGS
 from tests.sim.test_planted_in_sim import BUGS as SIMULATION_BUGS
 from tests.tools.drill.planted import DRILL_BUGS
@@ -55,7 +56,9 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 
 
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
-    assert plant.names() == sorted({*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *DRILL_BUGS})
+    assert plant.names() == sorted(
+        {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *RAFT_BUGS, *DRILL_BUGS}
+    )
 
 
 @pytest.mark.parametrize("name", plant.names())

@@ -221,7 +221,7 @@ class Node:
             act()
             self._turns += 1
             if self._turns % 2:
-                broker.reported()  # as where others have their turn with a slave
+                broker.on_priority_served()  # as where others have their turn with a slave
             broker.end_turn()
 
         if self.alive:
@@ -314,7 +314,7 @@ class Node:
 
     def _wakened(self) -> None:
         self._wakes = False
-        self.turn(lambda: self.broker.wakened())  # noqa: PLW0108 - the broker is replaced
+        self.turn(lambda: self.broker.on_wakeup())  # noqa: PLW0108 - the broker is replaced
 
     def _save_now_and_then(self) -> None:
         self._save_tables()

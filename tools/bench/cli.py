@@ -240,7 +240,7 @@ def _client_mode(
     rate: float | None = None,
     batch: int = 1,
 ) -> ClientMode | None:
-    """What `--client` asks for. Raises `UsageError` when it is something else, or beside options of the raw sender."""
+    """Return the mode that `--client` names. Raises `UsageError` if it names none, or beside others' options."""
     if text is None:
         return None
     mode = next((mode for mode in modes if mode == text), None)

@@ -35,7 +35,7 @@ FILL_BYTES = 16 << 20
 
 
 def find_broker(name_servers: str, topic: str) -> Address:
-    """The master that serves `topic`, or would create it: the first one by name.
+    """Return the master that serves `topic`, or would create it: the first one by name.
 
     Raises `RopewalkError` when no name server answers, or none knows a master.
     """
@@ -83,7 +83,7 @@ def create_topic(broker: Address, topic: str, queues: int) -> None:
 
 
 def backlog(broker: Address, topic: str, queues: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The first and the next offset of every queue."""
+    """Return the first and the next offset of every queue."""
     with Connection(broker) as connection:
         return (
             tuple(_offset(connection, RequestCode.GET_MIN_OFFSET, topic, queue) for queue in range(queues)),
@@ -94,7 +94,7 @@ def backlog(broker: Address, topic: str, queues: int) -> tuple[tuple[int, ...], 
 def ensure_backlog(
     broker: Address, topic: str, queues: int, count: int, body_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Let the topic hold at least `count` messages, and return `backlog` of it."""
+    """Fill the topic up to `count` messages, and return `backlog` of it."""
     begin, end, _ = lay_backlog(broker, topic, queues, count, body_size)
     return begin, end
 
@@ -102,7 +102,7 @@ def ensure_backlog(
 def lay_backlog(
     broker: Address, topic: str, queues: int, count: int, body_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
-    """Let the topic hold at least `count` messages; return `backlog` of it, and whether all of it was laid here."""
+    """Fill the topic up to `count` messages; return `backlog` of it, and whether all of it was laid here."""
     create_topic(broker, topic, queues)
     begin, end = backlog(broker, topic, queues)
     held = sum(end) - sum(begin)

@@ -224,7 +224,7 @@ def spark_tasks(
 
 
 @contextmanager
-def expected(as_json: bool) -> Iterator[None]:
+def exit_on_errors(as_json: bool) -> Iterator[None]:
     """Turn the errors a user can meet into sentences and exit codes."""
     try:
         yield

@@ -24,7 +24,7 @@ from tools.pipeline.base import (
     Topics,
     Until,
     describe_source,
-    expected,
+    exit_on_errors,
     finish,
     local_tasks,
     make_source,
@@ -66,7 +66,7 @@ def stats(
 
     Quantiles are at most 3 % too low. Exit code 1: numbers are missing, or unique keys come twice.
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.stats.job import COLUMNS, stats_report
         from ropewalk.spark.jobs.stats.job import stats as run
 
@@ -138,7 +138,7 @@ def latency(
 
         ropewalk pipeline latency -n localhost:9876 -t orders --group billing --watch 2m --limit-ms 10000
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.common.report import Table
         from ropewalk.spark.jobs.export.sources import LiveSource
         from ropewalk.spark.jobs.latency.group import COLUMNS as GROUP_COLUMNS
@@ -164,6 +164,7 @@ def latency(
             )
             finish(report, as_json, html)
             return
+        window_ms = _duration_ms(window)
         if group is not None:
             if store is not None or since is not None or until is not None:
                 raise UsageError(
@@ -171,7 +172,7 @@ def latency(
                 )
             live = make_source(None, name_server, topics, GROUP_COLUMNS, fixed=False)
             assert isinstance(live, LiveSource), "no store was named"
-            watch_ms, window_ms = _duration_ms(watch, "--watch"), _duration_ms(window)
+            watch_ms = _duration_ms(watch, "--watch")
             with spark_tasks("latency", master, conf, driver_memory) as tasks:
                 consumed, watched = group_latency(
                     tasks, live, group, watch_s=watch_ms / 1000, interval_s=min(1.0, watch_ms / 10_000),
@@ -200,7 +201,7 @@ def latency(
             on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
         )  # fmt: skip
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
-            found = run(tasks, source, window_ms=_duration_ms(window))
+            found = run(tasks, source, window_ms=window_ms)
         finish(
             latency_report(describe_source(source), found, shares, limit_ms, window_ms=window_ms),
             as_json,
@@ -261,7 +262,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Print the newest messages of a store or of live topics."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, newest, tail_report
 
         source = make_source(
@@ -292,7 +293,7 @@ def offsets(
     as_json: Json = False,
 ) -> None:
     """Print where queues begin and end, which offset a time has, or where a checkpoint or a lake stands."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs import inspect as jobs
         from ropewalk.spark.options import BadOption, parse_options
 
@@ -320,7 +321,7 @@ def offsets(
 
 def schema(as_json: Json = False) -> None:
     """Print the columns that a read can have, their types, and the presets they are in."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import schema_report
 
         finish(schema_report(), as_json, None)

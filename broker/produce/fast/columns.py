@@ -107,7 +107,7 @@ def store_columns(
     if stored is None:
         return False
     took_s = clock() - began
-    if template.waits and session.link.alone:
+    if template.waits and session.link.sole_ready:
         sends.replicate_early()
     offsets, numbers = stored
     sends.count_run(queues[0].topic, count, count * (offsets[1] - offsets[0]), took_s)

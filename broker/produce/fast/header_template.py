@@ -56,7 +56,7 @@ _CutAll: TypeAlias = Callable[[bytes], Iterator[tuple[bytes, ...]]]
 
 @dataclass(slots=True)
 class HeaderTemplate:
-    """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
+    """A header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
 
     rules_version: object
     """By what the request was judged (`SendProcessor.rules_version`); under other rules the template is stale."""

@@ -315,7 +315,7 @@ class SendRuns:
             self.flush_deferred()
 
     def flush_deferred(self) -> None:
-        """Store and answer what was put off: before a turn ends, and before its sender asks for more. HOT."""
+        """Store and answer deferred sends: before a turn ends, and before its sender asks for more. HOT."""
         if not self._deferred:
             return
         deferred, batch, owed = self._deferred, self._batch, self._owed

@@ -18,7 +18,7 @@ _PATIENCE_MAX: Final = 4096
 
 
 class SendTemplates:
-    """What is known of the sends of one client."""
+    """The send templates of one client."""
 
     __slots__ = ("_changes", "_missed", "_patience", "any", "deferred", "known", "many_topics")
 

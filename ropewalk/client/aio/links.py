@@ -31,13 +31,15 @@ from ropewalk.client.core.steps import (
     Effect,
     Oneway,
     Outcome,
+    Pause,
     Prefetch,
     Reply,
     Steps,
     T,
 )
 from ropewalk.client.log import Troubles
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.remoting import Command
 
 OnRequest = AsyncPeerRequestHandler
 
@@ -114,12 +116,15 @@ class AsyncLinks:
     async def _carry_out(self, effect: Effect) -> Reply:
         if type(effect) is Ask:  # HOT: all but a few, and nearly always over a connection that is there
             there = self._connections.get(effect.address)
-            if there is None or there.closed:
-                there = await self._connection(effect.address)
-            return await there.call(effect.command, effect.timeout_s)
+            if there is not None and not there.closed:
+                return await there.call(effect.command, effect.timeout_s)
+            return await self._ask(effect)
         match effect:
-            case Oneway(address, command):
-                await (await self._connection(address)).oneway(command)
+            case Oneway(address, command, timeout_s):
+                await (await self._connection_within(address, timeout_s)).oneway(command)
+                return None
+            case Pause(seconds):
+                await anyio.sleep(seconds)
                 return None
             case AskAny(asks):
                 return await self._first_of(asks)
@@ -128,10 +133,12 @@ class AsyncLinks:
                 self._ahead[ticket] = ahead
                 self._tasks.start_soon(self._fetch_ahead, ask, ahead)
                 return ticket
-            case AwaitPrefetched(ticket):
+            case AwaitPrefetched(ticket, timeout_s):
                 ahead = self._ahead.pop(ticket)
-                await ahead.arrived.wait()
-                assert ahead.outcome is not None
+                with anyio.move_on_after(timeout_s):
+                    await ahead.arrived.wait()
+                if ahead.outcome is None:
+                    raise OutcomeUnknown(f"no answer within {timeout_s:g} s")
                 if isinstance(ahead.outcome, RopewalkError):
                     raise ahead.outcome
                 return ahead.outcome
@@ -139,7 +146,7 @@ class AsyncLinks:
 
     async def _fetch_ahead(self, ask: Ask, ahead: _Ahead) -> None:
         try:
-            ahead.outcome = await (await self._connection(ask.address)).call(ask.command, ask.timeout_s)
+            ahead.outcome = await self._ask(ask)
         except RopewalkError as exc:
             ahead.outcome = exc
         ahead.arrived.set()
@@ -149,8 +156,7 @@ class AsyncLinks:
 
         async def one(place: int, ask: Ask) -> None:
             try:
-                connection = await self._connection(ask.address)
-                outcomes[place] = await connection.call(ask.command, ask.timeout_s)
+                outcomes[place] = await self._ask(ask)
             except RopewalkError as exc:
                 outcomes[place] = exc
             tasks.cancel_scope.cancel()
@@ -159,6 +165,17 @@ class AsyncLinks:
             for place, ask in enumerate(asks):
                 tasks.start_soon(one, place, ask)
         return outcomes
+
+    async def _ask(self, ask: Ask) -> Command:
+        """Connect if need be, and ask, all within the time of the request."""
+        began = anyio.current_time()
+        connection = await self._connection_within(ask.address, ask.timeout_s)
+        return await connection.call(ask.command, ask.timeout_s - (anyio.current_time() - began))
+
+    async def _connection_within(self, address: str, timeout_s: float) -> AsyncConnection:
+        with anyio.move_on_after(timeout_s):
+            return await self._connection(address)
+        raise Unreachable(f"cannot connect to {address} within {timeout_s:g} s")
 
     async def _connection(self, address: str) -> AsyncConnection:
         connection = self._connections.get(address)

@@ -59,6 +59,7 @@ from ropewalk.client.core.request_reply import (
 )
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
@@ -297,7 +298,7 @@ class AsyncProducer:
         self._moved = anyio.Event()
         failure: Exception | None = None
         async with AsyncLinks.open(
-            timeout=self._core.options.timeout, on_request=self._on_request
+            timeout=self._core.options.timeout, on_request=self._on_request, troubles=Troubles()
         ) as self._links:
             try:
                 async with anyio.create_task_group() as tasks:
@@ -337,6 +338,7 @@ class AsyncProducer:
             outcome = await self._open_links.drive(steps)
         except RopewalkError as exc:
             outcome = exc
+            log_lost(key[0], len(batch), exc)
         if isinstance(outcome, SendResult):
             for pending, share in zip(batch, split_result(outcome), strict=True):
                 pending._settle(share)

@@ -22,7 +22,7 @@ from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.log import log_skipped
+from ropewalk.client.log import Troubles, log_skipped
 from ropewalk.client.machine import new_client_id, new_pull_core
 
 
@@ -127,5 +127,5 @@ class AsyncPullConsumer:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
-        async with AsyncLinks.open() as self._links:
+        async with AsyncLinks.open(troubles=Troubles()) as self._links:
             yield

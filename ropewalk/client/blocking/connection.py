@@ -48,8 +48,9 @@ class Connection:
         timeout: float = TIMEOUT_S,
         *,
         on_request: PeerRequestHandler = refuse_peer_request,
+        connect_timeout: float | None = None,
     ) -> None:
-        """Connect, within `timeout` seconds. Raises `Unreachable`."""
+        """Connect, within `connect_timeout` or `timeout` seconds. Raises `Unreachable`."""
         self.address = address if isinstance(address, Address) else parse_address(address)
         self.timeout = timeout
         self._on_request = on_request
@@ -58,7 +59,9 @@ class Connection:
         self._peer_requests: deque[Command] = deque()
         self._closed_because: str | None = None
         try:
-            self._socket = socket.create_connection(self.address, timeout)
+            self._socket = socket.create_connection(
+                self.address, timeout if connect_timeout is None else connect_timeout
+            )
         except OSError as exc:
             raise Unreachable(f"cannot connect to {self.address}: {_reason(exc)}") from exc
         renew_after_fork(self)
@@ -131,6 +134,11 @@ class Connection:
             self._read()
             if self._peer_requests:
                 self._answer_peer()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is gone, or was silent for so long that it may be."""
+        return self._closed_because is not None or time.monotonic() - self._heard_at > QUIET_S
 
     def detect_close(self) -> None:
         """Notice a peer that hung up while we were silent; costs next to nothing while there is traffic."""

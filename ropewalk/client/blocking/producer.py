@@ -45,8 +45,9 @@ from ropewalk.client.core.produce.sending import (
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
-from ropewalk.errors import OutcomeUnknown
+from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.client.aio.producer import AsyncProducer
@@ -180,6 +181,7 @@ class Producer:
         self._requester_lock = threading.Lock()
         self._requester: tuple[LoopThread, AsyncProducer] | None = None
         self._own = threading.local()
+        self._troubles = Troubles()
         self._all_links: list[BlockingLinks] = []
 
     def renew(self) -> None:
@@ -353,7 +355,9 @@ class Producer:
         self._require_open()
         links: BlockingLinks | None = getattr(self._own, "links", None)
         if links is None:
-            links = self._own.links = BlockingLinks(timeout=self._core.options.timeout)
+            links = self._own.links = BlockingLinks(
+                timeout=self._core.options.timeout, troubles=self._troubles
+            )
             with self._changed:
                 self._all_links.append(links)
         return links
@@ -384,7 +388,7 @@ class Producer:
             self._requester[0].close()
 
     def _send_what_gathers(self) -> None:
-        links = BlockingLinks(timeout=self._core.options.timeout)
+        links = BlockingLinks(timeout=self._core.options.timeout, troubles=self._troubles)
         talks: ConversationPool[tuple[Any, list[_Pending]], SendResult] = ConversationPool(
             links, self._changed
         )
@@ -402,7 +406,9 @@ class Producer:
     def _settle(self, talks: ConversationPool[tuple[Any, list[_Pending]], SendResult]) -> None:
         """Tell everybody who waits for a batch that has its outcome."""
         ended, talks.ended = talks.ended, []
-        for (_, batch), outcome in ended:
+        for (key, batch), outcome in ended:
+            if isinstance(outcome, RopewalkError):
+                log_lost(key[0], len(batch), outcome)
             results = split_result(outcome) if isinstance(outcome, SendResult) else outcome
             _settle_together([future for _, future in batch], results)
         if ended:

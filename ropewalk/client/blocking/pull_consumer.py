@@ -20,7 +20,7 @@ from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.log import log_skipped
+from ropewalk.client.log import Troubles, log_skipped
 from ropewalk.client.machine import new_client_id, new_pull_core
 
 
@@ -46,7 +46,7 @@ class PullConsumer:
         self._group = group
         self._on_skipped = on_skipped
         self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
-        self._links = BlockingLinks()
+        self._links = BlockingLinks(troubles=Troubles())
         renew_after_fork(self)
 
     def renew(self) -> None:

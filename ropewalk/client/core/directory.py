@@ -57,8 +57,11 @@ class Directory:
         self._heard: set[str] = set()
         """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
-    def route(self, topic: str, *, fresh: bool = False) -> Steps[TopicRoute]:
+    def route(self, topic: str, *, fresh: bool = False, deadline: float | None = None) -> Steps[TopicRoute]:
         """Return the route of a topic; `fresh` asks even if it was asked a moment ago.
+
+        By `deadline`, where one is given, it is here or is not; a route that is known leaves half of the time for what
+        it is needed for.
 
         Raises `Rejected` (17) when there is no such topic and `NoNameServer` when nobody can tell and nothing is
         remembered.
@@ -67,7 +70,7 @@ class Directory:
         if known is not None and not known.is_template and not fresh and self._clock() < known.ask_again_at:
             return known.route
         try:
-            answer = yield from self.ask(route_request(topic))
+            answer = yield from self.ask(route_request(topic), self._half(deadline, known))
         except NoNameServer:
             if known is None or known.is_template:
                 raise
@@ -77,13 +80,13 @@ class Directory:
         self._known[topic] = _Known(route, self._clock() + REFRESH_S)
         return route
 
-    def write_route(self, topic: str) -> Steps[TopicRoute]:
+    def write_route(self, topic: str, deadline: float | None = None) -> Steps[TopicRoute]:
         """Return the route to send by: the topic's own, or the one it will have once its first message creates it."""
         known = self._known.get(topic)
         if known is not None and self._clock() < known.ask_again_at:
             return known.route
         try:
-            return (yield from self.route(topic))
+            return (yield from self.route(topic, deadline=deadline))
         except NoNameServer:
             if known is None:
                 raise
@@ -92,7 +95,7 @@ class Directory:
         except Rejected as exc:
             if exc.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-        template = yield from self.ask(route_request(DEFAULT_TOPIC))
+        template = yield from self.ask(route_request(DEFAULT_TOPIC), deadline)
         if template.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known.pop(topic, None)
             raise error_for(template.code, f"topic {topic} does not exist, and no broker creates topics")
@@ -154,16 +157,31 @@ class Directory:
             raise Unreachable(f"the name server knows no address of broker {queue.broker_name}")
         return address
 
-    def ask(self, command: Command) -> Steps[Command]:
-        """Ask a name server, whichever answers. Raises `NoNameServer` when none does."""
+    def _half(self, deadline: float | None, known: _Known | None) -> float | None:
+        if deadline is None or known is None:
+            return deadline
+        now = self._clock()
+        return now + max(deadline - now, 0.0) / 2
+
+    def ask(self, command: Command, deadline: float | None = None) -> Steps[Command]:
+        """Ask a name server, whichever answers, by the deadline if there is one. Raises `NoNameServer`.
+
+        Those that are left share the time that is left.
+        """
         failures: list[str] = []
+        left = len(self._name_servers)
         for address in self._name_servers.one_round():
             answer: Command | None = None
             # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
             # asked again. One that was never heard of had a new connection, and its silence is its own.
-            for _ in range(2 if str(address) in self._heard else 1):
+            attempts = 2 if str(address) in self._heard else 1
+            for attempt in range(attempts):
+                timeout_s = self._timeout_s
+                if deadline is not None:
+                    share = (deadline - self._clock()) / (left + attempts - attempt - 1)
+                    timeout_s = min(timeout_s, max(share, 0.001))
                 try:
-                    answer = yield from ask_one(str(address), command, self._timeout_s)
+                    answer = yield from ask_one(str(address), command, timeout_s)
                     self._heard.add(str(address))
                     break
                 except Unreachable as exc:
@@ -171,6 +189,7 @@ class Directory:
                     break
                 except OutcomeUnknown as exc:
                     failures.append(str(exc))
+            left -= 1
             if answer is not None:
                 refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 if refused and command.code in _EVERY_NAME_SERVER_ANSWERS:

@@ -3,20 +3,22 @@
 A conversation is a generator. It yields an effect and is resumed with its outcome:
 
     Ask(address, command, timeout_s)   ->  the answer, whatever its code
-    Tell(address, command)             ->  None; nobody answers
+    Oneway(address, command, ...)      ->  None; nobody answers
+    Pause(seconds)                     ->  None, when they have passed
     AskAny(asks)                       ->  outcomes of those that were answered first, by their place in `asks`
-    SendAhead(ask)                     ->  a ticket, at once; the answer is for a later conversation
-    TakeAhead(ticket)                  ->  that answer, once
+    Prefetch(ask)                      ->  a ticket, at once; the answer is for a later conversation
+    AwaitPrefetched(ticket)            ->  that answer, once
 
 An effect that failed is raised inside the generator (`Unreachable`, `OutcomeUnknown`), so that a retry is an ordinary
-`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking_links.py` over
-plain sockets, `anyio_links.py` over anyio; a test drives them with a list of answers.
+`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking/links.py` over
+plain sockets, `aio/links.py` over anyio; a test drives them with a list of answers.
 
 A conversation must not yield while it is being closed: a shell that is cancelled closes it and will not listen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
@@ -33,7 +35,7 @@ H = TypeVar("H", bound=msgspec.Struct)
 
 
 class Ask(NamedTuple):
-    """A request whose answer is awaited for at most `timeout_s` seconds."""
+    """A request whose answer comes within `timeout_s` seconds, the connecting included, or is awaited no longer."""
 
     address: str
     command: Command
@@ -41,10 +43,17 @@ class Ask(NamedTuple):
 
 
 class Oneway(NamedTuple):
-    """A request that nobody answers."""
+    """A request that nobody answers; `timeout_s` bounds the connecting."""
 
     address: str
     command: Command
+    timeout_s: float = math.inf
+
+
+class Pause(NamedTuple):
+    """A time in which a conversation asks nothing."""
+
+    seconds: float
 
 
 class AskAny(NamedTuple):
@@ -60,12 +69,13 @@ class Prefetch(NamedTuple):
 
 
 class AwaitPrefetched(NamedTuple):
-    """The answer to what was sent ahead."""
+    """The answer to a prefetch, awaited for at most `timeout_s` seconds from now."""
 
     ticket: int
+    timeout_s: float = math.inf
 
 
-Effect = Ask | Oneway | AskAny | Prefetch | AwaitPrefetched
+Effect = Ask | Oneway | Pause | AskAny | Prefetch | AwaitPrefetched
 Outcome = Command | RopewalkError
 Reply = Command | dict[int, Outcome] | int | None
 Steps = Generator[Effect, Reply, T]
@@ -100,9 +110,9 @@ def prefetch(one: Ask) -> Steps[int]:
     return ticket
 
 
-def await_prefetched(ticket: int) -> Steps[Command]:
-    """Wait for the answer to what was sent ahead, and return it whatever its code."""
-    answer = yield AwaitPrefetched(ticket)
+def await_prefetched(ticket: int, timeout_s: float) -> Steps[Command]:
+    """Wait for the answer to a prefetch, and return it whatever its code."""
+    answer = yield AwaitPrefetched(ticket, timeout_s)
     assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
     return answer
 

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ropewalk.spark.live.cluster import Cluster, check_live_options
+from ropewalk.spark.live.last_read import stored_before
 from ropewalk.spark.live.offsets import Position, enforce_losses, plan_ranges
 from ropewalk.spark.live.plan import chosen_queues, ending, starting, times_of
 from ropewalk.spark.live.read import Task, read_task
@@ -81,7 +82,10 @@ class LiveReader(DataSourceReader):
             lost = enforce_losses(losses, fail=options.fail_on_data_loss)
             if lost:
                 log.warning("messages are not there any more and are passed over", count=lost)
-            return [LivePartition(task) for task in tasks_of(ranges, options, cluster)]
+            # A frame keeps its plan: the topic may be another one of that name when it is read once more.
+            last = Position(end, last_ms=stored_before(cluster, end, bounds, Position({})))
+            kept = last if options.fail_on_data_loss else None
+            return [LivePartition(task) for task in tasks_of(ranges, options, cluster, kept)]
         finally:
             cluster.close()
 

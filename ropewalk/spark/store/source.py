@@ -15,10 +15,8 @@ Spark's own log, and `initialOffset` is asked anew after a crash: hence "init".
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -40,6 +38,7 @@ from ropewalk.spark.store.places import has_records, offset_after, offset_at_tim
 from ropewalk.spark.store.plan import DataLoss, Split, plan_log, plan_store, row_filter
 from ropewalk.spark.store.read import Report, read_split
 from ropewalk.spark.store.safe_end import end_of_log
+from ropewalk.spark.store.tails import tails_of
 from ropewalk.spark.versions import check_stamp
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._after_rows(begin, ends, limit.max_rows)
         if ends == begin or self._waits_for_more(begin, ends):
             return start
-        tails = _tails(stores, ends)
+        tails = tails_of(stores, ends)
         if start.get("fresh"):
             return _offset(ends, init=begin, tail=tails)
         return _offset(ends, tail=tails)
@@ -312,7 +311,7 @@ def _check_same_logs(offset: Mapping[str, Any], stores: Mapping[str, Store]) -> 
                 f"or set failOnDataLoss=false"
             )
     known: Mapping[str, str] = offset.get("tail", {})
-    found = _tails(stores, _ends_of(offset))
+    found = tails_of(stores, _ends_of(offset))
     for key, tail in known.items():
         if found.get(key, tail) != tail:
             raise DataLoss(
@@ -320,27 +319,6 @@ def _check_same_logs(offset: Mapping[str, Any], stores: Mapping[str, Store]) -> 
                 f"query read there: it is another log, or its tail was cut and written anew; give the query a new "
                 f"checkpointLocation, or failOnDataLoss=false"
             )
-
-
-_TAIL_SIZE: Final = 256
-
-
-def _tails(stores: Mapping[str, Store], ends: Mapping[str, int]) -> dict[str, str]:
-    """Return a digest of the bytes in front of each end: a log never changes, so another digest is another log.
-
-    Logs that do not hold these bytes any more, or not yet, are missing; so are ends at the beginning of a segment.
-    """
-    tails: dict[str, str] = {}
-    for key, end in ends.items():
-        segment = stores[key].segment_at(end - 1) if key in stores else None
-        if segment is None or end == segment.end_offset:
-            continue  # a filler, which is the same in every log
-        start = max(segment.base_offset, end - _TAIL_SIZE)
-        with open(segment.path, "rb") as opened:
-            data = os.pread(opened.fileno(), end - start, start - segment.base_offset)
-        if len(data) == end - start and any(data):
-            tails[key] = blake2b(data, digest_size=8).hexdigest()
-    return dict(sorted(tails.items()))
 
 
 def _ends_of(offset: Mapping[str, Any]) -> _Ends:

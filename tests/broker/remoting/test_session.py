@@ -262,7 +262,7 @@ def test_text_that_no_frame_can_carry_back_is_answered_all_the_same(
 
 
 def test_a_handler_that_fails_is_answered_1_and_the_connection_lives_on() -> None:
-    def fail(_command: Command, _session: Session) -> Command | None:
+    def fail(_session: Session, _command: Command) -> Command | None:
         raise KeyError("\ud800" + "long" * 100_000)
 
     handlers = Handlers()

@@ -37,7 +37,7 @@ class FakeHaLink:
 
     def __init__(self, peer: tuple[str, int]) -> None:
         self.peer = peer
-        self.patient = self.closed = False
+        self.stall_exempt = self.closed = False
         self.sent = bytearray()
         self.left: list[int] = []
         """How much had been sent each time it was to leave at once."""
@@ -55,7 +55,7 @@ class FakeHaLink:
     def push(self) -> None:
         self.left.append(len(self.sent))
 
-    def own(self) -> None:
+    def detach_from_map(self) -> None:
         pass
 
     def close(self) -> None:
@@ -192,10 +192,10 @@ def test_a_report_answers_producers_before_the_others_of_its_turn_are_looked_at(
     slave.take()
     broker, reported = process.broker, encode_report(slave.begin + len(slave.log))
     broker.begin_turn()
-    broker.reported()
+    broker.on_priority_served()
     assert not client.answers() and not seen(process), "nobody has said anything"
     slave.session.receive(reported)
-    broker.reported()
+    broker.on_priority_served()
     assert codes(client) == [ResponseCode.SUCCESS] and seen(process) == [b"first"]
     client.session.receive(request(V2, send_ext("T"), b"second", opaque=7))
     broker.end_turn()
@@ -678,7 +678,7 @@ def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tm
 
 
 @pytest.mark.parametrize(
-    ("promise", "settings", "expecting"),
+    ("promise", "settings", "peer_reply_expected"),
     [
         (QuorumPolicy("SYNC_MASTER", 2), {}, True),
         (QuorumPolicy("SYNC_MASTER", 1), {}, False),
@@ -687,7 +687,7 @@ def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tm
     ],
 )
 def test_a_slave_looks_out_for_its_masters_bytes_where_producers_wait_for_its_report(
-    tmp_path: Path, promise: QuorumPolicy, settings: dict[str, str], expecting: bool
+    tmp_path: Path, promise: QuorumPolicy, settings: dict[str, str], peer_reply_expected: bool
 ) -> None:
     config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1", **settings)
     with InProcess(config) as process:
@@ -696,6 +696,6 @@ def test_a_slave_looks_out_for_its_masters_bytes_where_producers_wait_for_its_re
         assert client is not None
         broker.member.adopt_policy(msgspec.structs.replace(promise, version=1), lambda: None)
         process.until(lambda: broker.member.record.policy.version == 1)
-        assert not broker.expecting, "nobody is there"
+        assert not broker.peer_reply_expected, "nobody is there"
         client.opened(FakeHaLink(("h", 1)))
-        assert broker.expecting is expecting
+        assert broker.peer_reply_expected is peer_reply_expected

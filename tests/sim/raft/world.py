@@ -202,6 +202,7 @@ class Member:
         if effects.save is not None:
             log.save(effects.save)
         if effects.cut is not None:
+            world.cuts += 1
             log.cut(effects.cut)
         for run, skip in effects.place:
             entries = world.payload
@@ -252,6 +253,7 @@ class World:
         self.chance = random.Random(seed)
         self.time = 0.0
         self.events = 0
+        self.cuts = 0
         self.settings = SETTINGS
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         self.ids = tuple(f"n{number}" for number in range(size))

@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ropewalk.spark.live.cluster import BrokerUnreachable
 from ropewalk.spark.live.offsets import DataLoss
-from ropewalk.spark.live.source import LiveStreamReader
+from ropewalk.spark.live.read import _pool
+from ropewalk.spark.live.source import LiveReader, LiveStreamReader
 from ropewalk.spark.options import parse_options
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster, FakeQueue
 
@@ -23,6 +24,9 @@ def cluster() -> Iterator[FakeCluster]:
     with FakeCluster(clock=lambda: next(moments)) as cluster:
         cluster.create_topic("T", 2)
         put(cluster, 10)
+        _pool().without_bulk.add(
+            cluster.address
+        )  # it answers nothing to a bulk pull, which would be waited for
         yield cluster
 
 
@@ -34,18 +38,24 @@ def put(cluster: FakeCluster, count: int, topic: str = "T") -> None:
 
 
 class Query:
-    """Runs of one query on one checkpoint, as Spark would make them."""
+    """Runs of one query on one checkpoint, as Spark would make them; waiting costs no time."""
 
     def __init__(self, cluster: FakeCluster) -> None:
+        self.now = 1000.0
         self._cluster = cluster
         self._streams: list[LiveStreamReader] = []
 
     def stream(self, **given: str) -> LiveStreamReader:
         raw = {"nameServer": self._cluster.address, "topic": "T", "startingOffsets": "earliest"}
-        raw |= {"pullTimeoutMs": "300", "routeRefreshMs": "0", **given}
+        raw |= {"pullTimeoutMs": "20000", "routeRefreshMs": "0", **given}
         options = parse_options(raw, "stream", {})
-        self._streams.append(LiveStreamReader(options, options.selection()))
-        return self._streams[-1]
+        stream = LiveStreamReader(options, options.selection(), lambda: self.now)
+        stream.driver._sleep = self.sleep
+        self._streams.append(stream)
+        return stream
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 50 * seconds
 
     def available_now(self, start: Offset | None = None, **given: str) -> Offset:
         """Where a run with `availableNow` ends, which must be where there is nothing more."""
@@ -143,9 +153,7 @@ def test_a_checkpoint_whose_messages_are_gone_is_an_error_for_available_now(
 def test_it_is_one_for_a_query_that_runs_on(
     cluster: FakeCluster, query: Query, happens: Callable[[FakeCluster], None], says: str
 ) -> None:
-    now = [100.0]
     stream = query.stream()
-    stream._monotonic = lambda: now[0]
     start = stream.initialOffset()
     at = stream.latestOffset(start, ReadAllAvailable())
     assert len(stream.partitions(start, at)) == 2
@@ -159,7 +167,7 @@ def test_it_is_one_for_a_query_that_runs_on(
             end = stream.latestOffset(at, ReadAllAvailable())
             for partition in stream.partitions(at, end):
                 list(stream.read(partition))
-            now[0] += 1
+            query.now += 30
 
     with pytest.raises(DataLoss, match="failOnDataLoss=false"):
         goes_on()
@@ -198,7 +206,8 @@ def test_a_broker_that_falls_silent_is_no_end_of_available_now(cluster: FakeClus
     stream = query.stream()
     stream.prepareForTriggerAvailableNow()
     cluster.answers[30] = lambda request: None  # the largest offset of a queue
-    stream.driver.cluster._links._timeout = 0.05
+    stream.driver.cluster._links.close()
+    stream.driver.cluster._links._timeout = 0.1
     with pytest.raises(BrokerUnreachable, match=f"broker {BROKER_NAME} has not answered"):
         stream.latestOffset(at, ReadAllAvailable())
 
@@ -206,7 +215,7 @@ def test_a_broker_that_falls_silent_is_no_end_of_available_now(cluster: FakeClus
 def test_a_topic_that_is_away_for_a_moment_is_waited_for(cluster: FakeCluster, query: Query) -> None:
     at = query.available_now()
     put(cluster, 5)
-    stream = query.stream(pullTimeoutMs="20000")
+    stream = query.stream()
     kept = cluster.topics.pop("T")
     stream.prepareForTriggerAvailableNow()
     looks: list[float] = []
@@ -234,3 +243,14 @@ def test_assigned_queues_that_are_gone_are_lost_data_and_no_wrong_option(
         second.latestOffset(at, ReadAllAvailable())
     first.stop()
     second.stop()
+
+
+def test_a_frame_that_is_read_once_more_reads_no_other_topic_of_that_name(cluster: FakeCluster) -> None:
+    options = parse_options({"nameServer": cluster.address, "topic": "T"}, "read", {})
+    reader = LiveReader(options, options.selection())
+    first, second = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(first)) == 10
+    cluster.topics["T"] = [FakeQueue(), FakeQueue()]
+    put(cluster, 30)
+    with pytest.raises(DataLoss, match=r"queue 1 of T .*message 9 was stored .* holds other messages"):
+        list(reader.read(second))

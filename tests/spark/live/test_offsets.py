@@ -22,6 +22,7 @@ from ropewalk.spark.live.offsets import (
     clamp_to_target,
     enforce_losses,
     plan_ranges,
+    replaced_messages,
     reused_offsets,
     share_limit,
 )
@@ -50,10 +51,13 @@ def test_equal_positions_are_equal_text_whatever_their_order(
     rng.shuffle(items)  # type: ignore[attr-defined]
     masters = {"broker-b": "h:2", "broker-a": "h:1"} if with_init else {}
     time_ms = 1_718_000_000_000 if with_init else None
-    one = Position(queues, "c", queues if with_init else None, False, masters, time_ms)
-    other = Position(
-        dict(items), "c", dict(items) if with_init else None, False, dict(sorted(masters.items())), time_ms
+    last_ms = dict(items) if with_init else {}
+    one = Position(
+        queues, "c", queues if with_init else None, False, masters, time_ms, queues if with_init else {}
     )
+    again_masters = dict(sorted(masters.items()))
+    init = dict(items) if with_init else None
+    other = Position(dict(items), "c", init, False, again_masters, time_ms, last_ms)
     assert text(one) == text(other)
     again = Position.from_json(json.loads(text(one)))
     assert again == one
@@ -188,6 +192,16 @@ def test_many_losses_are_counted_and_not_all_told() -> None:
     _, losses = plan_ranges(start, dict.fromkeys(start, 10), {})
     with pytest.raises(DataLoss, match="and 4 more queues"):
         enforce_losses(losses, fail=True)
+
+
+def test_a_message_with_another_store_time_is_another_one() -> None:
+    position = Position({A0: 10, A1: 20, B0: 30}, last_ms={A0: 1_700_000_000_000, A1: 5, B0: 7})
+    bounds = {A0: Bounds(0, 15), A1: Bounds(0, 20), B0: Bounds(0, 30)}
+    (loss,) = replaced_messages(position, bounds, {A0: 1_700_000_060_000, A1: 5, B0: None})
+    assert (loss.key, loss.messages) == (A0, 0)
+    assert "stands at offset 10, and message 9 was stored at 2023-11-14T22:14:20.000Z" in loss.reason
+    assert "was stored at 2023-11-14T22:13:20.000Z: the queue, now from 0 to 15, holds other" in loss.reason
+    assert replaced_messages(position, {}, {A0: 1}) == []
 
 
 def test_a_message_that_is_younger_than_the_batch_that_read_it_is_another_one() -> None:

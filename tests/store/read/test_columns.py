@@ -141,7 +141,7 @@ def test_columns_and_the_slow_way_give_the_same_bytes(
                     assert all(record.topic == "T" for record in decode_records(b"".join(first.records)))
                 offset = first.next_offset
             assert set(reader.findings) == set(model.findings)
-            assert reader.blocks.size <= log_blocks.BLOCKS_MAX * block_size
+            assert reader.blocks.size <= (log_blocks.BLOCKS_MAX + 1) * block_size
         if gone is not None:
             gone.file.close()
 
@@ -157,7 +157,7 @@ def test_the_columns_are_what_answers_a_backlog_of_several_queues(
             put(store, [b"%d" % number * 20], queue_id=number % 4)
     for disk, limits in ((Disk(), WARM), (Disk(), COLD), (ColdDisk(), COLD)):
         with world.opened(disk) as store, reading(store, limits) as reader:
-            monkeypatch.setattr("store.read.reader.plan_runs", None)
+            monkeypatch.setattr("store.read.reader.read_runs_nowait", None)
             for queue_id in range(4):
                 offset = 0
                 while offset < 100:
@@ -313,7 +313,7 @@ def test_blocks_are_bounded_and_go_when_nobody_reads(tmp_path: Path, monkeypatch
             reader.resume_deferred()
             for offset in range(0, 300, 30):
                 assert answer(store, reader, "T", 0, offset, 30, EVERYTHING, None) is not None
-            assert 0 < reader.blocks.size <= log_blocks.BLOCKS_MAX * 1024
+            assert 0 < reader.blocks.size <= (log_blocks.BLOCKS_MAX + 1) * 1024
         reader.cold_budget.observe(102.0 + log_blocks.IDLE_S, 0.0, 1)
         reader.resume_deferred()
         assert reader.blocks.size == 0

@@ -260,6 +260,8 @@ class ColdDisk(Disk):
 
         file.read_at = read_at  # type: ignore[method-assign]
         file.read_at_nowait = lambda position, size: None  # type: ignore[method-assign]
+        if isinstance(file, MappedFile):
+            file.read_into_nowait = lambda position, buffer: False  # type: ignore[method-assign]
         return file
 
 

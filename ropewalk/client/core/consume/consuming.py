@@ -120,6 +120,9 @@ class ConsumerCore:
         self._now_ms = now_ms
         self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
         self._pull_from: dict[TopicQueue, int] = {}
+        self._clock = clock
+        self.deadline: float | None = None
+        """Until when a conversation may take that its program has given a time; None where it has given none."""
 
     def renew(self, client_id: str) -> None:
         """Begin anew as another client, in a process that was forked."""
@@ -386,11 +389,18 @@ class ConsumerCore:
 
     # Asking
 
+    def seconds_left(self, at_most: float) -> float:
+        """Return the time limit of a request: `at_most`, or what the deadline leaves of it."""
+        if self.deadline is None:
+            return at_most
+        return max(min(at_most, self.deadline - self._clock()), 0.001)
+
     def _ask(self, queue: TopicQueue, command: Command) -> Steps[Command]:
-        yield from self.directory.route(queue.topic)
-        return (
-            yield from ask_twice(self.directory.member_of(queue.topic, queue.queue), command, CALL_TIMEOUT_S)
-        )
+        yield from self.directory.route(queue.topic, deadline=self.deadline)
+        address = self.directory.member_of(queue.topic, queue.queue)
+        if self.deadline is None:
+            return (yield from ask_twice(address, command, CALL_TIMEOUT_S))
+        return (yield from ask(address, command, self.seconds_left(CALL_TIMEOUT_S)))
 
     def _ask_offset(self, queue: TopicQueue, command: Command) -> Steps[int]:
         answer = yield from self._ask(queue, command)

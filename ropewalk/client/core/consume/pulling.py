@@ -32,6 +32,8 @@ from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.remoting import Command
 
 HOLD_MS_MAX = 15_000
+GRACE_S = 1.0
+"""How long after its time a poll may end: what is there is worth a question, even to a poll that has no time."""
 HOLD_MS_MIN = 20
 """Below this a hold costs more than it waits."""
 AHEAD_MAX = 8
@@ -129,6 +131,13 @@ class PullCore:
         Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
         deadline = self._clock() + timeout_s
+        self._consumer.deadline = deadline + GRACE_S
+        try:
+            return (yield from self._poll(max_count, deadline))
+        finally:
+            self._consumer.deadline = None
+
+    def _poll(self, max_count: int, deadline: float) -> Steps[list[ReceivedMessage]]:
         for gone in [queue for queue in self._ahead if queue not in self._positions]:
             yield from self._drop_ahead(gone)
         queues = self._in_turn()
@@ -209,7 +218,7 @@ class PullCore:
         if asked is None:
             return None
         try:
-            answer = yield from await_prefetched(ticket)
+            answer = yield from await_prefetched(ticket, self._consumer.seconds_left(PULL_MARGIN_S))
         except (Unreachable, OutcomeUnknown):
             return None
         return answer if asked == question else None
@@ -218,7 +227,7 @@ class PullCore:
         """What was asked ahead of a queue is not wanted any more."""
         _, ticket = self._ahead.pop(queue)
         with suppress(Unreachable, OutcomeUnknown):
-            yield from await_prefetched(ticket)
+            yield from await_prefetched(ticket, 0.0)
 
     def _wait(
         self, queues: list[TopicQueue], max_count: int, hold_ms: int
@@ -251,9 +260,9 @@ class PullCore:
 
     def _ask(self, question: _Question, hold_ms: int) -> Steps[Ask]:
         queue, offset, max_count = question
-        yield from self._consumer.directory.route(queue.topic)
+        yield from self._consumer.directory.route(queue.topic, deadline=self._consumer.deadline)
         address, command = self._consumer.pull_command(queue, offset, max_count, hold_ms)
-        return Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S)
+        return Ask(address, command, self._consumer.seconds_left(hold_ms / 1000 + PULL_MARGIN_S))
 
     def _position_now(self, queue: TopicQueue) -> Steps[int]:
         """Return the position, after a look whether a queue that was gone is the same one."""

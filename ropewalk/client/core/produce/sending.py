@@ -1,12 +1,18 @@
 """The producer's decisions: which queue, which broker, whether to try again. Conversations, no sockets.
 
-A send is tried on another queue, at another broker if there is one, when the broker was not reached, did not answer,
-or answered with one of `RETRY_CODES`; up to `retries` times more, all within one `timeout`. The rules are the official
-clients'. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
-message, the error is `OutcomeUnknown`, whatever the last one was.
+A send that fails is tried again, at another broker if there is one, all within one `timeout`, which covers the search
+for the route and the connecting:
 
-A send to a given queue (also: chosen by a selector, or by a message group) is tried once. Trying elsewhere would break
-its order, and trying again after silence could store it twice.
+    refused for a moment (TryLater, TryElsewhere, Unreachable)    until the time is up: nothing was stored
+    no answer, or another one of `RETRY_CODES`                    up to `retries` times, as the official clients do
+
+Once every broker has refused for a moment it pauses, twice as long each time: a broker that restarts is back in
+seconds. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
+message, the error is `OutcomeUnknown`, whatever the last one was. With `retries=0` there is one attempt, whatever
+became of it.
+
+A send to a given queue (also: chosen by a selector, or by a message group) is tried again there, and only if it was
+refused for a moment. Trying elsewhere would break its order, and trying again after silence could store it twice.
 
 `FLUSH_DISK_TIMEOUT`, `SLAVE_NOT_AVAILABLE` and `FLUSH_SLAVE_TIMEOUT` are statuses of a stored message and no errors.
 """
@@ -27,7 +33,7 @@ from ropewalk.client.core.consume.membership import (
     heartbeat_request,
     unregister_request,
 )
-from ropewalk.client.core.directory import Directory
+from ropewalk.client.core.directory import Directory, NoNameServer
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import (
     PRODUCER_GROUP,
@@ -43,9 +49,17 @@ from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
-from ropewalk.client.core.steps import Ask, Oneway, Steps, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, answer_header, ask_twice, require_success
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
+from ropewalk.errors import (
+    LocalProtocolError,
+    OutcomeUnknown,
+    Rejected,
+    RopewalkError,
+    TryElsewhere,
+    TryLater,
+    error_for,
+)
 from ropewalk.format.headers import SendResponseHeader
 from ropewalk.format.names import check_topic
 from ropewalk.format.remoting import Command
@@ -66,6 +80,11 @@ RETRY_CODES = frozenset(
     }
 )
 
+MOMENTARY = (TryLater, TryElsewhere, Unreachable)
+"""Certainly not stored, and perhaps taken in a moment."""
+FIRST_PAUSE_S = 0.05
+PAUSE_MAX_S = 1.0
+
 QueueSelector = Callable[[Sequence[Queue]], Queue]
 """Picks one of a topic's queues, which come in the same order every time."""
 
@@ -78,7 +97,8 @@ class ProducerOptions:
     timeout: float = 3.0
     """For a send with all its attempts."""
     retries: int = 2
-    """Attempts after the first."""
+    """Attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single attempt. What
+    is refused for a moment is tried as long as there is time, and does not count."""
     compress_over: int = COMPRESS_OVER
     """Bodies longer than this are compressed (ZLIB) if that makes them shorter. Messages in a batch are not."""
     avoid_slow_brokers: bool = False
@@ -212,7 +232,8 @@ class ProducerCore:
     ) -> Steps[None]:
         """Send without asking for an answer: for messages that may be lost."""
         check_sendable(topic, [message])
-        route = yield from self.directory.write_route(topic)
+        deadline = self._clock() + self.options.timeout
+        route = yield from self.directory.write_route(topic, deadline)
         chosen = queue or self._fixed_queue(topic, route, [message], selector)
         chosen = chosen or self._turns.next(
             topic, _writable(topic, route), self._faults, self._clock(), avoid=()
@@ -220,7 +241,8 @@ class ProducerCore:
         command = self._command(topic, chosen, [message], self._keys([message]))
         self.counts.submitted += 1
         try:
-            yield Oneway(self.directory.master_of(topic, chosen.broker_name), command)
+            address = self.directory.master_of(topic, chosen.broker_name)
+            yield Oneway(address, command, max(deadline - self._clock(), 0.001))
         except RopewalkError as exc:
             self.counts.record_outcome(1, exc)
             raise
@@ -235,13 +257,13 @@ class ProducerCore:
         for address in self.directory.addresses(topics, masters_only=True):
             now = self._clock()
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
-                yield from self._announce(address, wait=True)
+                yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
         for address in sorted(self._announced):
             try:
-                yield from self._announce(address)
+                yield from self._announce(address, HEARTBEAT_TIMEOUT_S)
             except RopewalkError:
                 del self._announced[address]
 
@@ -249,7 +271,8 @@ class ProducerCore:
         """Leave the group at every broker that knows of us."""
         for address in sorted(self._announced):
             try:
-                yield Oneway(address, unregister_request(self.client_id, producer=self.options.group))
+                command = unregister_request(self.client_id, producer=self.options.group)
+                yield Oneway(address, command, UNREGISTER_S)
             except RopewalkError:
                 continue
         self._announced.clear()
@@ -272,29 +295,42 @@ class ProducerCore:
         keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
         doubtful: OutcomeUnknown | None = None
-        failure: RopewalkError | None = None
+        failure: RopewalkError
         reserved: SendResult | None = None
-        attempts = 1 + self.options.retries
-        for attempt in range(attempts):
-            remaining = deadline - self._clock()
-            if attempt and remaining <= 0:
-                break
-            route = self.directory.fresh_write_route(topic) or (yield from self.directory.write_route(topic))
-            fixed = queue or self._fixed_queue(topic, route, messages, selector)
-            now = self._clock()
-            chosen = fixed or self._turns.next(topic, _writable(topic, route), self._faults, now, tried)
+        repeats = 0
+        pause_s = FIRST_PAUSE_S
+        was_known = self.directory.cached_route(topic) is not None
+        while True:
+            fixed: Queue | None = queue
+            others = False
             try:
+                route = self.directory.fresh_write_route(topic) or (
+                    yield from self.directory.write_route(topic, deadline)
+                )
+                fixed = queue or self._fixed_queue(topic, route, messages, selector)
+                now = self._clock()
+                queues = _writable(topic, route) if fixed is None else ()
+                chosen = fixed or self._turns.next(topic, queues, self._faults, now, tried)
+                tried.add(chosen.broker_name)
+                others = any(one.broker_name not in tried for one in queues)
                 address = self.directory.master_of(topic, chosen.broker_name)
                 if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
-                    yield from self._announce(address)
+                    yield from self._announce(address, deadline - now)
                 command = self._command(topic, chosen, messages, keys)
-                answer = yield Ask(address, command, max(remaining, 0.001))
+                answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
                 assert isinstance(answer, Command), "an Ask is resumed with its answer"
+            except NoNameServer as exc:
+                failure = exc
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
                 self._faults.failed(chosen.broker_name, self._clock())
                 self.directory.invalidate(topic)
+            except Rejected as exc:
+                if exc.code != ResponseCode.TOPIC_NOT_EXIST or not was_known:
+                    raise
+                # Known a moment ago: a name server that begins anew has not heard of its brokers yet.
+                failure = error_for(ResponseCode.SERVICE_NOT_AVAILABLE, exc.remark)
             else:
                 self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
                 result = self._result(answer, chosen, keys)
@@ -302,16 +338,28 @@ class ProducerCore:
                     if result.status is SendStatus.SEND_OK or not self.options.retry_unless_ok:
                         return result
                     reserved = result
+                    failure = OutcomeUnknown(f"stored with {result.status.name}")
                 else:
                     failure = result
-                    if result.code not in RETRY_CODES:
-                        break
-            if fixed is not None:
+            if not isinstance(failure, MOMENTARY):
+                repeats += 1
+                again = isinstance(failure, OutcomeUnknown) or failure.code in RETRY_CODES
+                if not again or fixed is not None or repeats > self.options.retries:
+                    break
+            elif not self.options.retries:
                 break
-            tried.add(chosen.broker_name)
+            remaining = deadline - self._clock()
+            if remaining <= 0:
+                break
+            if not others:
+                if isinstance(failure, MOMENTARY):
+                    yield Pause(min(pause_s, remaining))
+                    pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                tried.clear()
+                if self._clock() >= deadline:
+                    break
         if reserved is not None:
             return reserved
-        assert failure is not None
         if doubtful is not None and failure is not doubtful:
             raise doubtful from failure
         raise failure
@@ -368,16 +416,18 @@ class ProducerCore:
         group = messages[0].group
         return queue_of_group(group, _writable(topic, route)) if group else None
 
-    def _announce(self, address: str, *, wait: bool = False) -> Steps[None]:
+    def _announce(self, address: str, timeout_s: float, *, wait: bool = False) -> Steps[None]:
         command = heartbeat_request(self.client_id, producers=[self.options.group])
         if wait:
-            require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+            require_success((yield from ask_twice(address, command, timeout_s)))
         else:
             # Nobody waits for its answer: the send that follows on the same connection is handled after it.
-            yield Oneway(address, command)
+            yield Oneway(address, command, max(timeout_s, 0.001))
         self._announced[address] = self._clock()
 
 
+UNREGISTER_S = 1.0
+"""How long a broker may take to be connected to for a goodbye."""
 MESSAGE_OVERHEAD = 128
 """Bytes a message costs in a batch beside its body, roughly: lengths and properties."""
 

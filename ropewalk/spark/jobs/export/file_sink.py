@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark import register
 from ropewalk.spark.jobs.common.report import OK, Report, Table
 from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, error_text, report_progress
 from ropewalk.spark.jobs.export.lake import LakeMismatch
 from ropewalk.spark.jobs.export.lake_writer import TIME
 from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource
+from ropewalk.spark.registration import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -87,7 +87,7 @@ def export_by_sink(
     source: StoreSource | LiveSource,
     options: SinkOptions,
     *,
-    told: Callable[[int, int], None] = lambda _batch, _rows: None,
+    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
 ) -> Written:
     """Write what the source has. Raises `TaskFailed`, `BadSinkExport` and `LakeMismatch`."""
     if Path(options.lake, "_ropewalk").exists():
@@ -98,7 +98,7 @@ def export_by_sink(
     from pyspark.sql import functions
 
     spark = tasks.spark
-    register(spark)
+    register_source(spark)
     given = read_options(source, options.max_per_batch)
     written = Written()
     with report_progress(spark, "writing", tasks.progress):
@@ -123,24 +123,24 @@ def export_by_sink(
         try:
             while query.isActive:
                 time.sleep(_LOOK_S)
-                _record_batch(query, written, told)
+                _record_batch(query, written, on_batch)
         finally:
             if query.isActive:
                 query.stop()
-        _record_batch(query, written, told)
+        _record_batch(query, written, on_batch)
         failure = query.exception()
         if failure is not None:
             raise TaskFailed(error_text(failure)) from failure
     return written
 
 
-def _record_batch(query: StreamingQuery, written: Written, told: Callable[[int, int], None]) -> None:
+def _record_batch(query: StreamingQuery, written: Written, on_batch: Callable[[int, int], None]) -> None:
     for progress in query.recentProgress:
         found: Mapping[str, Any] = progress
         batch, rows = int(found["batchId"]), int(found["numInputRows"])
         if rows > 0 and batch not in written.batches:
             written.batches[batch] = rows
-            told(batch, rows)
+            on_batch(batch, rows)
 
 
 def sink_report(options: SinkOptions, done: Written) -> Report:

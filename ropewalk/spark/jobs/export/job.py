@@ -80,7 +80,7 @@ def export(
     options: ExportOptions,
     *,
     wait: Callable[[], bool] = lambda: False,
-    told: Callable[[int, int], None] = lambda _batch, _rows: None,
+    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
 ) -> Exported:
     """Export until the source has no more. `wait` is asked then: True looks again, False ends the run."""
     options.check()
@@ -116,7 +116,7 @@ def export(
         done.batches.append((plan.batch, len(plan.ranges), len(files), rows))
         done.files += files
         done.lost += plan.lost
-        told(plan.batch, rows)
+        on_batch(plan.batch, rows)
 
 
 def _next_plan(

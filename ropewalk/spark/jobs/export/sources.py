@@ -41,6 +41,7 @@ from ropewalk.spark.rows.row_filter import RowFilter
 from ropewalk.spark.rows.schema import Selection, chosen_columns
 from ropewalk.spark.store.files import broker_name_of, open_stores
 from ropewalk.spark.store.safe_end import safe_end
+from ropewalk.spark.store.tails import tail_of
 
 _OVERREAD: Final = 1 << 20
 _WINDOW: Final = 16 << 20
@@ -93,7 +94,7 @@ def selection_for(columns: tuple[str, ...], preset: str) -> Selection:
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """A store's directory. A position is a log offset: `{"log": 4711}`."""
+    """A store's directory. A position is a log offset, and what is in front of it: `{"log": 4711, "tail": "9f…"}`."""
 
     path: str
     topics: tuple[str, ...]
@@ -115,7 +116,7 @@ class StoreSource:
         }  # fmt: skip
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        store, end = tasks.run_one(_open_for_export, self.path, "listing")
+        store, end = tasks.run_one(_open_for_export, (self.path, position), "listing")
         start = store.min_offset if position is None else int(position["log"])
         if start < store.min_offset:
             raise DataLoss(
@@ -156,7 +157,8 @@ class StoreSource:
             return None
         # A range ends where the next begins, which is known exactly; the last ends where the walk did.
         after = [s.start for s in found.stretches if s.start > ranges[-1][0]]
-        return Planned({"log": start}, {"log": min(after[0] if after else stop, stop)}, ranges)
+        behind = tasks.run_one(_position_at, (self.path, min(after[0] if after else stop, stop)), "listing")
+        return Planned({"log": start}, behind, ranges)
 
     def _pieces(self, store: StoreFiles) -> int:
         return (store.end_offset - store.min_offset) // self.range_bytes + len(store.segments) + 1
@@ -190,14 +192,32 @@ class StoreSource:
 
 def readable_end(path: str) -> int:
     """Return the log offset up to which a store can be read now. Raises `UnreadableStore`. Blocks."""
-    store, end = _open_for_export(path)
+    store, end = _open_for_export((path, None))
     return store.end_offset if end is None else end
 
 
-def _open_for_export(path: str) -> tuple[StoreFiles, int | None]:
-    """Return the store, and where reading has to stop; None if the end of its records is the end."""
+def _open_for_export(work: tuple[str, Any]) -> tuple[StoreFiles, int | None]:
+    """Return the store, and where reading has to stop; None if the end of its records is the end.
+
+    Raises DataLoss where the log in front of the position is not the one that was read.
+    """
+    path, position = work
     store = open_store(path)
+    if position is not None and "tail" in position:
+        found = tail_of(open_stores(path)[0], int(position["log"]))
+        if found not in (None, position["tail"]):
+            raise DataLoss(
+                f"{path} holds other records before log offset {position['log']} than the ones that this job read "
+                f"there: it is another log, or its tail was cut and written anew. Begin anew, with a lake or a journal "
+                f"of its own"
+            )
     return store, None if store.is_clean else safe_end(open_stores(path)[0])
+
+
+def _position_at(work: tuple[str, int]) -> dict[str, Any]:
+    path, offset = work
+    tail = tail_of(open_stores(path)[0], offset)
+    return {"log": offset} | ({"tail": tail} if tail is not None else {})
 
 
 def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, plan: Plan) -> Iterator[Any]:
@@ -284,7 +304,9 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
         missing = cluster.missing_topics()
         if missing:
             raise (
-                DataLoss(f"topic {missing[0]} does not exist")
+                DataLoss(
+                    f"topic {missing[0]} does not exist any more; this job has come to {_came_to(position)}"
+                )
                 if position
                 else NoTopic(f"topic {missing[0]} does not exist: a topic is created by its first message")
             )
@@ -321,6 +343,11 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
         )
     finally:
         cluster.close()
+
+
+def _came_to(position: Any) -> str:
+    queues = Position.from_json(position).queues
+    return ", ".join(f"offset {number} of {key}" for key, number in sorted(queues.items())[:5])
 
 
 class NoTopic(RopewalkError):

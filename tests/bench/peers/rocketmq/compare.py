@@ -1,4 +1,4 @@
-"""Ropewalk and Apache RocketMQ under the same load, on the same machine, in one alternating run.
+"""Compare Ropewalk and Apache RocketMQ under the same load, on the same machine, in one alternating run.
 
 A round starts one server on an empty store, measures it and throws it away; rounds alternate (original,
 ropewalk, original, ropewalk ...), so that a machine that gets slower in the course of the run gets slower

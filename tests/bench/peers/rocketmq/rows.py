@@ -1,4 +1,4 @@
-"""The rows of the comparison, what each has to reach, and how several rounds become one figure.
+"""Define the rows of the comparison, their targets, and how several rounds become one figure.
 
 Everything here is pure: `compare.py` measures, this page judges. The figure of a server in a row is the
 median of its valid rounds. A round in which a reply was refused or missing is void, and a row of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.consume.fast.header_template import PullTemplates, template_of
+from broker.consume.fast.header_template import PullTemplates, learn_template
 from broker.consume.pull import PullRules
 from broker.remoting.session import Session
 from broker.state.groups import READ_FORBIDDEN
@@ -43,15 +43,15 @@ class Both:
         self.taken = 0
         self.version = 0
         """Of the latest subscription."""
-        answer_known = self.fast.broker.pulls.answer_known
+        pull_by_template = self.fast.broker.pulls.pull_by_template
 
         def counting(session: Session, templates: PullTemplates, payload: bytes) -> bool:
-            taken = answer_known(session, templates, payload)
+            taken = pull_by_template(session, templates, payload)
             self.taken += taken
             return taken
 
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(self.fast.broker.pulls, "answer_known", counting)
+        patch.setattr(self.fast.broker.pulls, "pull_by_template", counting)
         self.clients: list[tuple[Client, Client]] = []
         self.connect()
 
@@ -255,10 +255,10 @@ def test_what_is_no_number_is_left_to_the_readable_way(both: Both) -> None:
 )
 def test_a_header_whose_numbers_stand_elsewhere_too_is_not_learned(old: bytes, new: bytes) -> None:
     text = request(PULL, pull_ext("T", queueOffset=11, commitOffset=22), opaque=1234)[8:]
-    shape = template_of(frame_of(text)[4:])
+    shape = learn_template(frame_of(text)[4:])
     assert shape is not None
     assert shape.numbers(frame_of(text)[4:]) == (0, 11, 22, 1234)
-    found = template_of(frame_of(text.replace(old, new, 1))[4:])
+    found = learn_template(frame_of(text.replace(old, new, 1))[4:])
     assert found is None or (new.startswith(old) and found.numbers(frame_of(text)[4:]) is None)
     if b"\\" not in new:
         assert found is None

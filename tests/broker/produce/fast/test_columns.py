@@ -120,7 +120,7 @@ def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlik
         client.feed(frame)
     client.answers()
     monkeypatch.setattr(SendRuns, "store_run", note)
-    client.link.alone = False
+    client.link.sole_ready = False
     client.feed(b"".join(frames[warm:-1]) + frames[-1][:9])
     assert len(set(cut)) == (0 if odd is None else count - odd // send_run.RUN_MAX * send_run.RUN_MAX)
     client.feed(frames[-1][9:])
@@ -134,7 +134,7 @@ def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlik
 def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, alone: bool) -> None:
     """Behind a table of good frames: nothing in a body becomes a message of its own."""
     client = running.connect()
-    client.link.alone = alone
+    client.link.sole_ready = alone
     good = 24 if alone else send_run.RUN_MAX
     frames = []
     for n in range(3 + good + 24):

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,20 @@ def test_a_second_run_adds_what_is_new_and_nothing_else(store: Path, tmp_path: P
     assert sum(batch[3] for batch in run(copy, tmp_path / "lake").batches) == 77
     assert rows_of(tmp_path / "lake") == rows_in(copy)
     assert manifest_agrees(tmp_path / "lake")
+
+
+def test_another_log_at_the_same_place_is_lost_data(store: Path, tmp_path: Path) -> None:
+    copy = replica_of(store, tmp_path / "store")
+    run(copy, tmp_path / "lake")
+    shutil.rmtree(copy)
+    fill(copy, 900, seed=11)
+    with pytest.raises(TaskFailed, match=r"holds other records before log offset \d+ .*Begin anew") as raised:
+        run(copy, tmp_path / "lake")
+    assert raised.value.kind == "DataLoss"
+    shutil.rmtree(copy)
+    fill(copy, 20, seed=11)
+    with pytest.raises(Exception, match=r"come to log offset \d+, and the files of .* end at \d+ now"):
+        run(copy, tmp_path / "lake")
 
 
 def test_small_batches_hold_the_same(store: Path, tmp_path: Path) -> None:

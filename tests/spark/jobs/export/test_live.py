@@ -128,7 +128,11 @@ def cluster() -> Iterator[FakeCluster]:
         (2, 12, r"queue 0 of T at fake-broker: .*message 9 was stored .* holds other messages"),
         (2, 4, r"queue 0 of T at fake-broker: .*stands at offset 10, and the queue ends at 4"),
         (1, 12, r"queue 1 of T at fake-broker: .*come to offset 10, and topic T has 1 readable queue at"),
-        (0, 0, "topic T does not exist"),
+        (
+            0,
+            0,
+            "topic T does not exist any more; this job has come to offset 10 of queue 0 of T at fake-broker",
+        ),
     ],
 )
 def test_a_topic_that_is_not_the_one_of_the_lake_is_lost_data(

@@ -18,6 +18,7 @@ from ropewalk.client.core.produce.sending import (
     split_result,
 )
 from ropewalk.client.core.routes import Queue
+from ropewalk.client.core.steps import Ask
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.batch import split_batch
@@ -40,7 +41,12 @@ class Stage:
         return [(address, command) for address, command in self.script.asked if command.code in codes]
 
 
-def stage(*answers: int | RopewalkError, brokers: tuple[str, ...] = ("a", "b"), **options: Any) -> Stage:
+def stage(
+    *answers: int | RopewalkError,
+    brokers: tuple[str, ...] = ("a", "b"),
+    name_servers: str = "ns:9876",
+    **options: Any,
+) -> Stage:
     """Two brokers that answer sends with these codes or errors in turn, and then with success."""
     left = list(answers)
 
@@ -54,7 +60,7 @@ def stage(*answers: int | RopewalkError, brokers: tuple[str, ...] = ("a", "b"), 
 
     script = Script(handler, {"T": route_body(*brokers)})
     core = ProducerCore(
-        "ns:9876",
+        name_servers,
         ProducerOptions(**options),
         client_id="me",
         unique_keys=UniqueKeys(bytes(4), 1, 2, lambda: 0),
@@ -84,7 +90,9 @@ def test_a_code_that_another_broker_may_not_give_is_tried_there(code: int) -> No
     assert keys[0] == keys[1], "a duplicate must be recognisable"
 
 
-@pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, 26, 501])
+@pytest.mark.parametrize(
+    "code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER, 26, ResponseCode.ILLEGAL_OPERATION]
+)
 def test_any_other_refusal_is_final(code: int) -> None:
     it = stage(code)
     with pytest.raises(Refused, match="said the script"):
@@ -92,11 +100,92 @@ def test_any_other_refusal_is_final(code: int) -> None:
     assert len(it.sends()) == 1 and it.core.counts.refused == 1
 
 
-def test_three_attempts_and_no_more() -> None:
-    it = stage(*[ResponseCode.SYSTEM_BUSY] * 9)
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION])
+def test_three_attempts_and_no_more(code: int) -> None:
+    it = stage(*[code] * 9)
     with pytest.raises(Refused):
         it.script.hold(it.core.send("T", [Message(b"x")]))
     assert len(it.sends()) == 3
+
+
+MOMENTARY: list[Any] = [
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.FLOW_CONTROL,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.GO_AWAY,
+    Unreachable("gone"),
+]
+
+
+@pytest.mark.parametrize("answer", MOMENTARY)
+def test_what_is_refused_for_a_moment_is_tried_until_the_time_is_up(answer: int | RopewalkError) -> None:
+    it = stage(*[answer] * 99)
+    began = it.script.now
+    with pytest.raises((Refused, Unreachable)):
+        it.script.hold(it.core.send("T", [Message(b"x")], timeout=5))
+    assert it.script.now - began == pytest.approx(5, abs=0.01), "all the time that it was given"
+    pauses = it.script.pauses
+    assert len(pauses) >= 7 and pauses[:-1] == sorted(pauses[:-1]) and max(pauses) <= 1.0
+    assert len(it.sends()) == 2 * (len(pauses)), "both brokers before each pause"
+
+
+@pytest.mark.parametrize("answer", MOMENTARY)
+@pytest.mark.parametrize("how", ["any", "queue", "selector", "group"])
+def test_a_broker_that_is_back_in_time_gets_the_message(answer: int | RopewalkError, how: str) -> None:
+    it = stage(*[answer] * 8, brokers=("a",))
+    message = Message(b"x", group="g" if how == "group" else None)
+    queue = Queue("a", 1) if how == "queue" else None
+    result = it.script.hold(
+        it.core.send("T", [message], queue=queue, selector=max if how == "selector" else None, timeout=8)
+    )
+    assert result.status is SendStatus.SEND_OK and len(it.sends()) == 9
+    keys = {parse_properties(command.ext["i"])[P.UNIQ_KEY] for _, command in it.sends()}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("answer", [*MOMENTARY, OutcomeUnknown("silence"), ResponseCode.SYSTEM_ERROR])
+def test_without_retries_there_is_one_attempt(answer: int | RopewalkError) -> None:
+    it = stage(answer, retries=0)
+    with pytest.raises((Refused, Unreachable, OutcomeUnknown)):
+        it.script.hold(it.core.send("T", [Message(b"x")]))
+    assert len(it.sends()) == 1 and it.script.pauses == []
+
+
+def test_a_name_server_that_is_back_in_time_tells_the_way() -> None:
+    it = stage()
+    answers = it.script._answer
+    failures = 5
+
+    def away(ask: Ask) -> Command:
+        nonlocal failures
+        if ask.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and failures:
+            failures -= 1
+            raise Unreachable("refused")
+        return answers(ask)
+
+    it.script._answer = away  # type: ignore[method-assign]
+    assert it.script.hold(it.core.send("T", [Message(b"x")])).status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("name_servers", ["ns:9876", "ns:9876;other:9876;third:9876"])
+@pytest.mark.parametrize("timeout", [0.5, 2.0])
+def test_the_time_limit_covers_the_name_servers(timeout: float, name_servers: str) -> None:
+    it = stage(name_servers=name_servers)
+    it.script.silent = True
+    began = it.script.now
+    with pytest.raises(Unreachable):
+        it.script.hold(it.core.send("T", [Message(b"x")], timeout=timeout))
+    assert it.script.now - began <= timeout + 0.01
+
+
+def test_name_servers_that_are_silent_leave_time_for_a_route_that_is_known() -> None:
+    it = stage()
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.now += 31
+    it.script.silent = True
+    began = it.script.now
+    assert it.script.hold(it.core.send("T", [Message(b"x")], timeout=2)).status is SendStatus.SEND_OK
+    assert it.script.now - began <= 1.01
 
 
 def test_attempts_end_when_the_time_is_up() -> None:
@@ -120,18 +209,21 @@ def test_a_doubt_in_any_attempt_is_told_whatever_came_last() -> None:
 
 
 def test_nobody_there_is_no_doubt() -> None:
-    it = stage(*[Unreachable("gone")] * 3)
+    it = stage(*[Unreachable("gone")] * 99)
     with pytest.raises(Unreachable):
         it.script.hold(it.core.send("T", [Message(b"x")]))
     assert it.core.counts.refused == 1
 
 
 @pytest.mark.parametrize("how", ["queue", "selector", "group"])
-def test_a_given_queue_is_tried_once(how: str) -> None:
-    it = stage(ResponseCode.SYSTEM_BUSY)
+@pytest.mark.parametrize("answer", [ResponseCode.SYSTEM_ERROR, OutcomeUnknown("silence")])
+def test_a_given_queue_is_tried_once_unless_it_is_refused_for_a_moment(
+    how: str, answer: int | RopewalkError
+) -> None:
+    it = stage(answer)
     message = Message(b"x", group="g" if how == "group" else None)
     queue = Queue("b", 1) if how == "queue" else None
-    with pytest.raises(Refused):
+    with pytest.raises((Refused, OutcomeUnknown)):
         it.script.hold(it.core.send("T", [message], queue=queue, selector=max if how == "selector" else None))
     assert len(it.sends()) == 1
     if how != "group":
