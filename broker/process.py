@@ -38,13 +38,14 @@ from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.block_repair import BlockRepair
-from broker.replication.master_slave import SLAVE, promise_of
+from broker.replication.master_slave import promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
+from ha.group.roles import SLAVE
 from ha.stream.connection import HaConnection
 from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip

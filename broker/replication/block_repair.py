@@ -1,10 +1,10 @@
-"""Damaged places of this broker's log, mended from another member's copy while it runs.
+"""Repair damaged places of this broker's log from another member's copy, while the broker runs.
 
-A task looks every few tenths of a second whether there is any. One place at a time: the members that may have it are
+A task asks every few tenths of a second whether there are any. One place at a time: the members that may have it are
 asked in turn (`ha.group.block_repair`), and the first bytes that are right are put back by a thread
 (`store.integrity.block_repair`). Then it rests as long as the scrubber would take for as many bytes, so that neither
-disk nor network notices. What nobody can help with stays unserved, is told with the command that a person can run, and
-is tried again, ever more rarely.
+disk nor network notices. A place that no member can repair stays unserved, is told with the command that a person can
+run, and is tried again, ever more rarely.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from store.log.segment import Segment
 
 __all__ = ["BlockRepair"]
 
-log = structlog.get_logger("broker.mending")
+log = structlog.get_logger("broker.block_repair")
 
-LOOK_S = 0.25
+PROBE_S = 0.25
 CONNECT_S = 2.0
 ASK_S = 10.0
 RATE_MIN = 1 << 20
@@ -47,7 +47,7 @@ RATE_MIN = 1 << 20
 
 
 class BlockRepair:
-    """The task of one broker."""
+    """The repair task of a broker."""
 
     def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
         self._broker = broker
@@ -60,7 +60,7 @@ class BlockRepair:
         """Until cancelled."""
         damage = self._broker.store.damage
         while damage is not None:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(PROBE_S)
             place = self._core.due(damage.places(), self._broker.monotonic_ms()) if len(damage) else None
             segment = damage.hold(place) if place is not None else None
             if place is None or segment is None:

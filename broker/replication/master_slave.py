@@ -22,6 +22,7 @@ import trio
 from broker.remoting.shell import Connection, Shell
 from broker.settings.config import BrokerConfig
 from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
+from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
 from ha.stream.group_transfer import EVERYTHING, GroupTransfer
@@ -32,7 +33,6 @@ from store.message_store import NO_LIMIT, MessageStore
 
 log = structlog.get_logger("broker.replication")
 
-ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 0.05
 _STATUS_INTERVAL_MS = 1_000

@@ -89,7 +89,7 @@ class Stage:
         self.router = router
         self.timeline = timeline
         self.options = options
-        self.chance = random.Random(options.seed)
+        self.rng = random.Random(options.seed)
         self.masters = [(0.0, group.members[0].name)]
         """Who was made the master, and when: the first one by its configuration."""
         self.hits: list[str] = []
