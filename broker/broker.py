@@ -46,6 +46,8 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
+from broker.transactions.end import EndTransaction
+from broker.transactions.service import TransactionService
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
@@ -159,6 +161,9 @@ class Broker:
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
+        self.transactions = transactions = TransactionService(
+            context, is_slave=lambda: self.replication.is_slave, refusal=self._refusal, wake=wake
+        )
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
         retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
@@ -173,6 +178,7 @@ class Broker:
             topic_created=self.topics_changed,
             retries=retries,
             place=self.delays.place,
+            transactions=transactions,
         )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.stalled = self._append_stalled
@@ -204,6 +210,15 @@ class Broker:
             monotonic_ms=monotonic_ms,
         )
         send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
+        ends = EndTransaction(
+            context,
+            transactions,
+            is_slave=lambda: self.replication.is_slave,
+            refusal=self._refusal,
+            waits=lambda: sends.waits,
+            wait=self._wait,
+            place=self.delays.place,
+        )
         self.requests = Requests(context)
         self.handlers = Handlers()
         self.handlers.hot = {
@@ -215,6 +230,7 @@ class Broker:
             RequestCode.ROPEWALK_BULK_PULL: bulk.pull,
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
+            RequestCode.END_TRANSACTION: ends.end,
         }
         sends.replicate_early = self.replication.replicate_early
         runs = SendRuns(sends)
@@ -238,6 +254,7 @@ class Broker:
         )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
+        self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
         self._topics_stale = False
@@ -296,13 +313,16 @@ class Broker:
         for finding in findings:
             log.warning("config file", file="offsetTimes.json", finding=finding)
         self.offsets.load_times(times or {})
+        self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
         self.member.open()
+        self.transactions.role_changed()
 
     def _role_changed(self) -> None:
         self._sends.wait(self.store.config.sync_flush or self.replication.waits)
+        self.transactions.role_changed()
         if not self.replication.is_slave:
             # A topic made moments before its master died: its messages came here, its configuration did not.
             self._adopt_orphans(self.context.now_ms())
@@ -314,6 +334,15 @@ class Broker:
         for finding in [*findings, *odd]:
             log.warning("config file", file=path.name, finding=finding)
         self.delays.load(offsets)
+
+    def _load_transaction_counts(self, path: Path) -> None:
+        try:
+            value, findings = json_file.load(path)
+        except json_file.StoreConfigDamaged as exc:
+            value, findings = None, [str(exc)]  # all of it is counted anew from the log
+        for finding in findings:
+            log.warning("config file", file=path.name, finding=finding)
+        self.transactions.counts.load(value or {})
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
@@ -347,6 +376,8 @@ class Broker:
                 lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
+        if self.transactions.changed:
+            tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
         if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
@@ -363,7 +394,10 @@ class Broker:
         self._note_delays()
         self._delay_progress.stop()
         self.store.close()
-        # Only now is all that was delivered flushed, and the file may say so.
+        # Only now is all that was delivered flushed, and the files may say so.
+        if self.transactions.stop():
+            offsets = self.offsets.dump(self.context.now_ms())
+            json_file.save(self.config.store_path_root_dir / "config" / "consumerOffset.json", offsets)
         data = self._delay_progress.final(self.context.now_ms())
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
@@ -372,6 +406,7 @@ class Broker:
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
+        self.transactions.configure()
         self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
         self.reader.limits = _read_limits(config)
@@ -454,6 +489,7 @@ class Broker:
 
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
+        self.transactions.targets.closed(session)
         self.admin.ha.forget(session)
         self.requests.notify(self.clients.closed(session))
 
@@ -523,6 +559,7 @@ class Broker:
 
     def on_wakeup(self) -> None:
         self.store.run_completions()
+        self.transactions.wakened()
         if self._delays_behind:
             self._deliver()
         self._note_delays()
@@ -543,10 +580,12 @@ class Broker:
         store = self.store
         if self.intake is not None:
             self.intake.flush_deferred()
+        self.transactions.end_turn()
         if self._topics_stale:
             self.publish_topics()
         self.replication.end_turn()
         store.publish()
+        self.transactions.published()
         while store.woken:
             woken = dict.fromkeys(store.woken)
             store.woken.clear()
@@ -586,6 +625,7 @@ class Broker:
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
+        self.transactions.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.replication.confirmed)
@@ -626,6 +666,7 @@ def _send_rules(config: BrokerConfig) -> SendRules:
         config.trace_on,
         config.max_message_size,
         bool(config.broker_permission & Permission.WRITE),
+        config.reject_transaction_message,
     )
 
 

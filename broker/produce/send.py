@@ -23,11 +23,15 @@ import structlog
 from broker.consume.retry import RetryRules
 from broker.produce.admission import (
     FLAG_BITS,
+    HALF,
     STRIPPED_PROPERTIES,
+    Row,
     classify,
+    is_delayed,
     is_plain,
     is_plain_batch,
     refusal_in_batch,
+    refusal_of_half,
 )
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
@@ -36,6 +40,13 @@ from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicTable
+from broker.transactions.records import (
+    HALF_PROPERTIES_SIZE_MAX,
+    HALF_QUEUE,
+    half_properties,
+    new_half,
+)
+from broker.transactions.service import TransactionService
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
@@ -90,6 +101,7 @@ class SendRules:
     trace_on: bool = True
     max_message_size: int = 4 << 20
     broker_writable: bool = True
+    reject_transactions: bool = False
 
 
 class Stored(NamedTuple):
@@ -131,6 +143,7 @@ class SendProcessor:
         topic_created: Callable[[], None],
         retries: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
+        transactions: TransactionService,
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
@@ -146,6 +159,7 @@ class SendProcessor:
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
+        self._transactions = transactions
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
@@ -317,22 +331,29 @@ class SendProcessor:
         sys_flag = header.sys_flag | target.sys_flag
         reconsume_times, topic = header.reconsume_times or 0, queue.topic
         plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
+        half = False
         if plain is not None:
             raw, key, tag_code, waits = plain
         else:
-            properties = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            half = row is HALF
+            sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
             if given_up:
                 properties[P.DELAY] = "-1"
                 topic = properties.get(P.RETRY_TOPIC, target.config.name)
             try:
-                queue, tag_code = self._place(queue, properties)
+                if half:
+                    queue, tag_code = self._place_half(queue, properties, header.producer_group)
+                else:
+                    queue, tag_code = self._place(queue, properties)
             except ValueError as exc:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
             raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
-            if len(raw) > PROPERTIES_SIZE_MAX:
+            size_max = HALF_PROPERTIES_SIZE_MAX if half else PROPERTIES_SIZE_MAX
+            if len(raw) > size_max:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
+                    f"the properties have {len(raw)} bytes with the broker's own, at most {size_max}",
                 )
         message = (
             queue,
@@ -352,8 +373,19 @@ class SendProcessor:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
+        if half:
+            self._transactions.opened(new_half(properties, queue_offset, offset, self.store.now), session)
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
         return Stored(offset, asked, queue_offset, key, waits)
+
+    def _place_half(
+        self, queue: ConsumeQueue, properties: dict[str, str], producer_group: str
+    ) -> tuple[ConsumeQueue, int]:
+        """Return the half queue and the tag code of a half message; what it has to carry is added to `properties`."""
+        if is_delayed(properties):
+            self._place(queue, dict(properties))  # a delay that cannot be is refused now, not at the commit
+        half_properties(properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], producer_group)
+        return self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), tags_code(properties.get(P.TAGS))
 
     def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
         """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
@@ -631,17 +663,24 @@ class SendProcessor:
             )
         return self._chance.randrange(_ANY_QUEUE_MAX) % target.config.write_queues
 
-    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
-        """The properties to store, with the broker's own. Raises `RequestRefused` for what is not built."""
+    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> tuple[dict[str, str], Row]:
+        """The properties to store, with the broker's own, and the row that decides. Raises `RequestRefused`."""
         properties = parse_properties(text)
-        refusal = classify(properties, sys_flag, reconsume_times).refusal
+        row = classify(properties, sys_flag, reconsume_times)
+        refusal = row.refusal
+        if row is HALF:
+            if self._rules.reject_transactions:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION, "the broker sending transaction message is forbidden"
+                )
+            refusal = refusal_of_half(properties, sys_flag)
         if refusal is not None:
             raise RequestRefused(*refusal)
         for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
-        return properties | self._own
+        return properties | self._own, row
 
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}

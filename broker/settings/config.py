@@ -167,6 +167,13 @@ class BrokerConfig:
     store_reply_message_enable: bool
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
+    reject_transaction_message: bool
+    transaction_time_out: int
+    """How long a half message is left alone before its producer is asked."""
+    transaction_check_interval: int
+    transaction_check_max: int
+    transaction_op_msg_max_size: int
+    """Bytes of the half offsets in one operation record, about."""
     long_polling_enable: bool
     lite_pull_message_enable: bool
     short_polling_time_mills: int

@@ -122,6 +122,14 @@ msgTraceTopicName The topic for message traces.
 messageDelayLevel The delays of levels 1, 2, 3 …; units are s, m, h, d.
 storeReplyMessageEnable Whether the answers of request-reply calls are stored too.
 maxMessageSize Bytes of a message's body at most.
+# Transactions
+rejectTransactionMessage Whether half messages are refused.
+transactionTimeOut Milliseconds after which an undecided half message is checked: its producer group is asked. A
+    message may ask for longer with `CHECK_IMMUNITY_TIME_IN_SECONDS`.
+transactionCheckInterval Milliseconds between two rounds of checks.
+transactionCheckMax How often a producer is asked before a half message is given up, into
+    `TRANS_CHECK_MAX_TIME_TOPIC`. Rounds in which no producer of the group was connected do not count.
+transactionOpMsgMaxSize Bytes of the half offsets in one operation record, about.
 # Pulls
 longPollingEnable Whether a pull that finds nothing waits for the next message.
 litePullMessageEnable Whether code 361 is served.

@@ -181,6 +181,12 @@ _HONOURED: Final = (
     _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
+    # Transactions; milliseconds, checks, bytes.
+    _bool("rejectTransactionMessage", False),
+    _long("transactionTimeOut", 6_000, 0),
+    _long("transactionCheckInterval", 30_000, 10),
+    _int("transactionCheckMax", 15, 1),
+    _int("transactionOpMsgMaxSize", 4_096, 1, MIB),
     # Pulls.
     _bool("longPollingEnable", True),
     _bool("litePullMessageEnable", True),
@@ -431,7 +437,6 @@ recallMessageEnable bool false
 recoverConcurrently bool false
 recoverThreadPoolNums int 32
 rejectPullConsumerEnable bool false
-rejectTransactionMessage bool false
 replyThreadPoolQueueCapacity int 10000
 retrieveMessageFromPopRetryTopicV1 bool true
 reviveAckWaitMs long 180000
@@ -453,15 +458,11 @@ subscriptionExpiredTimeout long 600000
 syncBrokerMemberGroupPeriod int 1000
 syncBrokerMetadataPeriod long 5000
 syncControllerMetadataPeriod long 10000
-transactionCheckInterval long 30000
-transactionCheckMax int 15
 transactionCheckRocksdbCoreThreads int 2
 transactionCheckRocksdbMaxThreads int 5
 transactionCheckRocksdbQueueCapacity int 2000
 transactionMetricFlushInterval long 10000
 transactionOpBatchInterval int 3000
-transactionOpMsgMaxSize int 4096
-transactionTimeOut long 6000
 transferMsgByHeap bool true
 updateNameServerAddrPeriod int 120000
 useMessageFilterForNotification bool true
