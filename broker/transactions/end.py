@@ -239,7 +239,7 @@ class EndTransaction:
 
     # -- resume --------------------------------------------------------------------------------------
 
-    def resume(self, request: Command, session: Session) -> Command | None:
+    def resume(self, session: Session, request: Command) -> Command | None:
         """Have a half message checked again from the beginning, also one that was given up (323)."""
         header = decode_header(ResumeCheckHeader, request.ext)
         if self._is_slave():
@@ -303,7 +303,7 @@ class EndTransaction:
         return record
 
     @property
-    def handlers(self) -> dict[int, Callable[[Command, Session], Command | None]]:
+    def handlers(self) -> dict[int, Callable[[Session, Command], Command | None]]:
         """Return the handlers of rare codes."""
         return {RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
 
