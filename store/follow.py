@@ -66,12 +66,12 @@ class Follower:
 
     @property
     def end(self) -> int:
-        """Where the next byte goes; 0 for a log that is empty and begins wherever its master's bytes do."""
+        """The log offset of the next byte; 0 for an empty log, which begins wherever its master's bytes do."""
         return self._log.end_offset
 
     @property
     def segment_size(self) -> int:
-        """What no piece of a master's log crosses a multiple of."""
+        """The size of a segment: no piece of a master's log crosses a multiple of it."""
         return self._log.segment_size
 
     def take(self, offset: int, data: bytes | memoryview) -> int:
@@ -85,7 +85,7 @@ class Follower:
             self.look_through()
 
     def place(self, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
-        """Append pieces that follow each other, as `take` does; what they are is seen by `look_through`. HOT.
+        """Append consecutive pieces of the master's log; `look_through` checks their records. HOT.
 
         One write for eight frames costs half of eight, and one look a fraction. It goes through the bytes that were
         just joined, which the processor has at hand, and not through pages of the map: those a look would bring into
@@ -139,7 +139,7 @@ class Follower:
         return segment
 
     def look_through(self) -> None:
-        """Look at what has become whole, and move the boundary behind it. Raises `StreamRejected`."""
+        """Dispatch the records that have become whole, and move the boundary behind them. Raises `StreamRejected`."""
         come, self._come = self._come, None
         if not self._log.segments or (come is None and self._rest is not None):
             return

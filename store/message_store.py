@@ -395,7 +395,7 @@ class MessageStore:
 
     @property
     def flush_times(self) -> Durations | None:
-        """How long the flushes of the log took; None before the store is open."""
+        """The durations of the log's flushes; None before the store is open."""
         return self._flusher.times if self._flusher is not None else None
 
     def remove_expired(self) -> None:
@@ -405,7 +405,7 @@ class MessageStore:
 
     @property
     def removed_files(self) -> int:
-        """How many of this store's files something else removed while they were in use."""
+        """The number of this store's files that were removed from outside while they were in use."""
         segments = self._cleaner.removed_files if self._cleaner is not None else 0
         return segments + len(self._missing_said)
 
@@ -428,7 +428,7 @@ class MessageStore:
             )
 
     def take_findings(self) -> list[str]:
-        """Return what index, retention and checksums have to tell people since the last time."""
+        """Return the findings of index, retention and checksums since the last call, for the log file."""
         findings = list(self._missing_queue_files())
         for source in (self.index, self._cleaner, self._checksums, self._scrubber):
             if source is not None and source.findings:
@@ -443,7 +443,7 @@ class MessageStore:
 
     @property
     def whole_end(self) -> int:
-        """Where the last whole record ends: the end of the log, but for a slave that has part of one."""
+        """The end of the last whole record: the end of the log, but for a slave that has part of a record."""
         return self.log.end_offset if self.follower is None else self.follower.boundary
 
     def request_flush(self) -> None:
@@ -484,7 +484,7 @@ class MessageStore:
     # -- following another log -----------------------------------------------------------------------
 
     def follow(self) -> Follower:
-        """From now on the log grows by a master's bytes alone; whatever was put is this slave's too."""
+        """Become a slave's store: from now on a master's bytes alone are appended, behind the records put before."""
         assert self.follower is None
         self.follower = Follower(self)
         self._appender.closed = True
@@ -533,7 +533,7 @@ class MessageStore:
         return queue
 
     def dispatched(self, queues: Iterable[ConsumeQueue], begin: int, end: int) -> None:
-        """These queues have got the entries of their records from log offset `begin` to `end`."""
+        """Note the queues that got the entries of the records from log offset `begin` to `end`."""
         grown = [(queue, queue.next_offset) for queue in queues]
         self._appender.unreadable.append((begin, end, grown))
         for queue, _number in grown:
@@ -556,7 +556,7 @@ class MessageStore:
     # -- the work of time ----------------------------------------------------------------------------
 
     def run_completions(self) -> None:
-        """Take in what the helper threads finished. Raises their failures."""
+        """Run the completions of the helper threads' jobs. Raises their failures."""
         self.completions.run()
 
     def tick(self) -> None:

@@ -49,7 +49,7 @@ _PAUSE, _PAUSE_MAX_MS = 9, 10_000  # times as long as a pass over more queues th
 
 
 class WriteBack:
-    """What is dirty, what is written, and the thread in between; the loop owns it, `begin` starts it."""
+    """The dirty queues, the written ones, and the thread in between; the loop owns it, `begin` starts it."""
 
     worker: Worker
 
@@ -133,11 +133,11 @@ class WriteBack:
     # -- the work of time ----------------------------------------------------------------------------
 
     def clock_set_back(self) -> None:
-        """What was due in an hour is due now."""
+        """Make every timed write due now, because the clock was set back."""
         self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
 
     def tick(self, now: int, readable_offset: int, stored_ms: int) -> None:
-        """Hand the worker what is due at `now`, ms; `stored_ms` is the store time of the newest record."""
+        """Hand the worker the writes due at `now`, ms; `stored_ms` is the store time of the newest record."""
         if not self.writing:
             if self._pass_began_ms is not None:
                 # With thousands of queues the entries of several seconds go down at the price of one's.
@@ -290,7 +290,7 @@ class WriteBack:
         return unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
 
     def write_bound(self, *, clean: bool) -> None:
-        """Write what is true now; `clean` says in addition that the log ends here, in good order."""
+        """Write the bound as it is now; `clean` says in addition that the log ends here, in good order."""
         bound = Bound(
             self._log.flushed_offset,
             self.queues_written,

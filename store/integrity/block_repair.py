@@ -44,15 +44,15 @@ PLACES_MAX = 4096
 
 
 class NotVouched(RopewalkError):
-    """This copy cannot be given to somebody who has lost his: the text says why."""
+    """The copy of a block here cannot replace a damaged copy elsewhere: the text gives the reason."""
 
 
 class NotWhole(RopewalkError):
-    """What was put back does not read as it should: the text says where."""
+    """The block that was put back does not read as it was written: the text says where."""
 
 
 class NotDurable(RopewalkError):
-    """What was put back reads well, but may be nowhere but in the page cache."""
+    """The block that was put back reads well, but may be in the page cache only."""
 
 
 class Damage:
@@ -74,14 +74,14 @@ class Damage:
         return self._places.get(place.offset) == place
 
     def places(self) -> tuple[Damaged, ...]:
-        """What is damaged and in the log, the oldest first."""
+        """The damaged places in the log, the oldest first."""
         low = self._log.min_offset
         for offset in [offset for offset in self._places if offset < low]:
             self._remove(self._places[offset])  # retention took it away
         return tuple(self._places[offset] for offset in sorted(self._places))
 
     def take(self) -> None:
-        """Take in what was reported: from now on nobody reads there unchecked. Cheap when there is nothing."""
+        """Take in the reported damage: from now on every read there is checked. Cheap when there is nothing."""
         reported = self._checksums.reported
         while reported:
             place = reported.popleft()
@@ -134,7 +134,7 @@ class Damage:
 
 
 def look(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
-    """Whether a place is whole by now, and what it has before the records of which one was not.
+    """Return whether a place is whole by now, and, if it has no checksum, its whole bytes before the damaged records.
 
     Blocks. Raises OSError for bytes without a checksum that cannot be read.
     """
@@ -158,7 +158,7 @@ def look(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
 def put_back(
     segment: Segment, place: Damaged, data: bytes, root: Path, disk: Disk, *, anew: bool = False
 ) -> Path:
-    """Have a damaged place read as `data`, durably; what it held is kept in the file returned.
+    """Write `data` to a damaged place, durably, and return the file that keeps its old bytes.
 
     `anew` writes all of it, whatever is read there: after a sync that failed, what is read may be on no disk. Blocks.
     Raises `NotDurable` for such a sync; OSError or `NotWhole` otherwise: the place is then as it was, or its checksum
@@ -193,7 +193,7 @@ def vouched(
     wanted: int | None,
     damaged: Callable[[Damaged], None],
 ) -> bytes:
-    """The bytes of a segment for somebody whose copy is damaged, if this one is good. Blocks.
+    """Return bytes of a segment, to replace a damaged copy of them, if the checksums vouch for them. Blocks.
 
     Good is what matches this segment's own checksums. Where there are none yet, the other's sum decides; where both
     have one they must agree. Raises `NotVouched`, or OSError; `damaged` is told of damage here.

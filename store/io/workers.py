@@ -47,7 +47,7 @@ class Completions:
 
 
 class Worker:
-    """One daemon thread that runs jobs in order; `pending` bounds what callers may queue up."""
+    """A daemon thread that runs jobs in order; callers bound their queue of jobs by `pending`."""
 
     def __init__(self, name: str, completions: Completions, *, start: bool = True) -> None:
         """Without `start` nothing runs until somebody calls `step`: how a simulation owns time."""
@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a `step` would have to wait."""
+        """Tell whether a `step` would have to wait for a job."""
         return self._jobs.empty()
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
@@ -196,7 +196,7 @@ class Flusher:
         return True
 
     def stop(self) -> None:
-        """Carry out what was requested, then end. Blocks until then."""
+        """Carry out the requested flushes, then end. Blocks until then."""
         if self._thread is None:
             while self.step():
                 pass
@@ -210,7 +210,7 @@ class Flusher:
 
 
 class Helpers:
-    """Where a store gets its helper threads from. A simulation hands in its own, and runs their steps itself."""
+    """The maker of a store's helper threads. A simulation hands in its own, and runs their steps itself."""
 
     def worker(self, name: str, completions: Completions) -> Worker:
         return Worker(name, completions)

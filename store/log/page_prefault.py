@@ -1,4 +1,4 @@
-"""Who has the page cache hold what is written next: the thread that was told to, or a process where the log grows fast.
+"""Bring the log's next pages into the page cache: on the worker thread, or by a process where the log grows fast.
 
 Memory that a virtual machine was not given yet, or that it gave back, takes 9 us a page to get: nearly half of a
 processor at 200 MB/s. A thread is at the interpreter again behind each piece of it, and takes it from the loop; and a
@@ -45,7 +45,7 @@ _ANSWER_S = 1.0
 
 
 class Pages:
-    """Brings them on the thread that asks, which is always the same one."""
+    """Brings pages into the page cache on the calling thread, which is always the same."""
 
     def bring(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
         """Have these bytes of a file in the page cache soon. `fast` says that there will be many more. Blocks."""
@@ -54,9 +54,9 @@ class Pages:
                 file.read_ahead(at, min(_PIECE, end - at))
 
     def share(self, file: MappedFile, start: int, end: int) -> bool:
-        """Have every other part of these in the page cache soon; False if there is nobody to bring it.
+        """Have every other part of these bytes in the page cache soon; False if there is no process to bring it.
 
-        A thread is nobody: who writes large records is in the kernel all the time. Blocks a little.
+        A thread would not help: a writer of large records is in the kernel all the time. Blocks a little.
         """
         return False
 
@@ -70,11 +70,11 @@ class Pages:
                 file.write_through(at, min(_PIECE, end - at))
 
     def stop(self) -> None:
-        """Have nobody else at work."""
+        """End the process that brings pages, if there is one."""
 
 
 class ProcessPages(Pages):
-    """Has them brought by a process, from the first time on that it is said to be fast."""
+    """Has pages brought by a process, from the first call on that says `fast`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,7 +153,7 @@ class ProcessPages(Pages):
 
 
 def pages(disk: Disk) -> Pages:
-    """Who brings them for a store on this disk. A process has the real one only."""
+    """Return the means to bring pages for a store on this disk: by a process on the real one only."""
     return ProcessPages() if type(disk) is Disk else Pages()
 
 

@@ -47,7 +47,7 @@ _STEP = 1 << 20
 
 
 class Pace:
-    """How fast the log grows, and whether zeros written ahead of it pay. Times in ms, positions are log offsets."""
+    """The growth of the log, and whether zeros written ahead of it pay. Times in ms, positions are log offsets."""
 
     def __init__(self) -> None:
         self.bytes_per_ms = 0.0
@@ -70,12 +70,15 @@ class Pace:
         self._fastest = self.bytes_per_ms
 
     def forgive(self) -> None:
-        """Whatever was, they may be tried again."""
+        """Forget that the zeros were overtaken, so that they are tried again."""
         self._overtaken_until = 0
 
     def zeros_pay(self, now: int) -> bool:
-        """Not where they are too large a part of what the disk gets; nor where they were overtaken, for ten seconds or
-        until the log grows half as fast."""
+        """Tell whether the log grows slowly enough for zeros ahead of it.
+
+        Not where they are too large a part of all writes to the disk; nor where they were overtaken, for ten seconds
+        or until the log grows half as fast.
+        """
         too_fast = self._fastest / 2 if now < self._overtaken_until else _ZEROS_BYTES_PER_MS
         return self.bytes_per_ms < too_fast
 
@@ -131,12 +134,12 @@ class Ahead:
         self.worker = self._helpers.worker("ropewalk-janitor", self._completions)
 
     def stop(self) -> None:
-        """End the thread, and what it started. Blocks until what was submitted is done."""
+        """End the thread and the process it started. Blocks until the submitted jobs are done."""
         self.worker.stop()
         self._pages.stop()
 
     def clock_set_back(self) -> None:
-        """What was due in an hour is due now."""
+        """Make every timed job due now, because the clock was set back."""
         self._next_spare_ms = 0
         self._pace.forgive()
 

@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A stretch of the log that is not what was written."""
+    """A damaged stretch of the log."""
 
     offset: int
     end: int
@@ -42,7 +42,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Counts:
-    """How much of a store was looked at."""
+    """The amounts of a store that were checked."""
 
     records: int = 0
     record_bytes: int = 0
@@ -63,11 +63,11 @@ class Findings:
         self._root = root
 
     def damage(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        """Report what is not as it should be."""
+        """Report damage to a file."""
         self.findings.append(Finding(True, str(path), place, text, advice))
 
     def note(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        """Report what is odd and harmless, or what the next start sees to."""
+        """Report an oddity that is harmless, or that the next start sees to."""
         self.findings.append(Finding(False, str(path), place, text, advice))
 
     @property

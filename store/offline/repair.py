@@ -37,7 +37,7 @@ _STEP = 1 << 20
 
 @dataclass(slots=True)
 class Repaired:
-    """What was done, in words."""
+    """The outcome of a repair, in words."""
 
     taken: list[str] = field(default_factory=list)
     """Places that were taken over from elsewhere, and files that got their size back."""
@@ -63,7 +63,7 @@ class OtherLog:
                 self.log._add(Segment(int(name), self._disk.open_mapped(folder / name)))
 
     def read(self, start: int, end: int) -> bytes | None:
-        """These bytes of the log, which lie in one segment; None if they are not all there."""
+        """Return these bytes of the log, which lie in one segment; None if some are missing."""
         segment = self.log.find(start)
         if segment is None or end > segment.end_offset:
             return None

@@ -1,4 +1,4 @@
-"""What a start would do to a store, without doing it; and what a person can decide when a start is refused.
+"""Preview a start of a store, without changing it; and carry out an operator's decision when a start is refused.
 
 The preview is the shipped recovery itself, on a disk that changes nothing (`trial`). There is one decision that
 recovery leaves to a person: under SYNC_FLUSH a place that cannot be read, behind everything that is known to be
@@ -26,7 +26,7 @@ CHECK_AT_START = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a start ends, or would."""
+    """The outcome of a start, done or previewed."""
 
     refusal: str | None
     """Why it is refused; nothing is changed then."""
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
-    """What a start under this flush rule would do. Blocks; raises `StoreLocked`."""
+    """Return the outcome that a start under this flush rule would have. Blocks; raises `StoreLocked`."""
     disk = DryRunDisk()
     try:
         outcome = _recover(layout, disk, sync_flush=sync_flush)
@@ -56,7 +56,7 @@ def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
 
 
 def recover_store(layout: Layout, *, cut: bool) -> Outcome:
-    """Do what a start would do, under the store's lock. `cut` is the person's decision. Blocks."""
+    """Recover a store as a start would, under the store's lock. `cut` is the operator's decision. Blocks."""
     disk = Disk()
     try:
         return _recover(layout, disk, sync_flush=not cut)

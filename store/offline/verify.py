@@ -1,4 +1,4 @@
-"""Is this store as it should be? Every byte that somebody relies on is looked at, and nothing is touched.
+"""Verify a store: every byte that brokers and clients rely on is checked, and nothing is changed.
 
 The log is read from its first byte to its last; beside it run the queue files, whose entries have to name the records
 that pass by, and the index (`verify_index`). Then come the small files. What is wrong becomes a `Finding`: damage,
@@ -58,7 +58,7 @@ class Queue:
 
 
 class Verification:
-    """One look at one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
+    """A verification of one store. `run` fills `findings`, `lost` and `counts`."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class Verification:
 
     @property
     def lost(self) -> list[Lost]:
-        """The stretches of the log that are not what was written."""
+        """The damaged stretches of the log."""
         return self.report.lost
 
     @property
     def counts(self) -> Counts:
-        """How much was looked at."""
+        """The amounts that were checked."""
         return self.report.counts
 
     # -- the whole of it -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Queue entries in the order of the log, each of which its queue takes when somebody looks.
+"""Queue entries in the order of the log, which a queue takes over when it is read.
 
 A client that sends to tens of thousands of queues leaves one entry in each before it comes to the first again. Every
 object of a queue's own has left the processor's caches by then, and to fetch five of them for each message costs more
@@ -79,16 +79,16 @@ class EntryPool(Generic[_Q]):
         return slot
 
     def is_in(self, slot: int) -> bool:
-        """Whether entries can be added to its queue here."""
+        """Tell whether the pool takes entries of this slot's queue."""
         return self._numbers[slot] >= 0
 
     def queues_in(self, slots: Sequence[int]) -> list[_Q] | None:
-        """These queues; None if one of them is out."""
+        """Return the queues of these slots; None if one of the queues is out."""
         queues = [queue for slot in slots if (queue := self.queues[slot]) is not None and self.is_in(slot)]
         return queues if len(queues) == len(slots) else None
 
     def leave(self, queue: _Q) -> None:
-        """Have a queue take what waits for it, and be out."""
+        """Have a queue take over its waiting entries, and be out."""
         self.drain(queue)
         self._numbers[queue.slot] = -1
 
@@ -101,7 +101,7 @@ class EntryPool(Generic[_Q]):
             queue.pool, queue.slot = None, -1
 
     def update_held(self, queue: _Q) -> None:
-        """Somebody waits for this queue, or nobody does any more."""
+        """Note whether held pulls wait for this queue."""
         if queue.held is None:
             self.held.discard(queue.slot)
         else:

@@ -1,4 +1,4 @@
-"""Who writes entries into queue files: the thread that was told to, or a process if there are very many files.
+"""Write entries into queue files: on the worker thread, or by a process if there are very many files.
 
 A file takes three system calls, and a new one six. A thread gives the interpreter back at each of them and takes it
 from the loop again: beside a pass over forty thousand queues, which took seven seconds, sends ran at 0.7 of their
@@ -64,7 +64,7 @@ _decode_outcome = msgspec.msgpack.Decoder(tuple[list[tuple[str, bool]], int]).de
 
 
 class QueueFiles:
-    """Writes them on the thread that asks, which is always the same one."""
+    """Writes queue files on the calling thread, which is always the same."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -91,11 +91,11 @@ class QueueFiles:
         yield from writes_into(directory, size, first, chain(self._pieces, newest, through - first))
 
     def stop(self) -> None:
-        """Have nobody else at work. Blocks."""
+        """End the process that writes, if there is one. Blocks."""
 
 
 class ProcessQueueFiles(QueueFiles):
-    """Has them written by a process where there are many."""
+    """Has queue files written by a process where there are many."""
 
     def __init__(self, disk: Disk, lock: Path) -> None:
         """`lock` is what the process holds as long as it can write."""

@@ -40,7 +40,7 @@ from store.recovery.scan import QueueGap, Recovered, Verdict
 
 @dataclass(slots=True)
 class Opening:
-    """One start of one store. The fields up to `check_at_start` are what it works on, with the lock held."""
+    """A single start of a store, with the lock held. The fields up to `check_at_start` are its input."""
 
     root: Path
     log: CommitLog

@@ -1,4 +1,4 @@
-"""What a crash left: read the log from a safe place on, and decide about every sighting that is not a record.
+"""Scan the log after a crash, from a safe place on, and decide about every sighting that is not a record.
 
 The decision is the table `RULES`; nothing else in the store cuts bytes. Recovery first finds where to begin (the
 bound file, else the checkpoint as RocketMQ uses it, else the beginning), walks the records, lets queues catch up,
@@ -76,7 +76,7 @@ def judge(
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery found: where the log ends now, and what it did about it, in words for the log."""
+    """The outcome of recovery: the end of the log, and the findings in words for the log file."""
 
     end: int
     scanned_from: int
@@ -135,7 +135,7 @@ def walk(
 
 
 def next_valid(log: CommitLog, offset: int) -> ScannedRecord | None:
-    """What may be the next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
+    """Return a likely next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
 
     What a record claims for itself is passed over, as in `follower`. In a stretch that no header vouches for, bytes
     that a producer made to look like a record are taken for one.
@@ -222,7 +222,7 @@ def _claimed_size(segment: Segment, position: int) -> int | None:
 
 
 def candidates(log: CommitLog, offset: int) -> Iterator[ScannedRecord]:
-    """Everything behind `offset`, or at it, that is a valid record for its place; what overlaps comes too."""
+    """Yield every record at or behind `offset` that is valid for its place, overlapping ones too."""
     for segment in log.segments:
         for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
             for magic in _MAGIC_BYTES:
@@ -363,7 +363,7 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
 
 
 def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
-    """How many entries of a queue's files the walk builds on: those of records before `start`.
+    """Return the number of entries of a queue's files that the walk builds on: those of records before `start`.
 
     What the files say about later records is not believed, since the walk knows better. The last entry that stays
     must name its own record, or the files are not what they were: `QueueGap`. Those before it are not looked at.
