@@ -115,7 +115,7 @@ class ProducerOptions:
 
 
 class ProducerSettings(TypedDict, total=False):
-    """The fields of `ProducerOptions` as keywords, for who checks types."""
+    """The fields of `ProducerOptions` as keywords, for type checkers."""
 
     group: str
     timeout: float
@@ -209,7 +209,7 @@ class ProducerCore:
         return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
-        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
         check = self.options.batch_bytes > BODY_SIZE_MAX
         return self._accounted(messages, self._send(topic, messages, check=check))
 
@@ -464,7 +464,7 @@ def split_result(result: SendResult) -> list[SendResult]:
 
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
-    """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
