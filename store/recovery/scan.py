@@ -112,7 +112,7 @@ def walk(
             continue
         seen = scan_record(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, ScannedRecord):
-            if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
+            if not lost_its_tail(log, seen, durable):
                 yield seen
                 offset += seen.size
                 continue
@@ -132,6 +132,22 @@ def walk(
         yield verdict, offset
         return
     yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
+
+
+def lost_its_tail(log: CommitLog, record: ScannedRecord, durable: int) -> bool:
+    """Tell whether the end of a record's properties may be zeros of a page that never reached the disk.
+
+    No checksum covers them. They are genuine if the next record, or the filler, begins right behind them: its head
+    would be zeros too. Records further on prove nothing, since pages reach a disk in any order.
+    """
+    if not record.ends_in_zero or record.offset < durable:
+        return False
+    end = record.offset + record.size
+    segment = log.find(end)
+    return segment is None or not (
+        isinstance(found := scan_record(segment, end - segment.base_offset), ScannedRecord)
+        or found is NoRecord.FILLER
+    )
 
 
 def next_valid(log: CommitLog, offset: int) -> ScannedRecord | None:

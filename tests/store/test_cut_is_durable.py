@@ -216,3 +216,23 @@ def test_what_a_killed_cut_of_a_diverged_log_dropped_does_not_come_back() -> Non
         again = opened(now := life.killed())
         if again.log.end_offset == PAGE:
             assert not any(now.files[log_file(now)].platter[PAGE:]), step
+
+
+def test_a_record_whose_properties_lost_their_end_is_not_believed_because_of_records_further_on() -> None:
+    """It was served, its properties zeros, until a kill left nothing behind it: then it went, acknowledged or not."""
+    disk = SimDisk(random.Random(1))
+    store = opened(disk)
+    store.begin_turn()
+    size = PAGE - 91 - len("T") - 3  # the last bytes of the properties are the next page's
+    queue = store.queue("T", 0)
+    store.put([(queue, bytes(size), b"KEYS\x01k\x02", 0, 0, 0, 0, 0, 0)], HOST)
+    store.publish()
+    fill_page(store, b"between")
+    fill_page(store, b"further on")
+    flush(store)
+    file = disk.files[log_file(disk)]
+    file.data[PAGE : 2 * PAGE] = bytes(PAGE)  # the page that a loss of power took
+    file.sync()
+    disk = disk.killed()
+    disk.remove(ROOT / "ropewalk" / "bound")
+    assert bodies(opened(disk)) == []
