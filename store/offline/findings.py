@@ -60,7 +60,22 @@ class Findings:
         self.findings: list[Finding] = []
         self.lost: list[Lost] = []
         self.counts = Counts()
+        self.holes: list[tuple[int, int]] = []
+        """Stretches of the log for which there is no file."""
+        self.messages_lost = 0
+        """How many messages are known to have stood in lost stretches and holes."""
         self._root = root
+
+    @property
+    def lost_count(self) -> int:
+        """How many lost stretches and holes were met so far."""
+        return len(self.lost) + len(self.holes)
+
+    def is_lost(self, offset: int) -> bool:
+        """Tell whether a log offset lies where the log is said to be damaged or missing."""
+        return any(lost.offset <= offset < lost.end for lost in self.lost) or any(
+            begin <= offset < end for begin, end in self.holes
+        )
 
     def damage(self, path: Path, place: str, text: str, advice: str = "") -> None:
         """Report what is not as it should be."""

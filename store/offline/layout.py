@@ -41,7 +41,10 @@ class Layout:
     segment_size: int = 0
     queue_file_size: int = 0
     index: Geometry | None = None
-    delay_levels: DelayLevels = DEFAULT_LEVELS
+    delay_levels: DelayLevels | None = None
+    """The broker's table; None where nobody gave it. No file of a store holds it."""
+    observed_levels: DelayLevels = DEFAULT_LEVELS
+    """The table as entries of delayed messages show it, for what has to be built where none was given."""
 
     def config(self, *, sync_flush: bool, checksum_block: int = 1) -> StoreConfig:
         """What the store itself is to be opened with. No index: it is judged at the broker's own start."""
@@ -52,7 +55,7 @@ class Layout:
             segment_size=self.segment_size,
             queue_file_size=self.queue_file_size or _QUEUE_FILE_SIZE,
             sync_flush=sync_flush,
-            delay_levels=self.delay_levels,
+            delay_levels=self.delay_levels or self.observed_levels,
             checksum_block=checksum_block,
         )
 

@@ -9,7 +9,8 @@ this one. What was there before is kept under `ropewalk/replaced/`.
 Then what is still missing is named. Only if a person accepts the loss, the log ends at the first such place; what
 stands behind it is copied aside. At last queue files and index are built again from the log.
 
-All of it can be repeated: a repair that was interrupted is done again from the start.
+All of it can be repeated: a repair that was interrupted is done again from the start. Delayed messages stay due when
+they were (`due_times`), unless a table is given.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from store.log.durable_bound import Bound, decode_bound
 from store.log.segment import Segment
 from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
+from store.offline.due_times import keep_due_times, observed_levels, restore_due_times
 from store.offline.findings import Lost
 from store.offline.layout import Layout, log_folder, log_names
 from store.offline.verify import Verification
@@ -99,6 +101,7 @@ def repair(
     done = Repaired()
     fd = disk.lock(layout.root / "lock")
     try:
+        _refuse_foreign_files(layout, disk)
         logs = [OtherLog(path, layout.segment_size) for path in others]
         try:
             _restore_files(layout, disk, logs, done)
@@ -111,15 +114,31 @@ def repair(
         if done.lost:
             _give_up(layout, disk, done)
             queues = _look(layout, progress).queues_with_records
+        if layout.delay_levels is None:
+            layout = replace(layout, observed_levels=observed_levels(DryRunDisk(), layout))
+            keep_due_times(layout, disk)
         _forget_derived(layout, disk, queues)
     finally:
         disk.close()
         disk.unlock(fd)
     _build(layout, done)
+    if layout.delay_levels is None:
+        _restore_due_times(layout)
     return done
 
 
 # -- the log -----------------------------------------------------------------------------------------
+
+
+def _refuse_foreign_files(layout: Layout, disk: Disk) -> None:
+    """Refuse, before anything is changed, a log among whose files others lie: no start takes those."""
+    known = set(log_names(DryRunDisk(), layout.log_directory))
+    for name in disk.names(layout.log_directory):
+        if name not in known:
+            raise StoreDamaged(
+                f"{layout.log_directory / name} is not a commit-log segment (the log begins at log offset "
+                f"{int(min(known, default='0'))}): move it out of {layout.log_directory}, then repair again"
+            )
 
 
 def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog], done: Repaired) -> None:
@@ -156,6 +175,7 @@ class _Looked:
         self.lost = [lost for lost in verification.lost if not lost.to_be_cut]
         self.queues_with_records = {key for key, queue in verification.queues.items() if queue.first >= 0}
         self.end = verification.end
+        self.orphans = verification.orphans
 
 
 def _look(layout: Layout, progress: Callable[[int, int], None]) -> _Looked:
@@ -186,6 +206,9 @@ def _restore_bytes(
     ]
     done.lost += [
         text for start, text in blocks if not any(lost.offset <= start < lost.end for lost in looked.lost)
+    ]
+    done.lost += [
+        f"the segment that {path} has checksums of (log offset {int(path.name)})" for path in looked.orphans
     ]
     return looked.queues_with_records
 
@@ -347,6 +370,17 @@ def _build(layout: Layout, done: Repaired) -> None:
     finally:
         store.close()
     done.rebuilt = True
+
+
+def _restore_due_times(layout: Layout) -> None:
+    """Have delayed messages be due when they were, whatever table the broker that wrote them had."""
+    disk = Disk()
+    fd = disk.lock(layout.root / "lock")
+    try:
+        restore_due_times(layout, disk)
+    finally:
+        disk.close()
+        disk.unlock(fd)
 
 
 __all__ = ["OtherLog", "Repaired", "StoreDamaged", "repair"]

@@ -17,6 +17,7 @@ from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
+from store.offline.due_times import observed_levels
 from store.offline.layout import Layout
 from store.recovery.record_scan import ScannedRecord, scan_record
 from store.recovery.scan import next_valid
@@ -65,6 +66,8 @@ def recover_store(layout: Layout, *, cut: bool) -> Outcome:
 
 
 def _recover(layout: Layout, disk: Disk, *, sync_flush: bool) -> Outcome:
+    if layout.delay_levels is None:
+        layout = replace(layout, observed_levels=observed_levels(DryRunDisk(), layout))
     config = replace(layout.config(sync_flush=sync_flush), check_at_start=CHECK_AT_START)
     store = MessageStore(config, disk, lambda: int(time.time() * 1000), lambda: None)
     try:
