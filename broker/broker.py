@@ -59,7 +59,8 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
-from store.message_store import NO_LIMIT, MessageStore, StoreConfig
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore, StoreConfig
 from store.read.bulk import BulkReader
 from store.read.reader import Reader, ReadLimits
 from store.recovery.delay_levels import DelayLevels

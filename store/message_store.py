@@ -39,6 +39,7 @@ from store.io.durations import Durations
 from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
+from store.log.limits import NO_LIMIT
 from store.log.preallocate import Ahead
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
@@ -54,7 +55,6 @@ from store.retention.rules import RetentionRules
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0
-NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)

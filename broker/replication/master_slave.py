@@ -28,7 +28,8 @@ from ha.stream.group_transfer import EVERYTHING, GroupTransfer
 from ha.stream.service import HaService
 from ha.stream.source import LogSource
 from ropewalk.codes import ResponseCode
-from store.message_store import NO_LIMIT, MessageStore
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore
 
 log = structlog.get_logger("broker.replication")
 

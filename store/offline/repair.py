@@ -24,6 +24,7 @@ from ropewalk.format.sidecar import BLOCK_SIZE, Sidecar, block_sum
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged, segment_name
 from store.log.durable_bound import Bound, decode_bound
+from store.log.limits import NO_LIMIT
 from store.log.segment import Segment
 from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
@@ -345,7 +346,7 @@ def _lower_bound(layout: Layout, disk: Disk, end: int) -> None:
 
 def _forget_derived(layout: Layout, disk: Disk, queues: set[tuple[str, int]]) -> None:
     """Remove what is built again. The files of queues without a record stay: they alone know the queue's numbers."""
-    _lower_bound(layout, disk, 1 << 62)
+    _lower_bound(layout, disk, NO_LIMIT)
     disk.remove(layout.root / "checkpoint")
     for topic, queue_id in sorted(queues):
         disk.remove_tree(layout.root / "consumequeue" / topic / str(queue_id))

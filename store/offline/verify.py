@@ -20,6 +20,7 @@ from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.sidecar import Sidecar, block_sum
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
+from store.log.limits import NO_LIMIT
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost
@@ -276,7 +277,7 @@ class Verification:
         if bound is not None and (bound.clean or bound.boot == boot_id(self._disk)):
             self._entries_due = bound.queues
         elif bound is None and not self._abnormal:
-            self._entries_due = 1 << 63  # RocketMQ's clean exit
+            self._entries_due = NO_LIMIT  # RocketMQ's clean exit
         else:
             self._entries_due = min_offset
             for segment in self.log.segments:

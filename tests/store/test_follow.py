@@ -11,7 +11,8 @@ import pytest
 
 from store.follow import Follower, StreamRejected
 from store.io.disk import MappedFile
-from store.message_store import NO_LIMIT, MessageStore
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore
 from tests.store.disks import TroubledDisk
 from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, settle, wait_for, write_back
 

@@ -12,7 +12,8 @@ import store.queues.entry_pool
 import store.write_back
 from ropewalk.format.record_pattern import RecordPattern
 from store.io.disk import Disk
-from store.message_store import NO_LIMIT, MessageStore
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.entry_pool import EntryPool, Pieces
 from store.queues.file_layout import Waiting, Write
