@@ -48,8 +48,10 @@ class PullHold:
 
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
+        """A heap by deadline, with every waiting pull in it; one that was answered before its time may stay a while."""
         self._order = count()
         self.size = 0
+        """Pulls that wait: each stands in `held` of its queue, and is marked `waiting`, and no other is either."""
 
     @property
     def is_full(self) -> bool:
@@ -57,6 +59,7 @@ class PullHold:
 
     def park(self, held: HeldPull) -> None:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
+        assert not held.waiting, "a pull is held once"
         held.waiting = True
         self.size += 1
         held.request.forget()
@@ -85,10 +88,11 @@ class PullHold:
         """Read again for the pulls of a queue of which messages became readable."""
         waiting, queue.held = queue.held, None
         for held in waiting or ():
-            if held.waiting:
-                held.waiting = False
-                self.size -= 1
-                held.answer(held, False)
+            assert held.waiting, "the queue held a pull that was answered"
+            held.waiting = False
+            self.size -= 1
+            held.answer(held, False)
+        assert self.size >= 0, self.size
 
     def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
         """Answer the pulls of a queue (of one group, if named) as if their time were over."""
@@ -115,9 +119,10 @@ class PullHold:
         session.held.clear()
 
     def _unpark(self, held: HeldPull) -> None:
+        holders = held.queue.held
+        assert held.waiting and holders is not None and held in holders, "a pull that waits stands in its queue"
         held.waiting = False
         self.size -= 1
-        if held.queue.held is not None:
-            held.queue.held.pop(held, None)
-            if not held.queue.held:
-                held.queue.held = None
+        del holders[held]
+        if not holders:
+            held.queue.held = None
