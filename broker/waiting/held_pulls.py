@@ -120,7 +120,9 @@ class PullHold:
 
     def _unpark(self, held: HeldPull) -> None:
         holders = held.queue.held
-        assert held.waiting and holders is not None and held in holders, "a pull that waits stands in its queue"
+        assert held.waiting and holders is not None and held in holders, (
+            "a pull that waits stands in its queue"
+        )
         held.waiting = False
         self.size -= 1
         del holders[held]
