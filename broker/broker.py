@@ -17,37 +17,38 @@ from typing import Any
 
 import structlog
 
+from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
 from broker.consume.bulk_pull import BulkPull, BulkRules
 from broker.consume.pull import PullProcessor, PullRules
 from broker.consume.query import Queries
 from broker.consume.requests import Requests
 from broker.consume.retry import RetryRules, SendBack
-from broker.metrics.snapshot import Metrics
+from broker.context import BrokerContext
+from broker.intake import FastIntake
+from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor, SendRules
+from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
-from broker.remoting.session import PULL_FAMILY, Handlers, Session, Unfinished
+from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.status import HaStatus
 from broker.settings.config import BrokerConfig
 from broker.state import json_file
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
 from broker.state.offsets import OffsetTable
-from broker.state.queue_locks import LockTable
-from broker.state.request_modes import RequestModes
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
-from broker.waiting.client_calls import Asks
-from broker.waiting.held_pulls import PullHold
-from broker.waiting.pending_acks import AckQueue, Owed, give
+from broker.transactions.end import EndTransaction
+from broker.transactions.service import TransactionService
+from broker.waiting.pending_acks import AckQueue
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
@@ -70,6 +71,7 @@ log = structlog.get_logger("broker")
 
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
+_TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
 STALL_ECHO_MS = 50
 """After an append that took too long: how long what arrives counts as having waited behind it."""
 
@@ -83,24 +85,18 @@ class Broker:
         disk: Disk,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
-        chance: random.Random,
+        rng: random.Random,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
         ip: str | None = None,
     ) -> None:
         """`address` is what clients are told to connect to, and `ip` its IP, where it is a name: records hold no names.
-        `wake` has the loop call `wakened` soon.
+        `wake` has the loop call `on_wakeup` soon.
 
         `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
         `clock` tells seconds finely, for statistics alone.
         """
-        self.config = config
-        self.address = address
-        self.disk = disk
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
-        self.stopping = False
         self._wake = wake
         host = encode_host(ip or address[0], address[1])
         self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
@@ -121,24 +117,40 @@ class Broker:
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.rpc_times = self.statistics.rpc
-        self.hold = PullHold()
         self.acks = AckQueue(self.rpc_times)
-        self.asks = Asks()
-        self.locks = LockTable()
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        levels = self.store.config.delay_levels
+        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        self.context = context = BrokerContext(
+            config=config,
+            address=address,
+            disk=disk,
+            now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
+            rng=rng,
+            store=self.store,
+            reader=self.reader,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            statistics=self.statistics,
+            delays=self.delays,
+            acks=self.acks,
+            topics_changed=self.topics_changed,
+            find_route=self._own_route,
+        )
+        self.held_pulls = context.held_pulls
+        self.request_modes = context.request_modes
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        self.request_modes = RequestModes()
-        self.find_route: Callable[[str, Callable[[TopicRoute | None], None]], None] = self._own_route
-        """Where a topic is on all brokers; whoever has name servers to ask replaces it."""
-        self.ha_status = HaStatus()
-        """What replication lets others know; replaced whole by whoever replicates."""
-        self.metrics = Metrics(self)
         self.replication = Replication(config, self.store, monotonic_ms)
         self.replication.on_role = self._role_changed
-        levels = self.store.config.delay_levels
-        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        self.member = HaMember(
+            context, self.replication, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays
+        )
+        self.metrics = Metrics(context, self.count_metrics)
         self._delays_behind = False
         self._stalled_until_ms, self._stall = 0, ""
         self._delays_noted = -1
@@ -150,24 +162,28 @@ class Broker:
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
-        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, chance.getrandbits(31), now_ms)
-        retries = RetryRules(self.groups, self.topics, self.locks, now_ms, monotonic_ms)
+        self.transactions = transactions = TransactionService(
+            context, is_slave=lambda: self.replication.is_slave, refusal=self._refusal, wake=wake
+        )
+        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
+        retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
             _send_rules(config),
             self.store,
             self.topics,
             self.groups,
             self.statistics,
-            chance=chance,
+            chance=rng,
             make_unique_key=keys.next,
             refusal=self._refusal,
             topic_created=self.topics_changed,
             retries=retries,
             place=self.delays.place,
+            transactions=transactions,
         )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.stalled = self._append_stalled
-        self._pulls = pulls = PullProcessor(
+        self.pulls = pulls = PullProcessor(
             _pull_rules(config),
             self.store,
             self.reader,
@@ -175,7 +191,7 @@ class Broker:
             self.groups,
             self.clients,
             self.offsets,
-            self.hold,
+            context.held_pulls,
             self.statistics,
             monotonic_ms=monotonic_ms,
         )
@@ -186,7 +202,7 @@ class Broker:
             sends,
             self.store,
             self.clients,
-            self.asks,
+            context.client_calls,
             self.acks,
             keep=config.store_reply_message_enable,
             address=address,
@@ -194,9 +210,18 @@ class Broker:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
-        send_back = SendBack(self, retries, self.delays.place, self._refusal, chance)
-        self.requests = Requests(self)
-        self.handlers = Handlers(self.rpc_times)
+        send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
+        ends = EndTransaction(
+            context,
+            transactions,
+            is_slave=lambda: self.replication.is_slave,
+            refusal=self._refusal,
+            waits=lambda: sends.waits,
+            wait=self._wait,
+            place=self.delays.place,
+        )
+        self.requests = Requests(context)
+        self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
             RequestCode.SEND_MESSAGE_V2: sends.send,
@@ -206,23 +231,59 @@ class Broker:
             RequestCode.ROPEWALK_BULK_PULL: bulk.pull,
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
+            RequestCode.END_TRANSACTION: ends.end,
         }
-        self._runs = SendRuns(sends, self._wait)
-        self.handlers.run = self._runs.take
-        self.handlers.sends = self._runs.take_one
-        self.handlers.table = self._runs.take_table
-        self.handlers.hurry = self._sends.hurry = self.replication.hurry
-        self.handlers.pulls = pulls.take
+        sends.replicate_early = self.replication.replicate_early
+        runs = SendRuns(sends)
+        self.intake: FastIntake | None = None
+        self._second_intake: FastIntake | None = None
+        if config.fast_path_enable:
+            self.intake = FastIntake(runs, pulls, self.replication.replicate_early)
+            self._second_intake = FastIntake(runs, None, self.replication.replicate_early)
+        self.replication.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
-        Queries(self).register(self.handlers)
-        self.admin = Admin(self)
+        Queries(context).register(self.handlers)
+        self.admin = Admin(
+            AdminContext(
+                context,
+                reconfigure=self.reconfigure,
+                settings_changed=self._settings_changed,
+                delay_offsets=self._delay_offsets,
+            ),
+            self.member,
+            self.replication,
+        )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
+        self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
         self._topics_stale = False
-        self.unfinished = Unfinished()
-        self.member = HaMember(self, f"{chance.getrandbits(64):016x}")
+        self.budget = PartialFrameBudget()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Return the configuration that counts at the moment."""
+        return self.context.config
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the address that clients are told to connect to."""
+        return self.context.address
+
+    def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
+        """Return the metric families that are known at once, and the jobs that bring the rest."""
+        from broker.metrics import families  # nothing of it is needed before somebody asks
+
+        return families.of_broker(
+            families.MetricSources(
+                self.context,
+                self.member.record.role,
+                self.admin.waiting,
+                self.metrics.loop_delays,
+                self.metrics.on_loop,
+            )
+        )
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -235,7 +296,7 @@ class Broker:
         if recovered.records:
             log.info("read the end of the log again", records=recovered.records, ends_at=recovered.end)
         directory = self.config.store_path_root_dir / "config"
-        now = self.now_ms()
+        now = self.context.now_ms()
         self._load_delays(directory / "delayOffset.json")
         for name, load in (
             ("topics.json", self.topics.load),
@@ -253,16 +314,19 @@ class Broker:
         for finding in findings:
             log.warning("config file", file="offsetTimes.json", finding=finding)
         self.offsets.load_times(times or {})
+        self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
         self.member.open()
+        self.transactions.role_changed()
 
     def _role_changed(self) -> None:
         self._sends.wait(self.store.config.sync_flush or self.replication.waits)
+        self.transactions.role_changed()
         if not self.replication.is_slave:
             # A topic made moments before its master died: its messages came here, its configuration did not.
-            self._adopt_orphans(self.now_ms())
+            self._adopt_orphans(self.context.now_ms())
             self.topics_changed()
 
     def _load_delays(self, path: Path) -> None:
@@ -271,6 +335,15 @@ class Broker:
         for finding in [*findings, *odd]:
             log.warning("config file", file=path.name, finding=finding)
         self.delays.load(offsets)
+
+    def _load_transaction_counts(self, path: Path) -> None:
+        try:
+            value, findings = json_file.load(path)
+        except json_file.StoreConfigDamaged as exc:
+            value, findings = None, [str(exc)]  # all of it is counted anew from the log
+        for finding in findings:
+            log.warning("config file", file=path.name, finding=finding)
+        self.transactions.counts.load(value or {})
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
@@ -297,14 +370,16 @@ class Broker:
             directory / "messageRequestMode.json": (self.request_modes.generation, self.request_modes.dump),
             directory / "consumerOffset.json": (
                 self.offsets.changed,
-                lambda: self.offsets.dump(self.now_ms()),
+                lambda: self.offsets.dump(self.context.now_ms()),
             ),
             directory / "delayOffset.json": (
                 self._delay_progress.generation,
-                lambda: self._delay_progress.dump(self.now_ms()),
+                lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
-        if self.member.has_company:
+        if self.transactions.changed:
+            tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
+        if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
         return tables
@@ -320,16 +395,20 @@ class Broker:
         self._note_delays()
         self._delay_progress.stop()
         self.store.close()
-        # Only now is all that was delivered flushed, and the file may say so.
-        data = self._delay_progress.final(self.now_ms())
+        # Only now is all that was delivered flushed, and the files may say so.
+        if self.transactions.stop():
+            offsets = self.offsets.dump(self.context.now_ms())
+            json_file.save(self.config.store_path_root_dir / "config" / "consumerOffset.json", offsets)
+        data = self._delay_progress.final(self.context.now_ms())
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Go by another configuration from now on, in what may change while the broker runs."""
-        before, self.config = self.config, config
-        now = self.now_ms()
+        """Take another configuration over, as far as it may change while the broker runs."""
+        before, self.context.config = self.context.config, config
+        now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
-        self._pulls.configure(_pull_rules(config))
+        self.transactions.configure()
+        self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
         self.reader.limits = _read_limits(config)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
@@ -342,6 +421,9 @@ class Broker:
             self.topics.touch(now)
         self.topics_changed()
 
+    def _settings_changed(self, changes: dict[str, str]) -> None:
+        self.on_settings_changed(changes)
+
     def _own_route(self, topic: str, found: Callable[[TopicRoute | None], None]) -> None:
         """The queues of this broker alone."""
         config = self.topics.get(topic)
@@ -353,12 +435,12 @@ class Broker:
         address = ":".join(map(str, self.address))
         found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
 
-    def follow_delays(self, offsets: dict[int, int]) -> None:
+    def _follow_delays(self, offsets: dict[int, int]) -> None:
         """A slave keeps how far its master has delivered."""
         self.delays.follow(offsets)
         self._delay_progress.note(offsets, self.store.log.end_offset)
 
-    def delay_offsets(self) -> dict[str, Any]:
+    def _delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
         return {
             "dataVersion": self._delay_progress.data_version.to_json(),
@@ -368,22 +450,23 @@ class Broker:
     # -- sessions ------------------------------------------------------------------------------------
 
     def new_session(self, link: Connection) -> Session:
-        return self._session(link, self.handlers)
+        """Return the session of a new connection to the main port."""
+        return self._session(link, self.handlers, self.intake)
 
     def new_fast_session(self, link: Connection) -> Session:
-        """A session of the port at P-2: the same codes without the pull family."""
-        return self._session(link, self.fast_handlers)
+        """Return a session of the port at P-2: the same codes without the pull family."""
+        return self._session(link, self.fast_handlers, self._second_intake)
 
-    def _session(self, link: Connection, handlers: Handlers) -> Session:
-        session = Session(link, handlers, self._session_closed, unfinished=self.unfinished)
-        session.wait_for = self._wait_for
-        return session
-
-    def _wait_for(self, session: Session) -> None:
-        answers, session.waiting = session.waiting, []
-        kinds, session.waiting_kinds = session.waiting_kinds, []
-        if answers:
-            self._wait([(session, answers)], session.read_at, kinds)
+    def _session(self, link: Connection, handlers: Handlers, intake: FastIntake | None) -> Session:
+        return Session(
+            link,
+            handlers,
+            self._session_closed,
+            times=self.rpc_times,
+            intake=intake,
+            wait=self._wait,
+            budget=self.budget,
+        )
 
     def _wait(self, owed: Sequence[Owed], read_at: float, kinds: Sequence[Kind] = ()) -> None:
         """Have answers wait for all that is appended, or say at once that there is nobody to wait for. HOT.
@@ -391,10 +474,11 @@ class Broker:
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
         if self.replication.waits and not self.replication.available:
-            text = "stored, but there are fewer slaves than inSyncReplicas asks for"
-            give(self.rpc_times, owed, kinds, read_at, ResponseCode.SLAVE_NOT_AVAILABLE, text)
+            self.rpc_times.clock_now()
+            code = ResponseCode.SLAVE_NOT_AVAILABLE
+            release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
             return
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         self.acks.add(
             owed,
             self.store.log.end_offset,
@@ -405,13 +489,14 @@ class Broker:
         )
 
     def _session_closed(self, session: Session) -> None:
-        self.hold.release(session)
+        self.held_pulls.release(session)
+        self.transactions.targets.closed(session)
         self.admin.ha.forget(session)
         self.requests.notify(self.clients.closed(session))
 
     def _refusal(self) -> tuple[int, str] | None:
         """Why no message is taken at the moment."""
-        if self.stopping:
+        if self.context.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
         if self.replication.refused is not None:
             return self.replication.refused
@@ -420,28 +505,18 @@ class Broker:
         if len(self.acks) >= ACKS_WAITING_MAX:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
         if self._stalled_until_ms:
-            if self.monotonic_ms() < self._stalled_until_ms:
+            if self.context.monotonic_ms() < self._stalled_until_ms:
                 return ResponseCode.SYSTEM_BUSY, self._stall
             self._stalled_until_ms = 0
         return None
 
     def _append_stalled(self, took_s: float) -> None:
         """The disk held an append up for long. What came meanwhile is refused: it may do better elsewhere."""
-        self._stalled_until_ms = self.monotonic_ms() + STALL_ECHO_MS
+        self._stalled_until_ms = self.context.monotonic_ms() + STALL_ECHO_MS
         self._stall = (
             f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: an append took {took_s:.1f} s"
         )
         log.warning("the disk held an append up", seconds=round(took_s, 1))
-
-    def unready(self) -> tuple[str, ...]:
-        """Why messages are not taken, as long as it lasts: a sentence each for who watches over this broker."""
-        stopping = "the broker is shutting down" if self.stopping else None
-        ha, store = self.ha_status, self.store
-        return tuple(
-            why
-            for why in (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing)
-            if why is not None
-        )
 
     def topics_changed(self) -> None:
         """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.
@@ -460,31 +535,32 @@ class Broker:
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        self.rpc_times.look()
+        self.rpc_times.clock_now()
         self.store.begin_turn()
         self.replication.begin_turn()
-        pulls, replication = self._pulls, self.replication
+        pulls, replication = self.pulls, self.replication
         pulls.closed, pulls.is_slave = replication.unread, replication.is_slave
         self._bulk.closed = replication.unread
         pulls.has_master = replication.client is not None and replication.client.link is not None
 
-    def look(self, now_s: float, idle_s: float) -> None:
+    def share_time(self, now_s: float, idle_s: float) -> None:
         """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
-        self.reader.share.look(now_s, idle_s, self.store.log.end_offset)
-        self.reader.go_on()
+        self.reader.cold_budget.observe(now_s, idle_s, self.store.log.end_offset)
+        self.reader.resume_deferred()
 
     @property
-    def expecting(self) -> bool:
-        """Whether somebody waits for slaves alone, or a master's producers wait for this slave.
+    def peer_reply_expected(self) -> bool:
+        """Tell whether producers wait for a slave's report alone, here or at this slave's master.
 
         Not where a flush is waited for: who looks for it takes the interpreter from its thread.
         """
         if self.replication.reports_at_once:
-            return self.member.record.terms.required_acks > 0
+            return self.member.record.policy.required_acks > 0
         return len(self.acks) > 0 and not self.store.config.sync_flush
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         self.store.run_completions()
+        self.transactions.wakened()
         if self._delays_behind:
             self._deliver()
         self._note_delays()
@@ -503,23 +579,31 @@ class Broker:
 
     def end_turn(self) -> None:
         store = self.store
-        self._runs.settle()
+        if self.intake is not None:
+            self.intake.flush_deferred()
+        self.transactions.end_turn()
         if self._topics_stale:
             self.publish_topics()
         self.replication.end_turn()
         store.publish()
+        self.transactions.published()
         while store.woken:
             woken = dict.fromkeys(store.woken)
             store.woken.clear()
             for queue in woken:
                 if queue.held is not None:
-                    self.hold.arrived(queue)
+                    self.held_pulls.arrived(queue)
         self._complete_acks()
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
-        self.replication.take_reports()
+        self.replication.apply_reports()
         self._complete_acks()
+
+    def _abandon_acks(self) -> None:
+        """A slave has left, and too few are there: answer what waits for it, but for what it had reported."""
+        self._complete_acks()
+        self.acks.abandon(self.replication.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
 
     def _complete_acks(self) -> None:
         if len(self.acks):
@@ -532,34 +616,35 @@ class Broker:
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
         self.begin_turn()
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         self.store.tick()
         self.replication.tick()
-        if self.replication.has_company or self.ha_status.slaves:
-            self.ha_status = self.replication.status(self.ha_status, self.now_ms())
+        if self.replication.has_replicas or self.context.ha_status.slaves:
+            self.context.ha_status = self.replication.status(self.context.ha_status, self.context.now_ms())
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
+        self.transactions.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
-        self.hold.expire(now)
+        self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.replication.confirmed)
         self.requests.tell_members()
-        self.asks.expire(now)
-        self.statistics.tick(self.now_ms())
+        self.context.client_calls.expire(now)
+        self.statistics.tick(self.context.now_ms())
         self.metrics.tick()
         self.end_turn()
 
     def expire_clients(self) -> None:
         """Drop clients without a heartbeat; every ten seconds."""
-        now = self.monotonic_ms()
+        now = self.context.monotonic_ms()
         dead, notifications = self.clients.expire(now)
         for peer in dead:
             assert isinstance(peer, Session)
             peer.link.close()
         self.requests.notify(notifications)
-        self.locks.expire(now)
+        self.context.locks.expire(now)
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 
@@ -568,7 +653,7 @@ def name_server_handlers(name_server: NameServer) -> Handlers:
     """The name server's codes as a session's table."""
     handlers = Handlers()
 
-    def handle(request: Command, session: Session) -> Command | None:
+    def handle(session: Session, request: Command) -> Command | None:
         return name_server.handle(request, session)
 
     handlers.cold = dict.fromkeys(name_server.codes, handle)
@@ -582,6 +667,7 @@ def _send_rules(config: BrokerConfig) -> SendRules:
         config.trace_on,
         config.max_message_size,
         bool(config.broker_permission & Permission.WRITE),
+        config.reject_transaction_message,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the command line hands to a server process: plain values, already parsed, not yet judged.
+"""Options from the command line to a server process: plain values, already parsed, not yet judged.
 
 Whether a key exists, a file can be read or a port is free is for the process to find out; the
 command line only knows how things are spelled.

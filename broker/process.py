@@ -31,19 +31,21 @@ import ropewalk
 from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
-from broker.remoting.session import Handlers, Session, Unfinished
+from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
-from broker.replication.block_repair import Mending
-from broker.replication.master_slave import SLAVE, promise_of
+from broker.replication.block_repair import BlockRepair
+from broker.replication.master_slave import promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
+from ha.group.roles import SLAVE
 from ha.stream.connection import HaConnection
 from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip
@@ -63,8 +65,17 @@ _CONNECTIONS_MAX = 1_000_000
 _DESCRIPTORS_MIN = 128
 
 
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this process in good order: that of a terminal that is closed, too.
+
+    Not where `nohup` has it ignored: there the process is to outlive its terminal.
+    """
+    stops = signal.SIGINT, signal.SIGTERM
+    return stops if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*stops, signal.SIGHUP)
+
+
 class StartFailed(RopewalkError):
-    """The process cannot start; the text says what to do about it."""
+    """The process cannot start; the text tells the reason and the remedy."""
 
 
 def now_ms() -> int:
@@ -135,7 +146,7 @@ class _Ports:
 
 
 class BrokerProcess:
-    """One broker, its shell and its tasks."""
+    """A broker, its shell and its tasks."""
 
     def __init__(self, config: BrokerConfig, options: BrokerOptions) -> None:
         self.config = config
@@ -152,6 +163,7 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
+        self._guard: RouteGuard
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: _Ports
@@ -164,23 +176,23 @@ class BrokerProcess:
     def begin_turn(self) -> None:
         if not self._paused:
             self.broker.begin_turn()
-            self.broker.look(self.shell.now, self.shell.idle_s)
+            self.broker.share_time(self.shell.now, self.shell.idle_s)
 
     def end_turn(self) -> None:
         if not self._paused:
             self.broker.end_turn()
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         if not self._paused:
-            self.broker.wakened()
+            self.broker.on_wakeup()
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         if not self._paused:
-            self.broker.reported()
+            self.broker.on_priority_served()
 
     @property
-    def expecting(self) -> bool:
-        return not self._paused and self.broker.expecting
+    def peer_reply_expected(self) -> bool:
+        return not self._paused and self.broker.peer_reply_expected
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -207,6 +219,13 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
+        self._guard = RouteGuard(
+            config.broker_cluster_name,
+            config.broker_name,
+            f"{config.broker_ip1}:{port}",
+            lambda: self.broker.member.record,
+            config.ropewalk_secret,
+        )
         self._registrar = Registrar(
             {
                 "brokerName": config.broker_name,
@@ -222,6 +241,7 @@ class BrokerProcess:
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
             remote=config.namesrv_addr,
+            guard=self._guard,
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
         self._join()
@@ -236,7 +256,7 @@ class BrokerProcess:
             disk=Disk(),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            chance=random.Random(),
+            rng=random.Random(),
             wake=self.shell.wake,
         )
         broker.member.ha_address = f"{config.broker_ip2}:{ports.ha}"
@@ -247,14 +267,15 @@ class BrokerProcess:
     def _join(self) -> None:
         """The broker is open: let it tell the others, and tell the name servers about it."""
         broker = self.broker
-        broker.find_route = self._routes.find
+        broker.context.find_route = self._routes.find
+        broker.context.rivals = lambda: len(self._registrar.rivals)
         broker.on_topics_changed = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.member.on_role = self._role_changed
         broker.publish_topics()
 
     def _role_changed(self) -> None:
-        self._registrar.be(self.broker.member.record.broker_id)
+        self._registrar.set_broker_id(self.broker.member.record.broker_id)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 
@@ -299,7 +320,7 @@ class BrokerProcess:
         return self._listen(
             "namesrvPort",
             port,
-            lambda link: Session(link, handlers, name_server.closed, unfinished=self.broker.unfinished),
+            lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget),
         )
 
     def _bind_metrics(self) -> int:
@@ -343,8 +364,13 @@ class BrokerProcess:
     # -- run and stop ----------------------------------------------------------------------------------
 
     async def run(self, ready_line: str) -> None:
-        """Say that we are ready, serve until a signal comes, then stop in good order."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """Say that we are ready, serve until a signal comes, then stop in good order.
+
+        Raises `StartFailed` instead where another living broker has this one's place at a name server.
+        """
+        if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
+            raise StartFailed(why)
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
             if self._metrics_server is not None:
                 self._metrics_server.start()
@@ -370,8 +396,10 @@ class BrokerProcess:
             broker = self.broker
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, self.shell)
-                nursery.start_soon(SlaveSync(broker, self.shell).run)
-                nursery.start_soon(Mending(broker).run)
+                nursery.start_soon(
+                    SlaveSync(broker.context, broker.member, broker.replication, broker, self.shell).run
+                )
+                nursery.start_soon(BlockRepair(broker.context, broker.member, broker.replication).run)
                 while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                     await trio.sleep(_TICK_S)
                 nursery.cancel_scope.cancel()
@@ -420,7 +448,7 @@ class BrokerProcess:
             if not self._paused:
                 self.broker.tick()
                 now = time.monotonic()
-                self.broker.look(now, self.shell.idle_until(now))
+                self.broker.share_time(now, self.shell.idle_until(now))
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
@@ -469,8 +497,10 @@ class BrokerProcess:
 
     async def _stop(self) -> None:
         log.info("stopping")
+        self.broker.replication.leave()  # first: its master's producers wait for this slave
+        self.shell.flush()
         await self._registrar.unregister()
-        self.broker.stopping = True
+        self.broker.context.stopping = True
         self.shell.stop_accepting()
         self.broker.store.request_flush()
         with trio.move_on_after(_STOP_FLUSH_S):
@@ -512,7 +542,7 @@ class BrokerProcess:
             "sendOk": promise,
             "startMs": round(took_s * 1000),
             "brokerId": record.broker_id,
-            "epoch": record.reign,
+            "epoch": record.leader_epoch,
         }
         if self.options.json:
             return json.dumps(ready)
@@ -522,7 +552,11 @@ class BrokerProcess:
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
             + f"data {ready['dataDir']}, {mode}"
-            + (f" (id {record.broker_id}, epoch {record.reign}: ropewalk/role.json)" if record.reign else "")
+            + (
+                f" (id {record.broker_id}, epoch {record.leader_epoch}: ropewalk/role.json)"
+                if record.leader_epoch
+                else ""
+            )
             + ", "
             + (promise if role == SLAVE else f"SEND_OK means {promise}")
         )
@@ -581,6 +615,7 @@ def run_broker(options: BrokerOptions) -> None:
             named=named,
             environ=os.environ,
             local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
+            ephemeral=options.ephemeral,
         )
         if options.print_config:
             print_config(config, as_json=options.json)
@@ -601,6 +636,9 @@ def run_broker(options: BrokerOptions) -> None:
         ready_line = process.ready_line(ports, time.monotonic() - started)
         try:
             trio.run(process.run, ready_line)
+        except StartFailed:
+            process.close()
+            raise
         except BaseException:
             # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
             # is for the next start's recovery to judge, like any other crash.
@@ -619,12 +657,12 @@ def run_broker(options: BrokerOptions) -> None:
 class NamesrvProcess:
     """A name server on its own."""
 
-    expecting = False
+    peer_reply_expected = False
 
     def __init__(self) -> None:
         self.shell = Shell(self)
         self.name_server = NameServer(monotonic_ms)
-        self._unfinished = Unfinished()
+        self._budget = PartialFrameBudget()
 
     def begin_turn(self) -> None:
         pass
@@ -632,10 +670,10 @@ class NamesrvProcess:
     def end_turn(self) -> None:
         pass
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         pass
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         pass
 
     def start(self, options: NamesrvOptions) -> int:
@@ -644,7 +682,7 @@ class NamesrvProcess:
             return self.shell.listen(
                 options.host,
                 options.port,
-                lambda link: Session(link, handlers, self.name_server.closed, unfinished=self._unfinished),
+                lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
             )
         except OSError as exc:
             raise StartFailed(
@@ -653,7 +691,7 @@ class NamesrvProcess:
             ) from exc
 
     async def run(self, ready_line: str) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)

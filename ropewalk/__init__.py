@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from ropewalk.client.blocking.producer import Producer
     from ropewalk.client.blocking.pull_consumer import PullConsumer
     from ropewalk.client.blocking.push_consumer import PushConsumer
-    from ropewalk.client.core.connection import Unreachable
+    from ropewalk.client.core.connection import NotOpen, Unreachable
     from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
+    from ropewalk.client.core.consume.skipped import Skipped
     from ropewalk.client.core.messages import Message, SendResult, SendStatus
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
     from ropewalk.client.core.routes import Queue
@@ -56,6 +57,7 @@ __all__ = [
     "AsyncAdmin",
     "ReceivedMessage",
     "RetryLater",
+    "Skipped",
     "Queue",
     "TopicQueue",
     "RopewalkError",
@@ -66,6 +68,7 @@ __all__ = [
     "TryElsewhere",
     "OutcomeUnknown",
     "Unreachable",
+    "NotOpen",
 ]
 
 _HOMES = {
@@ -75,12 +78,13 @@ _HOMES = {
     "ropewalk.client.blocking.producer": ("Producer",),
     "ropewalk.client.blocking.pull_consumer": ("PullConsumer",),
     "ropewalk.client.blocking.push_consumer": ("PushConsumer",),
-    "ropewalk.client.core.connection": ("Unreachable",),
+    "ropewalk.client.core.connection": ("NotOpen", "Unreachable"),
     "ropewalk.client.core.messages": ("Message", "SendResult", "SendStatus"),
     "ropewalk.client.aio.producer": ("AsyncProducer",),
     "ropewalk.client.aio.pull_consumer": ("AsyncPullConsumer",),
     "ropewalk.client.aio.push_consumer": ("AsyncPushConsumer",),
     "ropewalk.client.core.consume.received": ("ReceivedMessage", "RetryLater", "TopicQueue"),
+    "ropewalk.client.core.consume.skipped": ("Skipped",),
     "ropewalk.client.core.routes": ("Queue",),
     "ropewalk.errors": (
         "LocalProtocolError",

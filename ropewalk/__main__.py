@@ -1,4 +1,4 @@
-"""The entrance: find the rooms, refuse what cannot work, and hand over to the command line.
+"""The entrance of the command: find the rooms, refuse an unfit interpreter, and run the command line.
 
 Installed, the rooms `tools`, `broker`, `ha` and `store` lie inside this package, in `_rooms`, because
 names so general must not be scattered over a user's environment. In a checkout they are its top-level
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def rooms_folder(package: Path) -> Path:
-    """Say which folder holds the rooms: the one inside an installed package, else the checkout.
+    """Return the folder that holds the rooms: the one inside an installed package, else the checkout.
 
     An installed package always carries `_rooms`; a checkout never does, and its rooms are neighbours.
     """
@@ -28,7 +28,7 @@ def rooms_folder(package: Path) -> Path:
 
 
 def refusal(arguments: list[str], *, optimized: bool, platform: str) -> str | None:
-    """Return why this command cannot be run by this interpreter, or None.
+    """Return the reason why this interpreter cannot run this command, or None.
 
     Only the servers are refused: clients and readers keep no promise that an assertion guards.
     """

@@ -1,4 +1,4 @@
-"""What callers can catch, arranged by whose fault it is and what to do next.
+"""Errors that callers can catch, arranged by fault and by remedy.
 
 `ProtocolError` hangs up, `Refused` had an answer and stored nothing, `OutcomeUnknown` may have stored something,
 `Corrupt` means bytes at rest are not what they were. Anything that is not a `RopewalkError` is a bug in this library.
@@ -15,7 +15,7 @@ from ropewalk.codes import ResponseCode, response_name
 
 
 class RopewalkError(Exception):
-    """Raised on purpose; anything else is a bug in this library."""
+    """An error raised on purpose; any other exception is a bug in this library."""
 
     code: int | None = None
     """The response code that led here, where there was a response."""
@@ -24,15 +24,15 @@ class RopewalkError(Exception):
 
 
 class ProtocolError(RopewalkError):
-    """The ends disagree about the bytes; hang up."""
+    """A disagreement of both ends about the bytes; hang up."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We nearly said something illegal: look in our code."""
+    """A request of ours that would have been illegal: look in our code."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer did: look in its code, or its network."""
+    """A peer's violation of the protocol: look in its code, or its network."""
 
 
 class MalformedBatch(RopewalkError):
@@ -40,39 +40,39 @@ class MalformedBatch(RopewalkError):
 
 
 class Corrupt(RopewalkError):
-    """Bytes at rest, or bytes of a record on their way, are not what their writer wrote."""
+    """A difference between bytes, at rest or of a record on its way, and the bytes that their writer wrote."""
 
 
 class CorruptRecord(Corrupt):
-    """No whole and undamaged record lies at this position."""
+    """A position without a whole and undamaged record."""
 
 
 class CorruptCheckpoint(Corrupt):
-    """The checkpoint file is shorter than its fields."""
+    """A checkpoint file that is shorter than its fields."""
 
 
 class Refused(RopewalkError):
-    """The broker answered, the answer was no, and nothing was stored."""
+    """A broker's refusal: the broker answered, and nothing was stored."""
 
 
 class Rejected(Refused):
-    """The same request will get the same answer."""
+    """A refusal for good: the same request will get the same answer."""
 
 
 class TryLater(Refused):
-    """The same broker may say yes in a moment."""
+    """A refusal for a moment: the same broker may accept the request soon."""
 
 
 class TryElsewhere(Refused):
-    """Another member of the group is the one to ask."""
+    """A refusal by this broker: another member of the group may accept the request."""
 
 
 class OutcomeUnknown(RopewalkError):
-    """It left, no answer came. A retry may store it twice."""
+    """A request that left and got no answer. A retry may store the message twice."""
 
 
 def error_for(code: int, remark: str | None = None) -> RopewalkError:
-    """The error to raise for a response that was not what the caller wanted.
+    """Return the error to raise for a response that refuses a request.
 
     Its class comes from the table below and plain `Refused` is the class of codes that say nothing about a second
     attempt. `code` and `remark` stay readable on it; the text names both.
@@ -85,7 +85,7 @@ def error_for(code: int, remark: str | None = None) -> RopewalkError:
 
 
 def class_for(code: int) -> type[RopewalkError]:
-    """The class `error_for` would use."""
+    """Return the class of error that `error_for` would make."""
     return _CLASSES.get(code, Refused)
 
 

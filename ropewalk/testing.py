@@ -20,6 +20,9 @@ half a second. It is also the one to kill. `ropewalk_settings` is the fixture to
     def ropewalk_settings():
         return {"messageDelayLevel": "1s 2s 5s"}
 
+No broker of a fixture joins another cluster: it has a name server of its own, whatever NAMESRV_ADDR says. None outlives
+its pytest, not even one that is killed (-9): it watches a pipe whose other end dies with its parent.
+
 A broker that died (a test killed it) is replaced before the next test. Everything raises `BrokerDidNotStart`, with the
 broker's own words, where no ready line comes within `READY_TIMEOUT_S` seconds.
 """
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +56,32 @@ STOP_TIMEOUT_S = 10.0
 WAIT_S = 10.0
 """How long the helpers wait for what a test expects."""
 
+_NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
+"""What would make a broker of ours register with a cluster of others, and take its messages."""
+
+_BROKER = """
+import os, runpy, shutil, signal, sys, threading, time
+
+def watch():
+    global orphaned
+    while os.read(0, 1):
+        pass
+    orphaned = True
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep({patience})
+    os._exit(1)
+
+orphaned = False
+threading.Thread(target=watch, daemon=True).start()
+sys.argv[0] = "ropewalk"
+try:
+    runpy.run_module("ropewalk", run_name="__main__")
+finally:
+    if orphaned:
+        shutil.rmtree(os.getcwd(), ignore_errors=True)
+"""
+"""`python -m ropewalk`, ended by the end of its standard input."""
+
 _prefixes = itertools.count(1)
 
 
@@ -60,7 +90,7 @@ class BrokerDidNotStart(RuntimeError):
 
 
 class BrokerProcess:
-    """A `python -m ropewalk broker --ephemeral` of our own, from its start to its end."""
+    """A `ropewalk broker --ephemeral` in a process of its own, from its start to its end."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """Start it and wait until it serves. `settings` are RocketMQ's configuration keys."""
@@ -68,14 +98,16 @@ class BrokerProcess:
         home = Path(self._folder.name)
         self.log = home / "broker.log"
         """What the broker writes to standard error."""
-        command = [sys.executable, "-m", "ropewalk", "broker", "--ephemeral", "--json"]
+        broker = _BROKER.format(patience=STOP_TIMEOUT_S)
+        command = [sys.executable, "-c", broker, "broker", "--ephemeral", "--json"]
         for key, value in {"listenPort": "0", **(settings or {})}.items():
             command += ["--set", f"{key}={value}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--namesrv-port", "0"],
                 cwd=home,  # not the test's folder: a module of the user's that lies there is not ours to import
-                stdin=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if name not in _NAME_SERVERS},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
@@ -106,8 +138,9 @@ class BrokerProcess:
                 self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._folder.cleanup()
 
     def __enter__(self) -> BrokerProcess:
@@ -132,7 +165,7 @@ class BrokerProcess:
 
 
 class RopewalkBroker:
-    """What a test sees of a broker: where it is, names of the test's own, and helpers to look inside."""
+    """A test's view of a broker: its address, names of the test's own, and helpers to look inside."""
 
     def __init__(self, process: BrokerProcess, prefix: str) -> None:
         self.process = process
@@ -145,7 +178,7 @@ class RopewalkBroker:
         self._client: Client | None = None
 
     def name(self, plain: str) -> str:
-        """A name that belongs to this test alone, the same for the same `plain`."""
+        """Return a name that belongs to this test alone, the same for the same `plain`."""
         return self.prefix + plain
 
     def topic(self, plain: str = "topic", *, queues: int = 4) -> str:
@@ -176,7 +209,7 @@ class RopewalkBroker:
         return topic
 
     def group(self, plain: str = "group") -> str:
-        """The name of a consumer group of this test's own; brokers create groups when they are used."""
+        """Return the name of a consumer group of this test's own; brokers create groups when they are used."""
         return self.name(plain)
 
     @property
@@ -197,7 +230,7 @@ class RopewalkBroker:
         return self.client.send(topic, body)
 
     def messages(self, topic: str, count: int | None = None, *, timeout: float = WAIT_S) -> list[Record]:
-        """What lies in a topic, in the order it was stored. Consumes nothing.
+        """Return the messages of a topic, in the order in which they were stored. Consumes nothing.
 
         With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`.
         """
@@ -214,7 +247,7 @@ class RopewalkBroker:
         return found
 
     def committed(self, group: str, topic: str) -> int:
-        """How many messages of a topic a group has committed, over all its queues."""
+        """Return the number of messages of a topic that a group has committed, over all its queues."""
         offsets = (
             self.client.committed_offset(group, topic, queue) for queue in self.client.read_queues(topic)
         )
@@ -265,7 +298,7 @@ def ropewalk_settings() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[BrokerProcess]]:
-    """The shared process, once somebody needed it: at most one is alive."""
+    """Return the shared process, once somebody needed it: at most one is alive."""
     processes: list[BrokerProcess] = []
     yield processes
     for process in processes:
@@ -278,7 +311,7 @@ def ropewalk_broker(
     ropewalk_settings: dict[str, str],
     _ropewalk_processes: list[BrokerProcess],
 ) -> Iterator[RopewalkBroker]:
-    """A broker shared by the session, with names that belong to this test alone."""
+    """Return a broker shared by the session, with names that belong to this test alone."""
     if not _ropewalk_processes or not _ropewalk_processes[-1].alive:
         _ropewalk_processes.append(BrokerProcess(ropewalk_settings))
     readable = re.sub(r"[^a-zA-Z0-9_]+", "_", request.node.name)[:40]
@@ -289,7 +322,7 @@ def ropewalk_broker(
 
 @pytest.fixture
 def ropewalk_own_broker(ropewalk_settings: dict[str, str]) -> Iterator[RopewalkBroker]:
-    """A broker for this test alone: names are what the program says, and it may be killed."""
+    """Return a broker for this test alone: names are what the program says, and it may be killed."""
     with BrokerProcess(ropewalk_settings) as process:
         broker = RopewalkBroker(process, "")
         yield broker

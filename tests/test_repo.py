@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,99 @@ def test_nothing_is_raised_within_a_clause_that_takes_a_group_apart() -> None:
         if isinstance(raised, ast.Raise)
     ]
     assert not found, "\n".join(found)
+
+
+OPENERS = re.compile(
+    r"(?:What|Who|Whose|Where|How|Whether|It|Its|They|Their|One|Some|Somebody|Nobody|Everybody|Anybody|Those|These"
+    r"|The same|This|That|Says|Asks|Tells)\b"
+)
+PRONOUNS = re.compile(r"\b(?:who|what|whatever|whoever|somebody|nobody|one of them|some of them)\b", re.I)
+"""Words in the place of a noun, which a first sentence does without."""
+FIRST_SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)[.:](?=\s|$)")
+NOT_REWRITTEN = (
+    "ha/raft/",
+    "ropewalk/__init__.py",
+    "ropewalk/client/",
+    "ropewalk/spark/",
+    "ropewalk/testing.py",
+    "store/",
+    "tools/bench/",
+    "tools/messages/",
+)
+"""Folders and files whose docstrings are still to be rewritten; each that is done leaves the list."""
+
+
+def public_docstrings(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line, name and first sentence of every public docstring of a module, its own first."""
+
+    def walk(owner: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[int, str, str]]:
+        for node in owner.body:
+            if (
+                isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name[0] != "_"
+            ):
+                if text := ast.get_docstring(node):
+                    yield node.body[0].lineno, prefix + node.name, first_sentence(text)
+                if isinstance(node, ast.ClassDef):
+                    yield from walk(node, f"{prefix}{node.name}.")
+
+    tree = ast.parse(source)
+    if text := ast.get_docstring(tree):
+        yield 1, "the module", first_sentence(text)
+    yield from walk(tree, "")
+
+
+def first_sentence(text: str) -> str:
+    return FIRST_SENTENCE.split(" ".join(text.split("\n\n", 1)[0].split()), maxsplit=1)[0]
+
+
+def riddle(sentence: str) -> str | None:
+    """Return the word that makes a riddle of a first sentence: an opener that is no verb or noun, or a pronoun."""
+    found = OPENERS.match(sentence) or PRONOUNS.search(sentence)
+    return found.group() if found else None
+
+
+def test_first_sentences_say_what_is_meant_in_nouns() -> None:
+    """A verb and a standard noun, or a noun phrase: the naming rule of CONTRIBUTING.md."""
+    found = [
+        f'{name}:{line}: {owner}: "{word}" in: {sentence}'
+        for path in modules()
+        if not (name := path.relative_to(ROOT).as_posix()).startswith(NOT_REWRITTEN)
+        for line, owner, sentence in public_docstrings(path.read_text(encoding="utf-8"))
+        if (word := riddle(sentence))
+    ]
+    assert not found, f"{len(found)} riddles\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "word"),
+    [
+        ("Return the offset behind the last record.", None),
+        ("An append-only column store of queue entries", None),
+        ("Somehow return the offset", None),
+        ("Oneway requests are counted apart", None),
+        ("Some of them, which become more and never others.", "Some"),
+        ("What became of the code of them all", "What"),
+        ("The same again", "The same"),
+        ("Return what somebody asked for", "what"),
+        ("Tell the client who asked", "who"),
+        ("Whether another machine is waited for", "Whether"),
+    ],
+)
+def test_a_riddle_is_known_by_its_words(sentence: str, word: str | None) -> None:
+    assert riddle(sentence) == word
+
+
+def test_private_names_and_later_sentences_are_left_alone() -> None:
+    source = (
+        '"""A module. What follows is free."""\n'
+        "class Log:\n"
+        '    """A log.\n\n    Whose it is stands below."""\n'
+        "    def append(self):\n"
+        '        """Append a record: what it is, is known."""\n'
+        "    def _look(self):\n"
+        '        """What nobody sees."""\n'
+    )
+    found = list(public_docstrings(source))
+    assert [(line, name) for line, name, _ in found] == [(1, "the module"), (3, "Log"), (7, "Log.append")]
+    assert [riddle(sentence) for _, _, sentence in found] == [None, None, None]

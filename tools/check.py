@@ -1,4 +1,4 @@
-"""What `make test` runs: format, lint, strict types, then the tests.
+"""The check that `make test` runs: format, lint, strict types, then the tests.
 
 The cheap steps come first and the first failing one ends the run, so that a misplaced comma is told in
 a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
@@ -31,7 +31,7 @@ the least priority (tests/parallel.py) saves four minutes of sixteen, and made s
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of the check, run by this interpreter from the root of the checkout."""
+    """A command of the check, run by this interpreter from the root of the checkout."""
 
     name: str
     module: str
@@ -41,7 +41,11 @@ class Step:
 def plan(*, fix: bool = False, pytest_arguments: Sequence[str] = ()) -> tuple[Step, ...]:
     """Return the steps in order; with `fix`, only the rewriting ones."""
     if fix:
-        return (Step("fix", "ruff", ("check", "--fix", "--quiet")), Step("format", "ruff", ("format",)))
+        return (
+            Step("fix", "ruff", ("check", "--fix", "--quiet")),
+            Step("format", "ruff", ("format",)),
+            Step("pages", "tools.documents"),
+        )
     return (
         Step("format", "ruff", ("format", "--check", "--quiet")),
         Step("lint", "ruff", ("check", "--quiet")),
@@ -65,7 +69,7 @@ def run(steps: Sequence[Step], environment: Mapping[str, str]) -> int:
         seconds = time.monotonic() - started
         print(f"{step.name:7} {seconds:6.1f} s  {'ok' if status == 0 else 'FAILED'}", flush=True)
         if status != 0:
-            if step.name == "format":
+            if step.name == "format" and "--check" in step.arguments:
                 print("`make format` rewrites the files that ruff would write differently", flush=True)
             return status
     return 0
@@ -75,7 +79,9 @@ def check(
     pytest_arguments: Annotated[
         list[str] | None, typer.Argument(help="Passed on to pytest, after a `--`: paths, -k, -x ...")
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Rewrite what ruff can, and run nothing else.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Rewrite what ruff can and the generated pages; no tests.")
+    ] = False,
     long: Annotated[
         bool, typer.Option("--long", help="The long counts: an hour rather than minutes.")
     ] = False,

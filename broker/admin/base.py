@@ -1,4 +1,4 @@
-"""What every administrator's request needs: to be refused in words, and to look at the disk without stopping the loop.
+"""Tools of every administrator's request: refusals in words, and look-ups of the disk that do not stop the loop.
 
 Handlers live in the `admin_*` files, one file for one idea. They are called on the loop and own no state: the tables
 do. What they look up on disk goes to one helper thread of their own, so that a tool which asks about a thousand queues
@@ -7,25 +7,22 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
+from broker.settings.config import BrokerConfig
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.io.workers import Worker
-from store.queues.consume_queue import ConsumeQueue
-from store.read import reader
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
-__all__ = ["Desk", "Handler", "Refused", "body_of", "object_of"]
+__all__ = ["AdminContext", "Handler", "body_of", "object_of"]
 
 log = structlog.get_logger("broker.admin")
 
@@ -33,31 +30,38 @@ LOOKUPS_MAX = 64
 """Requests whose disk work may wait for the helper thread."""
 
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Command, Session], Command | None]
+Handler: TypeAlias = Callable[[Session, Command], Command | None]
 
 BODY_SIZE_MAX = 4 << 20
 """Bytes. Reading RocketMQ's dialect takes the loop a second for each megabyte that is written to be slow."""
 
 
-class Refused(Exception):
-    """The answer is no: a response code, and why in words for the administrator."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-
-
 class Making:
-    """What is being made by a request."""
+    """The object that a request makes."""
 
     is_system = False
 
 
-class Desk:
+class AdminContext:
     """The broker as administrators' requests see it, with the thread that looks things up for them."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        *,
+        reconfigure: Callable[[BrokerConfig], None] = lambda config: None,
+        settings_changed: Callable[[dict[str, str]], None] = lambda changes: None,
+        delay_offsets: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """Keep what handlers share.
+
+        `reconfigure` has the broker go by another configuration, `settings_changed` has the changes kept in its file;
+        `delay_offsets` returns the delivered offset of each delay level, as code 45 carries them.
+        """
         self.broker = broker
+        self.reconfigure = reconfigure
+        self.settings_changed = settings_changed
+        self.delay_offsets = delay_offsets
         self._worker: Worker | None = None
 
     @property
@@ -71,17 +75,17 @@ class Desk:
     def guarded(self, handler: Handler) -> Handler:
         """The handler with its refusals turned into answers."""
 
-        def handle(request: Command, session: Session) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | None:
             try:
-                return handler(request, session)
-            except Refused as refused:
+                return handler(session, request)
+            except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
 
         return handle
 
     @contextmanager
     def making(self, what: str) -> Iterator[Making]:
-        """Around what a request does to make something: statistics tell how long that took, or was refused."""
+        """Time the making of something by a request: statistics tell how long that took, or was refused."""
         statistics = self.broker.statistics
         one, began, ok = Making(), statistics.clock(), False
         try:
@@ -92,14 +96,17 @@ class Desk:
             statistics.created(what, ok=ok, is_system=one.is_system, took_s=took_s)
 
     def later(
-        self, request: Command, session: Session, job: Callable[[], T], answer: Callable[[T], Command]
+        self, session: Session, request: Command, job: Callable[[], T], answer: Callable[[T], Command]
     ) -> None:
-        """Answer with what `job`, run on the helper thread, finds out. `answer` runs on the loop and may refuse."""
+        """Answer with the result of `job`, which runs on the helper thread.
+
+        `answer` runs on the loop and may refuse.
+        """
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
         if worker.pending >= LOOKUPS_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
 
@@ -115,63 +122,31 @@ class Desk:
                 if isinstance(found, Exception):
                     raise found
                 reply = answer(found)
-            except Refused as refused:
+            except RequestRefused as refused:
                 reply = request.reply(refused.code, str(refused))
             except OSError as exc:
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
             except Exception as exc:
                 log.exception("a look-up failed", code=request.code)
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
-            self.send(request, session, reply)
+            self.send(session, request, reply)
 
         worker.submit(look, bring)
 
     def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Have the helper thread do what other members of the group asked for; refused when too much waits already."""
+        """Run a job for other members of the group on the helper thread; refused when too much waits already."""
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
         if worker.pending >= LOOKUPS_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
         worker.submit(job, done)
 
-    def send(self, request: Command, session: Session, answer: Command) -> None:
+    def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""
-        if not session.owes_now(request, answer.code):
-            return
-        try:
-            frame = encode_frame(answer)
-        except Exception as exc:
-            # Parts of it can be a stranger's: a code of too many bits, a table too long for any frame.
-            log.warning("an answer that no frame can hold", code=request.code, reason=str(exc)[:200])
-            frame = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, "the answer does not fit a frame"))
-        session.link.send(frame)
-
-    def store_times(self, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
-        """A job that tells when the messages at these (queue, offset) were stored, ms; -1 where there is none."""
-        log = self.broker.store.log
-        spots: list[int | Callable[[], bytes]] = []
-        for queue, offset in places:
-            if queue is None or not queue.min_offset <= offset < queue.readable:
-                spots.append(-1)
-                continue
-            entry = queue.entries_nowait(offset, 1)
-            if entry:
-                spots.append(int.from_bytes(entry[:8], "big"))
-            else:
-                file, position, size = queue.place(offset, 1)
-                spots.append(partial(file.read_at, position, size))
-
-        def look() -> list[int]:
-            times = []
-            for spot in spots:
-                physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
-                times.append(reader.record_time(log, physical) if physical >= 0 else -1)
-            return times
-
-        return look
+        session.outbox.send(request, answer)
 
 
 def body_of(request: Command, value: Any) -> Command:
@@ -180,16 +155,16 @@ def body_of(request: Command, value: Any) -> Command:
 
 
 def object_of(request: Command) -> dict[str, Any]:
-    """The JSON object in the body of a request. Raises `Refused`."""
+    """The JSON object in the body of a request. Raises `RequestRefused`."""
     if len(request.body) > BODY_SIZE_MAX:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"a body of {len(request.body)} bytes; at most {BODY_SIZE_MAX} are read",
         )
     try:
         value = fastjson.loads(request.body)
     except fastjson.FastjsonError as exc:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
     if not isinstance(value, dict):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
     return value

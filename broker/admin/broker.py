@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import structlog
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
 from broker.admin.runtime_info import DiskFacts, Space, runtime_info
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.settings.config import ConfigError, change
 from broker.settings.java_properties import PropertiesError, read_properties, write_properties
@@ -55,10 +56,10 @@ ENTRIES_MAX: Final = 1000
 
 
 class AdminBroker:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
-        self._version = DataVersion(timestamp=desk.broker.now_ms())
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
+        self._version = DataVersion(timestamp=context.broker.now_ms())
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -72,18 +73,18 @@ class AdminBroker:
 
     # -- configuration -------------------------------------------------------------------------------
 
-    def config(self, request: Command, session: Session) -> Command:
+    def config(self, session: Session, request: Command) -> Command:
         rows = self._broker.config.describe(every_key=True)
         text = write_properties({row.key: row.value for row in rows})
         version = fastjson.dumps(self._version.to_json()).decode()
         return request.reply(ResponseCode.SUCCESS, ext={"version": version}, body=text.encode())
 
-    def update_config(self, request: Command, session: Session) -> Command:
+    def update_config(self, session: Session, request: Command) -> Command:
         broker = self._broker
         changes = _changes(request.body)
         fixed = sorted(changes.keys() - CHANGEABLE)
         if fixed:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"Can not update config {', '.join(fixed)}: while the broker runs only these can be changed: "
                 f"{', '.join(sorted(CHANGEABLE))}",
@@ -92,16 +93,16 @@ class AdminBroker:
         try:
             config = change(broker.config, changes, f"administrator at {ip}:{port}")
         except ConfigError as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         log.info("configuration changed", peer=f"{ip}:{port}", **changes)
-        broker.reconfigure(config)
+        self._context.reconfigure(config)
         self._version = self._version.next(broker.now_ms())
-        broker.on_settings_changed(changes)
+        self._context.settings_changed(changes)
         return request.reply(ResponseCode.SUCCESS)
 
     # -- how it is -----------------------------------------------------------------------------------
 
-    def info(self, request: Command, session: Session) -> None:
+    def info(self, session: Session, request: Command) -> None:
         broker = self._broker
         store, disk = broker.store, broker.disk
         commit_log, root = broker.config.store_path_commit_log, broker.config.store_path_root_dir
@@ -113,27 +114,27 @@ class AdminBroker:
         def answer(facts: DiskFacts) -> Command:
             return body_of(request, {"table": runtime_info(broker, facts, broker.now_ms())})
 
-        self._desk.later(request, session, look, answer)
+        self._context.later(session, request, look, answer)
 
-    def view_stats(self, request: Command, session: Session) -> Command:
+    def view_stats(self, session: Session, request: Command) -> Command:
         header = decode_header(BrokerStatsHeader, request.ext)
         broker = self._broker
         found = broker.statistics.view(header.stats_name, header.stats_key, broker.now_ms())
         if found is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
         return body_of(request, {name: snapshot.to_json() for name, snapshot in found.items()})
 
     # -- queues --------------------------------------------------------------------------------------
 
-    def queue_entries(self, request: Command, session: Session) -> Command | None:
+    def queue_entries(self, session: Session, request: Command) -> Command | None:
         """The raw entries of a queue, and which of them a group's subscription lets through."""
         header = decode_header(QueryConsumeQueueHeader, request.ext)
         broker = self._broker
         queue = broker.store.find_queue(header.topic, header.queue_id)
         if queue is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"{header.topic}@{header.queue_id}: there is no such queue"
             )
         wish = broker.clients.subscription(header.consumer_group or "", header.topic)
@@ -160,22 +161,24 @@ class AdminBroker:
             ]
             return body_of(request, body)
 
-        self._desk.later(request, session, look, answer)
+        self._context.later(session, request, look, answer)
         return None
 
-    def clean_queues(self, request: Command, session: Session) -> Command:
+    def clean_queues(self, session: Session, request: Command) -> Command:
         """Nothing is left to clean: a queue lets go of its oldest entries when their records go."""
         return request.reply(ResponseCode.SUCCESS)
 
 
 def _changes(body: bytes) -> dict[str, str]:
-    """The keys and values of a properties text. Raises `Refused`."""
+    """The keys and values of a properties text. Raises `RequestRefused`."""
     if len(body) > CONFIG_BODY_MAX:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"a configuration text of {len(body)} bytes is too long")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"a configuration text of {len(body)} bytes is too long"
+        )
     try:
         changes = {entry.key: entry.value for entry in read_properties(body.decode())}
     except (PropertiesError, UnicodeDecodeError) as exc:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a properties text: {exc}") from exc
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a properties text: {exc}") from exc
     if not changes:
-        raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body names no key")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body names no key")
     return changes

@@ -1,4 +1,4 @@
-"""Administrators' requests about consumer groups and who is connected (200, 225, 207, 201, 352, 353, 203, 204, 328,
+"""Administrators' requests about consumer groups and their connections (200, 225, 207, 201, 352, 353, 203, 204, 328,
 343, 345, 46).
 
 Deleting a group forgets its configuration; its offsets only if the request says so, and its retry and dead-letter
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.state.statistics import CONSUMER_GROUP
@@ -29,9 +30,9 @@ from ropewalk.format.remoting import Command
 
 
 class AdminGroups:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -51,39 +52,41 @@ class AdminGroups:
 
     # -- making, changing, deleting ------------------------------------------------------------------
 
-    def update(self, request: Command, session: Session) -> Command:
-        with self._desk.making(CONSUMER_GROUP) as making:
+    def update(self, session: Session, request: Command) -> Command:
+        with self._context.making(CONSUMER_GROUP) as making:
             config = self._from_entry(object_of(request))
             making.is_system = names.is_system_group(config.name)
             self._put(config)
         return request.reply(ResponseCode.SUCCESS)
 
-    def update_list(self, request: Command, session: Session) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command:
         """All of them or, if one is refused, none."""
-        with self._desk.making(CONSUMER_GROUP):
+        with self._context.making(CONSUMER_GROUP):
             entries = object_of(request).get("groupConfigList")
             if not isinstance(entries, list) or not entries:
-                raise Refused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
             self._put(*[self._from_entry(entry) for entry in entries])
         return request.reply(ResponseCode.SUCCESS)
 
     def _from_entry(self, entry: Any) -> SubscriptionGroupConfig:
         name = entry.get("groupName") if isinstance(entry, dict) else None
         if not isinstance(name, str):
-            raise Refused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the group has no groupName")
         if (reason := names.check_group(name)) is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, reason)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
         if entry.get("attributes"):
             # Attributes arrive as edits, and there is none to edit.
             found = ", ".join(map(str, entry["attributes"]))
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"groups have no attributes yet, here are {found}")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"groups have no attributes yet, here are {found}"
+            )
         return SubscriptionGroupConfig.from_json(name, entry)
 
     def _put(self, *configs: SubscriptionGroupConfig) -> None:
         for config in configs:
             self._broker.groups.update(config, self._broker.now_ms())
 
-    def delete(self, request: Command, session: Session) -> Command:
+    def delete(self, session: Session, request: Command) -> Command:
         header = decode_header(DeleteGroupHeader, request.ext)
         broker = self._broker
         broker.groups.delete(header.group_name, broker.now_ms())
@@ -92,13 +95,13 @@ class AdminGroups:
         broker.statistics.forget_group(header.group_name)
         return request.reply(ResponseCode.SUCCESS)
 
-    def forbidden(self, request: Command, session: Session) -> Command:
+    def forbidden(self, session: Session, request: Command) -> Command:
         """Say whether a group may read a topic; change it first if `readable` is given."""
         header = decode_header(GroupForbiddenHeader, request.ext)
         groups = self._broker.groups
         if header.readable is not None:
             if header.group not in groups:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
                 )
             bits = 0 if header.readable else READ_FORBIDDEN
@@ -108,24 +111,24 @@ class AdminGroups:
 
     # -- looking -------------------------------------------------------------------------------------
 
-    def one(self, request: Command, session: Session) -> Command:
+    def one(self, session: Session, request: Command) -> Command:
         name = decode_header(GroupHeader, request.ext).group
         config = self._broker.groups.get(name)
         if config is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
             )
         return body_of(request, config.to_json())
 
-    def all(self, request: Command, session: Session) -> Command:
+    def all(self, session: Session, request: Command) -> Command:
         """The whole table in one answer: without a `totalGroupNum` nobody asks for further pages."""
         return body_of(request, self._broker.groups.to_wrapper())
 
-    def topics_of(self, request: Command, session: Session) -> Command:
+    def topics_of(self, session: Session, request: Command) -> Command:
         group = decode_header(GroupHeader, request.ext).group
         return body_of(request, {"topicList": self._broker.offsets.topics_of(group)})
 
-    def subscription_of(self, request: Command, session: Session) -> Command:
+    def subscription_of(self, session: Session, request: Command) -> Command:
         header = decode_header(GroupHeader, request.ext)
         wish = self._broker.clients.subscription(header.group, header.topic or "")
         return body_of(
@@ -139,21 +142,21 @@ class AdminGroups:
 
     # -- who is connected ----------------------------------------------------------------------------
 
-    def consumer_connections(self, request: Command, session: Session) -> Command:
+    def consumer_connections(self, session: Session, request: Command) -> Command:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         info = self._broker.clients.consumer_group(group)
         if info is None:
-            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+            raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
         return body_of(request, info.connection_body())
 
-    def producer_connections(self, request: Command, session: Session) -> Command:
+    def producer_connections(self, session: Session, request: Command) -> Command:
         group = decode_header(ProducerGroupHeader, request.ext).producer_group
         body = self._broker.clients.producer_connection_body(group)
         if body is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return body_of(request, body)
 
-    def all_producers(self, request: Command, session: Session) -> Command:
+    def all_producers(self, session: Session, request: Command) -> Command:
         clients = self._broker.clients
         # Members are timed by the monotonic clock; people are shown where that is on the wall clock of now.
         shown_ms = self._broker.now_ms() - self._broker.monotonic_ms()
@@ -172,12 +175,12 @@ class AdminGroups:
         }
         return body_of(request, {"data": table})
 
-    def check_client(self, request: Command, session: Session) -> Command:
-        """What a client is going to subscribe to, asked before it starts: only tags are served."""
+    def check_client(self, session: Session, request: Command) -> Command:
+        """Check the subscription of a client before it starts: only tags are served."""
         wish = object_of(request).get("subscriptionData")
         kind = wish.get("expressionType") if isinstance(wish, dict) else None
         if kind not in (None, "", TAG):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
         return request.reply(ResponseCode.SUCCESS)

@@ -1,4 +1,4 @@
-"""Codes 30000 to 30011: what members of a group, and whoever looks after it, ask a broker (`ha.group.hello`).
+"""Serve codes 30000 to 30011: questions of a group's members, and of its operators, to a broker (`ha.group.hello`).
 
 The answers about bytes of the log are made by the administrators' helper thread, with bounded questions. A promise is
 on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has to prove it first.
@@ -13,18 +13,21 @@ from typing import Final, TypeVar
 import structlog
 
 import ropewalk
-from broker.admin.base import Desk, Handler, Refused
+from broker.admin.base import AdminContext, Handler
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.log_view import LogPins
-from ha.group.block_repair import BlockAnswer, BlockAsk
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
+from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.block_repair import refusal_of as refusal_to_give
 from ha.group.divergence import sums_of
 from ha.group.hello import (
     PAGE_MAX,
     Challenge,
-    EpochAsk,
+    EpochRequest,
     Hello,
-    RangesAsk,
+    RangesRequest,
     Sums,
     Welcome,
     decode_untrusted,
@@ -33,8 +36,8 @@ from ha.group.hello import (
     ranges_refusal,
     refusal_of,
 )
-from ha.group.metadata import SyncAsk
-from ha.group.roles import Outcome
+from ha.group.metadata import SyncRequest
+from ha.group.roles import RoleDecision
 from ha.stream.service import Replica
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -51,10 +54,12 @@ _T = TypeVar("_T")
 
 
 class AdminHa:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
-        self._secret = desk.broker.config.ropewalk_secret
+    def __init__(self, context: AdminContext, member: HaMember, replication: Replication) -> None:
+        self._context = context
+        self._broker = context.broker
+        self._member = member
+        self._replication = replication
+        self._secret = context.broker.config.ropewalk_secret
         self._challenges: dict[Session, bytes] = {}
         self._unproven = ""
         """Who was told last in the log to have proven nothing."""
@@ -66,7 +71,7 @@ class AdminHa:
             RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
             RequestCode.ROPEWALK_LOG_BLOCK: self.block,
             RequestCode.ROPEWALK_SYNC: self.sync,
-            RequestCode.ROPEWALK_LOOK: self.look,
+            RequestCode.ROPEWALK_MEMBER_STATUS: self.member_status,
             RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
             RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
             RequestCode.ROPEWALK_PROMOTE: self.promote,
@@ -82,7 +87,7 @@ class AdminHa:
 
     # -- who asks ------------------------------------------------------------------------------------
 
-    def challenge(self, request: Command, session: Session) -> Command:
+    def challenge(self, session: Session, request: Command) -> Command:
         drawn = b""
         if self._secret:
             drawn = self._challenges[session] = os.urandom(CHALLENGE_SIZE)
@@ -90,7 +95,7 @@ class AdminHa:
         return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _proven(self, handler: Handler) -> Handler:
-        def handle(request: Command, session: Session) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | None:
             if self._secret:
                 drawn = self._challenges.get(session, b"")
                 proof = request.ext.get("proof") or ""
@@ -99,24 +104,24 @@ class AdminHa:
                     if self._unproven != ip:  # it may try for hours, several times a second
                         self._unproven = ip
                         log.warning("no proof of ropewalkSecret", peer=ip, code=request.code)
-                    raise Refused(
+                    raise RequestRefused(
                         ResponseCode.NO_PERMISSION,
                         "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
                     )
             try:
-                return handler(request, session)
+                return handler(session, request)
             except RemoteProtocolError as exc:
-                raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
 
         return handle
 
     # -- a slave's questions -------------------------------------------------------------------------
 
-    def hello(self, request: Command, session: Session) -> None:
-        """A slave introduces itself: judged at once, then compared, then put on the roll, and answered."""
+    def hello(self, session: Session, request: Command) -> None:
+        """A slave introduces itself: judged at once, then compared, then added to the policy, and answered."""
         hello = decode_untrusted(Hello, request.body)
-        broker, member = self._broker, self._broker.member
-        config, store, service = broker.config, broker.store, broker.replication.service
+        broker, member = self._broker, self._member
+        config, store, service = broker.config, broker.store, self._replication.service
         taken = ""
         for connection in service.connections:
             replica = service.replica_of(connection)
@@ -131,77 +136,81 @@ class AdminHa:
             taken,
         )
         if refusal is not None:
-            if hello.epoch > member.record.epoch:
-                member.hint = hello.address  # it has heard of a newer epoch than this broker
+            if hello.promised_epoch > member.record.promised_epoch:
+                member.master_hint = hello.address  # it has heard of a newer epoch than this broker
             log.warning(
                 "a slave is refused", address=hello.address, broker_id=hello.broker_id, reason=refusal
             )
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, refusal)
-        reign = member.record.reign
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, refusal)
+        leader_epoch = member.record.leader_epoch
         view = LogPins(store.log, store.log.end_offset, store.damage)
 
         def welcome(sums: list[int | None]) -> Welcome:
-            return Welcome(reign, view.begin, view.end, member.epochs.pairs(), sums, member.record.terms)
+            return Welcome(
+                leader_epoch, view.begin, view.end, member.epochs.pairs(), sums, member.record.policy
+            )
 
         def compared(sums: list[int | None]) -> None:
-            if member.record.reign != reign or not member.core.is_master:
+            if member.record.leader_epoch != leader_epoch or not member.core.is_master:
                 self._send(
-                    request, session, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
+                    session, request, ResponseCode.ILLEGAL_OPERATION, "this broker is the master no longer"
                 )
                 return
             try:
-                member.enrol(hello.broker_id, hello.address, enrolled_with(sums))
+                member.add_slave(hello.broker_id, hello.address, added_with(sums))
             except ValueError as exc:
-                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(exc))
+                self._send(session, request, ResponseCode.ILLEGAL_OPERATION, str(exc))
 
-        def enrolled_with(sums: list[int | None]) -> Callable[[], None]:
-            def enrolled() -> None:
+        def added_with(sums: list[int | None]) -> Callable[[], None]:
+            def added() -> None:
                 if hello.socket:
                     host, _, port = hello.socket.rpartition(":")
                     if port.isdigit():
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
-                member.has_terms(hello.broker_id, hello.terms_version, hello.terms_of)
+                member.record_policy_version(hello.broker_id, hello.policy_version, hello.policy_epoch)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
-                self._desk.send(request, session, answer)
+                self._context.send(session, request, answer)
 
-            return enrolled
+            return added
 
-        self._later(request, session, view, lambda: list(sums_of(view, hello.ranges)), compared)
+        self._later(session, request, view, lambda: list(sums_of(view, hello.ranges)), compared)
 
-    def sums(self, request: Command, session: Session) -> None:
-        ask = decode_untrusted(RangesAsk, request.body)
+    def sums(self, session: Session, request: Command) -> None:
+        ask = decode_untrusted(RangesRequest, request.body)
         if (why := ranges_refusal(ask.ranges)) is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, why)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, why)
         log_of = self._broker.store.log
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(sums: list[int | None]) -> None:
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=encode(Sums(sums))))
 
-        self._later(request, session, view, lambda: list(sums_of(view, ask.ranges)), answer)
+        self._later(session, request, view, lambda: list(sums_of(view, ask.ranges)), answer)
 
-    def bytes(self, request: Command, session: Session) -> None:
-        ask = decode_untrusted(RangesAsk, request.body)
+    def bytes(self, session: Session, request: Command) -> None:
+        ask = decode_untrusted(RangesRequest, request.body)
         log_of = self._broker.store.log
         if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"one range of at most {PAGE_MAX} bytes is read at a time"
             )
         start, end = ask.ranges[0]
         if not log_of.min_offset <= start < end <= log_of.end_offset:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}")
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"the log has no bytes from {start} to {end}"
+            )
         view = LogPins(log_of, log_of.end_offset, self._broker.store.damage)
 
         def answer(data: bytes) -> None:
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=data))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=data))
 
-        self._later(request, session, view, lambda: view.read(start, end - start), answer)
+        self._later(session, request, view, lambda: view.read(start, end - start), answer)
 
-    def block(self, request: Command, session: Session) -> None:
+    def block(self, session: Session, request: Command) -> None:
         """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
-        ask = decode_untrusted(BlockAsk, request.body)
+        ask = decode_untrusted(BlockRequest, request.body)
         broker, config = self._broker, self._broker.config
-        store, member, damage = broker.store, broker.member, broker.store.damage
+        store, member, damage = broker.store, self._member, broker.store.damage
         why = refusal_to_give(
             ask,
             config.broker_cluster_name,
@@ -215,7 +224,7 @@ class AdminHa:
             why = "this log is about to be cut, because it is not the beginning of its master's"
         segment = store.log.find(ask.start)
         if why is not None or segment is None or damage is None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, why or f"this log has no byte {ask.start}")
         view = LogPins(store.log, ask.end)
         sidecar, start = damage.frozen(segment), ask.start - segment.base_offset
 
@@ -229,110 +238,116 @@ class AdminHa:
 
         def answer(found: bytes | NotVouched) -> None:
             if isinstance(found, NotVouched):
-                self._send(request, session, ResponseCode.ILLEGAL_OPERATION, str(found))
+                self._send(session, request, ResponseCode.ILLEGAL_OPERATION, str(found))
                 return
             log.info("bytes for a damaged copy", member=ask.address, offset=ask.start, size=len(found))
-            body = encode(BlockAnswer(ask.start, block_sum(found), found))
-            self._desk.send(request, session, request.reply(ResponseCode.SUCCESS, body=body))
+            body = encode(BlockResponse(ask.start, block_sum(found), found))
+            self._context.send(session, request, request.reply(ResponseCode.SUCCESS, body=body))
 
-        self._later(request, session, view, read, answer)
+        self._later(session, request, view, read, answer)
 
-    def sync(self, request: Command, session: Session) -> Command:
-        ask = decode_untrusted(SyncAsk, request.body)
-        member = self._broker.member
-        if not member.core.is_master or self._broker.replication.is_slave:
+    def sync(self, session: Session, request: Command) -> Command:
+        ask = decode_untrusted(SyncRequest, request.body)
+        member = self._member
+        if not member.core.is_master or self._replication.is_slave:
             # Also while a promotion is not on disk yet: a topic of the log that is in no table so far would be taken
             # for deleted, and a slave would remove its queues.
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
             )
-        if ask.epoch > member.record.reign:
-            member.hint = ask.address
-            raise Refused(
-                ResponseCode.ILLEGAL_OPERATION, f"this broker reigns in epoch {member.record.reign} only"
+        if ask.promised_epoch > member.record.leader_epoch:
+            member.master_hint = ask.address
+            raise RequestRefused(
+                ResponseCode.ILLEGAL_OPERATION, f"this broker leads epoch {member.record.leader_epoch} only"
             )
-        if str(ask.broker_id) not in member.record.terms.slaves:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
+        if str(ask.broker_id) not in member.record.policy.slaves:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
         return request.reply(ResponseCode.SUCCESS, body=encode(member.answer_sync(ask)))
 
     # -- a handover's questions ----------------------------------------------------------------------
 
-    def look(self, request: Command, session: Session) -> Command:
-        return self._standing(request)
+    def member_status(self, session: Session, request: Command) -> Command:
+        return self._member_status(request)
 
-    def accept(self, request: Command, session: Session) -> None:
+    def accept(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        self._carry_out(request, session, self._broker.member.core.accept(ask.epoch, ask.by))
+        self._apply_decision(session, request, self._member.core.accept(ask.epoch, ask.operator))
 
-    def release(self, request: Command, session: Session) -> None:
+    def release(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        self._carry_out(request, session, self._broker.member.core.release(ask.epoch, ask.by))
+        self._apply_decision(session, request, self._member.core.release(ask.epoch, ask.operator))
 
-    def promote(self, request: Command, session: Session) -> None:
+    def promote(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        member = self._broker.member
-        self._carry_out(
-            request, session, member.core.promote(ask.epoch, ask.by, old_master=ask.master, terms=ask.terms)
+        member = self._member
+        self._apply_decision(
+            session,
+            request,
+            member.core.promote(ask.epoch, ask.operator, old_master=ask.master, policy=ask.policy),
         )
 
-    def follow(self, request: Command, session: Session) -> None:
+    def follow(self, session: Session, request: Command) -> None:
         ask = self._ask(request)
-        member = self._broker.member
+        member = self._member
         if ask.master == member.address:
-            raise Refused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
-        self._carry_out(request, session, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.terms))
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "a broker cannot be its own slave")
+        self._apply_decision(
+            session, request, member.core.follow(ask.epoch, ask.broker_id, ask.master, ask.policy)
+        )
 
-    def forget_slave(self, request: Command, session: Session) -> None:
+    def forget_slave(self, session: Session, request: Command) -> None:
         """A slave will not come back: it is not waited for, nor asked for its promise, any more.
 
         Only while all the others have everything: else what was acknowledged might be on the lost one alone.
         """
         ask = self._ask(request)
-        broker, member = self._broker, self._broker.member
-        service, end = broker.replication.service, broker.store.log.end_offset
+        broker, member = self._broker, self._member
+        service, end = self._replication.service, broker.store.log.end_offset
         here = {
             replica.broker_id: connection.acknowledged
             for connection in service.counted()
             if (replica := service.replica_of(connection)) is not None
         }
         if ask.broker_id in here:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} is connected: stop it first"
             )
-        roll = member.record.terms.slaves
-        for name, address in roll.items() if str(ask.broker_id) in roll else ():
+        roster = member.record.policy.slaves
+        for name, address in roster.items() if str(ask.broker_id) in roster else ():
             if int(name) != ask.broker_id and here.get(int(name), -1) < end:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.ILLEGAL_OPERATION,
                     f"slave {name} at {address} does not have everything, or is not here: what was acknowledged might "
                     f"be on slave {ask.broker_id} alone",
                 )
-        member.forget(ask.broker_id, lambda: self._desk.send(request, session, self._standing(request)))
+        member.remove_slave(
+            ask.broker_id, lambda: self._context.send(session, request, self._member_status(request))
+        )
 
-    def _ask(self, request: Command) -> EpochAsk:
-        ask = decode_untrusted(EpochAsk, request.body)
+    def _ask(self, request: Command) -> EpochRequest:
+        ask = decode_untrusted(EpochRequest, request.body)
         config = self._broker.config
         if (ask.cluster, ask.broker_name) != (config.broker_cluster_name, config.broker_name):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"this broker belongs to {config.broker_name} of cluster {config.broker_cluster_name}",
             )
         return ask
 
-    def _carry_out(self, request: Command, session: Session, outcome: Outcome) -> None:
-        if outcome.refusal is not None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
-        self._broker.member.carry_out(
-            outcome, lambda: self._desk.send(request, session, self._standing(request))
+    def _apply_decision(self, session: Session, request: Command, decision: RoleDecision) -> None:
+        if decision.refusal is not None:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
+        self._member.apply_decision(
+            decision, lambda: self._context.send(session, request, self._member_status(request))
         )
 
-    def _standing(self, request: Command) -> Command:
-        return request.reply(ResponseCode.SUCCESS, body=encode(self._broker.member.standing()))
+    def _member_status(self, request: Command) -> Command:
+        return request.reply(ResponseCode.SUCCESS, body=encode(self._member.status()))
 
     def _later(
         self,
-        request: Command,
         session: Session,
+        request: Command,
         view: LogPins,
         job: Callable[[], _T],
         done: Callable[[_T], None],
@@ -349,16 +364,16 @@ class AdminHa:
             view.release()
             if isinstance(found, OSError):
                 self._send(
-                    request, session, ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}"
+                    session, request, ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {found}"
                 )
             else:
                 done(found)
 
         try:
-            self._desk.run(look, bring)
-        except Refused:
+            self._context.run(look, bring)
+        except RequestRefused:
             view.release()
             raise
 
-    def _send(self, request: Command, session: Session, code: int, remark: str) -> None:
-        self._desk.send(request, session, request.reply(code, remark))
+    def _send(self, session: Session, request: Command, code: int, remark: str) -> None:
+        self._context.send(session, request, request.reply(code, remark))

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
@@ -29,6 +30,7 @@ from ropewalk.format.headers import (
 from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
 from store.read import reader
+from store.read.store_times import store_times
 
 LONG_MAX = 2**63 - 1
 
@@ -46,9 +48,9 @@ class _Row:
 
 
 class AdminOffsets:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -64,8 +66,10 @@ class AdminOffsets:
 
     # -- how far groups have read --------------------------------------------------------------------
 
-    def consume_stats(self, request: Command, session: Session) -> None:
-        """One group: the end of each queue, the group's place in it, and the time of the message before that."""
+    def consume_stats(self, session: Session, request: Command) -> None:
+        """Return the progress of a group: the end of each queue, the group's place in it, and the time of the message
+        before that.
+        """
         header = decode_header(ConsumeStatsHeader, request.ext)
         group = header.consumer_group
         named = [header.topic or "", *(header.topic_list or "").split(";")]
@@ -75,9 +79,9 @@ class AdminOffsets:
         def answer(times: list[int]) -> Command:
             return body_of(request, self._stats_body(group, rows, times))
 
-        self._desk.later(request, session, self._times(rows), answer)
+        self._context.later(session, request, self._times(rows), answer)
 
-    def broker_consume_stats(self, request: Command, session: Session) -> None:
+    def broker_consume_stats(self, session: Session, request: Command) -> None:
         """Every group of this broker, one entry for each of its topics."""
         only_ordered = decode_header(BrokerConsumeStatsHeader, request.ext).is_order
         broker = self._broker
@@ -105,7 +109,7 @@ class AdminOffsets:
                 },
             )
 
-        self._desk.later(request, session, self._times(rows), answer)
+        self._context.later(session, request, self._times(rows), answer)
 
     def _read_by(self, group: str, topics: list[str]) -> Iterator[TopicConfig]:
         """Of these topics those that exist and that a group which is online still reads."""
@@ -128,7 +132,7 @@ class AdminOffsets:
             yield _Row(topic.name, n, queue, end, at, fetched)
 
     def _times(self, rows: list[_Row]) -> Any:
-        return self._desk.store_times((row.queue, row.committed - 1) for row in rows)
+        return store_times(self._broker.store.log, ((row.queue, row.committed - 1) for row in rows))
 
     def _stats_body(self, group: str, rows: list[_Row], times: list[int]) -> dict[str, Any]:
         broker = self._broker
@@ -145,7 +149,7 @@ class AdminOffsets:
         tps = sum((broker.statistics.group_get_tps(topic, group, now) for topic in topics), 0.0)
         return {"consumeTps": tps, "offsetTable": table}
 
-    def time_span(self, request: Command, session: Session) -> None:
+    def time_span(self, session: Session, request: Command) -> None:
         """For each queue: the times of its first and last message and of the group's place, and how late that is."""
         header = decode_header(TopicGroupHeader, request.ext)
         broker = self._broker
@@ -181,15 +185,15 @@ class AdminOffsets:
                 )
             return body_of(request, {"consumeTimeSpanSet": spans})
 
-        self._desk.later(request, session, self._desk.store_times(places), answer)
+        self._context.later(session, request, store_times(self._broker.store.log, places), answer)
 
-    def all_offsets(self, request: Command, session: Session) -> Command:
+    def all_offsets(self, session: Session, request: Command) -> Command:
         return body_of(request, self._broker.offsets.to_wrapper(self._broker.now_ms()))
 
-    def delay_offsets(self, request: Command, session: Session) -> Command:
-        return body_of(request, self._broker.delay_offsets())
+    def delay_offsets(self, session: Session, request: Command) -> Command:
+        return body_of(request, self._context.delay_offsets())
 
-    def correction(self, request: Command, session: Session) -> Command:
+    def correction(self, session: Session, request: Command) -> Command:
         """The least offset any group has in each queue; as large as can be where `compareGroup` is behind it."""
         header = decode_header(CorrectionOffsetHeader, request.ext)
         broker = self._broker
@@ -208,7 +212,7 @@ class AdminOffsets:
 
     # -- sending groups elsewhere --------------------------------------------------------------------
 
-    def clone(self, request: Command, session: Session) -> Command:
+    def clone(self, session: Session, request: Command) -> Command:
         """Give one group the offsets of another."""
         header = decode_header(CloneGroupOffsetHeader, request.ext)
         broker = self._broker
@@ -219,24 +223,26 @@ class AdminOffsets:
                 try:
                     broker.offsets.clone(header.src_group, header.dest_group, topic)
                 except ValueError as exc:
-                    raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+                    raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
-    def reset(self, request: Command, session: Session) -> None:
+    def reset(self, session: Session, request: Command) -> None:
         header = decode_header(ResetOffsetHeader, request.ext)
         broker = self._broker
         topic = self._topic(header.topic)
         if header.group not in broker.groups:
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist")
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
+            )
         ids = range(topic.read_queues) if header.queue_id < 0 else [header.queue_id]
         queues = {n: broker.store.find_queue(topic.name, n) for n in ids}
         if not queues:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         targets: dict[int, int] = {}
         if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
             low, high = _bounds(queues[header.queue_id])
             if not low <= header.offset <= high + 1:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
                 )
@@ -257,22 +263,22 @@ class AdminOffsets:
                 table[QueueKey(topic.name, broker.config.broker_name, n)] = offset
             return body_of(request, {"offsetTable": table})
 
-        self._desk.later(request, session, find, answer)
+        self._context.later(session, request, find, answer)
 
     def _send_to(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         broker = self._broker
         try:
             broker.offsets.reset(group, topic, queue_id, offset)
         except ValueError as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         queue = broker.store.find_queue(topic, queue_id)
         if queue is not None:
-            broker.hold.dismiss(queue, group)
+            broker.held_pulls.dismiss(queue, group)
 
     def _topic(self, name: str) -> TopicConfig:
         config = self._broker.topics.get(name)
         if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
         return config
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from broker.admin.base import Desk
+from broker.admin.base import AdminContext
 from broker.admin.broker import AdminBroker
 from broker.admin.groups import AdminGroups
 from broker.admin.ha import AdminHa
@@ -14,9 +12,8 @@ from broker.admin.request_modes import AdminModes
 from broker.admin.topics import AdminTopics
 from broker.admin.upkeep import AdminUpkeep
 from broker.remoting.session import Handlers
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 
 __all__ = ["Admin"]
 
@@ -24,31 +21,31 @@ __all__ = ["Admin"]
 class Admin:
     """All of them over one broker, with the helper thread they share."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._desk = Desk(broker)
-        self.ha = AdminHa(self._desk)
+    def __init__(self, context: AdminContext, member: HaMember, replication: Replication) -> None:
+        self._context = context
+        self.ha = AdminHa(context, member, replication)
 
     def register(self, handlers: Handlers) -> None:
-        desk = self._desk
+        context = self._context
         for part in (
-            AdminTopics(desk),
-            AdminGroups(desk),
-            AdminOffsets(desk),
-            AdminRelay(desk),
-            AdminBroker(desk),
-            AdminModes(desk),
-            AdminUpkeep(desk),
+            AdminTopics(context),
+            AdminGroups(context),
+            AdminOffsets(context),
+            AdminRelay(context),
+            AdminBroker(context),
+            AdminModes(context),
+            AdminUpkeep(context),
             self.ha,
         ):
             for code, handler in part.handlers().items():
                 assert code not in handlers.cold, code
-                handlers.cold[code] = desk.guarded(handler)
+                handlers.cold[code] = context.guarded(handler)
 
     @property
     def waiting(self) -> int:
         """Requests that wait for the helper thread."""
-        return self._desk.waiting
+        return self._context.waiting
 
     def stop(self) -> None:
         """End the helper thread. Blocks until its work is done."""
-        self._desk.stop()
+        self._context.stop()

@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.clients import Member
 from ropewalk.codes import RequestCode, ResponseCode
@@ -24,9 +25,9 @@ STATUS_TIMEOUT_MS = 5_000
 
 
 class AdminRelay:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -35,32 +36,34 @@ class AdminRelay:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
         }
 
-    def running_info(self, request: Command, session: Session) -> None:
-        self._relay(request, session, request.body)
+    def running_info(self, session: Session, request: Command) -> None:
+        self._relay(session, request, request.body)
 
-    def consume_directly(self, request: Command, session: Session) -> None:
+    def consume_directly(self, session: Session, request: Command) -> None:
         """Hand a client the message it shall consume now, read from the log by its offset id."""
         header = decode_header(RelayHeader, request.ext)
         try:
             _ip, _port, offset = parse_message_id(header.msg_id or "")
         except ValueError as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {exc}") from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {exc}") from exc
 
         def found(record: bytes | None) -> None:
             try:
                 if record is None:
-                    raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-                self._relay(request, session, record)
-            except Refused as refused:
-                self._desk.send(request, session, request.reply(refused.code, str(refused)))
+                    raise RequestRefused(
+                        ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+                    )
+                self._relay(session, request, record)
+            except RequestRefused as refused:
+                self._context.send(session, request, request.reply(refused.code, str(refused)))
 
         def busy(_result: None) -> None:
             remark = "[OVERLOAD]system busy, too many reads from disk"
-            self._desk.send(request, session, request.reply(ResponseCode.SYSTEM_BUSY, remark))
+            self._context.send(session, request, request.reply(ResponseCode.SYSTEM_BUSY, remark))
 
         self._broker.reader.look_up(offset, self._broker.store.find_queue, found, busy)
 
-    def _relay(self, request: Command, session: Session, body: bytes) -> None:
+    def _relay(self, session: Session, request: Command, body: bytes) -> None:
         """Ask the client that the request names, and hand its answer back."""
         header = decode_header(RelayHeader, request.ext)
         group, client_id = header.consumer_group, header.client_id
@@ -74,12 +77,16 @@ class AdminRelay:
                 )
             else:
                 reply = request.reply(answer.code, answer.remark, answer.ext, answer.body)
-            self._desk.send(request, session, reply)
+            self._context.send(session, request, reply)
 
         deadline = self._broker.monotonic_ms() + RELAY_TIMEOUT_MS
         client = self._client(group, client_id)
-        if client is None or not self._broker.asks.ask(client, request.code, ext, body, deadline, answered):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        if client is None or not self._broker.client_calls.ask(
+            client, request.code, ext, body, deadline, answered
+        ):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+            )
 
     def _client(self, group: str, client_id: str) -> Session | None:
         """The connection of one client of a group; of two under one id the later one, which is the live one."""
@@ -94,19 +101,19 @@ class AdminRelay:
         members = info.members.items() if info is not None else ()
         return [(peer, member) for peer, member in members if isinstance(peer, Session)]
 
-    def consumer_status(self, request: Command, session: Session) -> None:
-        """Where each client of a group is, by its own account."""
+    def consumer_status(self, session: Session, request: Command) -> None:
+        """Return the position of each client of a group, by its own account."""
         header = decode_header(ConsumerStatusHeader, request.ext)
         broker = self._broker
         if header.topic not in broker.topics:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the topic {header.topic} does not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the topic {header.topic} does not exist")
         asked = [
             (peer, member.client_id)
             for peer, member in self._members(header.group)
             if not header.client_addr or member.client_id == header.client_addr
         ]
         if not asked:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
             )
         table: dict[str, Any] = {}
@@ -119,13 +126,13 @@ class AdminRelay:
                 table[client_id] = _offsets_in(answer.body)
             if left == 0:
                 body = {"consumerTable": table, "messageQueueTable": fastjson.QueueKeys()}
-                self._desk.send(request, session, body_of(request, body))
+                self._context.send(session, request, body_of(request, body))
 
         deadline = broker.monotonic_ms() + STATUS_TIMEOUT_MS
         ext = {"topic": header.topic, "group": header.group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         for peer, client_id in asked:
-            if not broker.asks.ask(peer, code, ext, b"", deadline, partial(answered, client_id)):
+            if not broker.client_calls.ask(peer, code, ext, b"", deadline, partial(answered, client_id)):
                 answered(client_id, None)
 
 

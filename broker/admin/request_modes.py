@@ -1,10 +1,11 @@
-"""Requests about who reads which queues by whose word (400), and whether by pulling or by POP (401, 402)."""
+"""Requests about the assignment of queues to the members of a group (400), and about pulling or POP (401, 402)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.clients import BROADCASTING
 from broker.state.request_modes import PULL, ModeRefused, RequestMode, assigned
@@ -17,9 +18,9 @@ __all__ = ["AdminModes"]
 
 
 class AdminModes:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -28,7 +29,7 @@ class AdminModes:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
         }
 
-    def assignment(self, request: Command, session: Session) -> None:
+    def assignment(self, session: Session, request: Command) -> None:
         """Which queues of a topic, on all brokers, are the asker's."""
         wish = object_of(request)
         topic, group = _text(wish, "topic"), _text(wish, "consumerGroup")
@@ -39,22 +40,22 @@ class AdminModes:
             members = self._broker.clients.consumer_ids(group)
             queues = route.read_queues() if route is not None else ()
             if route is None:
-                self._answer(request, session, topic, None)
+                self._answer(session, request, topic, None)
             elif broadcasting:
-                self._answer(request, session, topic, sorted(queues))
+                self._answer(session, request, topic, sorted(queues))
             elif not members or not queues:
-                self._answer(request, session, topic, [])
+                self._answer(session, request, topic, [])
             else:
                 mine = assigned(strategy, topic, queues, members, client_id)
                 if mine is None:
                     remark = f"there is no strategy {strategy!r}: it may be AVG or AVG_BY_CIRCLE"
-                    self._desk.send(request, session, request.reply(ResponseCode.SYSTEM_ERROR, remark))
+                    self._context.send(session, request, request.reply(ResponseCode.SYSTEM_ERROR, remark))
                 else:
-                    self._answer(request, session, topic, mine)
+                    self._answer(session, request, topic, mine)
 
         self._broker.find_route(topic, found)
 
-    def _answer(self, request: Command, session: Session, topic: str, queues: list[Queue] | None) -> None:
+    def _answer(self, session: Session, request: Command, topic: str, queues: list[Queue] | None) -> None:
         rows: list[dict[str, Any]] | None = None
         if queues is not None:
             rows = [
@@ -68,26 +69,26 @@ class AdminModes:
                 }
                 for queue in queues
             ]
-        self._desk.send(request, session, body_of(request, {"messageQueueAssignments": rows}))
+        self._context.send(session, request, body_of(request, {"messageQueueAssignments": rows}))
 
-    def set_mode(self, request: Command, session: Session) -> Command:
+    def set_mode(self, session: Session, request: Command) -> Command:
         try:
             mode = RequestMode.from_json(object_of(request))
             if mode.topic.startswith(names.RETRY_PREFIX):
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.NO_PERMISSION, "retry topics are always pulled: their mode cannot be set"
                 )
             self._broker.request_modes.set(mode)
         except ModeRefused as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
-    def modes(self, request: Command, session: Session) -> Command:
+    def modes(self, session: Session, request: Command) -> Command:
         return body_of(request, self._broker.request_modes.to_json())
 
 
 def _text(wish: dict[str, Any], name: str) -> str:
     value = wish.get(name)
     if not isinstance(value, str):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"{name} is missing")
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{name} is missing")
     return value

@@ -8,13 +8,12 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import ropewalk
+from broker.context import BrokerContext
 from broker.state.statistics import PUT_TIME_BOUNDS_MS, Statistics
 from ropewalk.format import names
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 __all__ = ["DiskFacts", "Space", "runtime_info"]
 
@@ -46,7 +45,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """What only the disk can tell, found out on a helper thread."""
+    """Facts of the disk, found out on a helper thread."""
 
     log: Space
     queues: Space
@@ -54,7 +53,7 @@ class DiskFacts:
     """When the oldest record was stored, -1 if there is none."""
 
 
-def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]:
+def runtime_info(broker: BrokerContext, disk: DiskFacts, now_ms: int) -> dict[str, str]:
     """All keys of code 28 with their values as text."""
     store, config, stats = broker.store, broker.config, broker.statistics
     end = store.log.end_offset
@@ -62,6 +61,7 @@ def runtime_info(broker: Broker, disk: DiskFacts, now_ms: int) -> dict[str, str]
         "bootTimestamp": stats.boot_ms,
         "runtime": _duration((now_ms - stats.boot_ms) // 1000),
         "brokerVersionDesc": VERSION,
+        "ropewalkVersion": ropewalk.__version__,
         "brokerVersion": VERSION_NUMBER,
         "brokerActive": "true" if not broker.stopping else "false",
         "startAcceptSendRequestTimeStamp": 0,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.admin.base import Desk, Handler, Refused, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.statistics import TOPIC
 from broker.state.topic_attributes import AttributeRefused, edit_attributes
@@ -20,15 +21,16 @@ from ropewalk.format import names
 from ropewalk.format.fastjson import QueueKey, QueueKeys
 from ropewalk.format.headers import CreateTopicHeader, TopicHeader, decode_header
 from ropewalk.format.remoting import Command
+from store.read.store_times import store_times
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _MESSAGE_TYPE = "message.type"
 
 
 class AdminTopics:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -45,12 +47,12 @@ class AdminTopics:
 
     # -- making and changing -------------------------------------------------------------------------
 
-    def update(self, request: Command, session: Session) -> Command:
-        with self._desk.making(TOPIC) as making:
+    def update(self, session: Session, request: Command) -> Command:
+        with self._context.making(TOPIC) as making:
             header = decode_header(CreateTopicHeader, request.ext)
             making.is_system = self._broker.topics.is_system(header.topic)
             if header.topic_filter_type not in _FILTER_TYPES:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.INVALID_PARAMETER,
                     f"topicFilterType is {header.topic_filter_type!r}; it is one of {', '.join(_FILTER_TYPES)}",
                 )
@@ -66,34 +68,36 @@ class AdminTopics:
             self._put(self._judged(config, header.attributes or ""))
         return request.reply(ResponseCode.SUCCESS)
 
-    def update_list(self, request: Command, session: Session) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command:
         """All of them or, if one is refused, none."""
-        with self._desk.making(TOPIC):
+        with self._context.making(TOPIC):
             entries = object_of(request).get("topicConfigList")
             if not isinstance(entries, list) or not entries:
-                raise Refused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
             self._put(*[self._from_entry(entry) for entry in entries])
         return request.reply(ResponseCode.SUCCESS)
 
     def _from_entry(self, entry: Any) -> TopicConfig:
         name = entry.get("topicName") if isinstance(entry, dict) else None
         if not isinstance(name, str):
-            raise Refused(ResponseCode.INVALID_PARAMETER, "an entry of topicConfigList has no topicName")
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, "an entry of topicConfigList has no topicName"
+            )
         edits = entry.get("attributes")
         text = ",".join(_edit(key, value) for key, value in edits.items()) if isinstance(edits, dict) else ""
         return self._judged(TopicConfig.from_json(name, {**entry, "attributes": {}}), text)
 
     def _judged(self, config: TopicConfig, edits: str) -> TopicConfig:
-        """The configuration with its attributes, as it may be stored. Raises `Refused`."""
+        """The configuration with its attributes, as it may be stored. Raises `RequestRefused`."""
         name = config.name
         self._refuse_name(name)
         before = self._broker.topics.get(name)
         try:
             attributes = edit_attributes(before.attributes if before else {}, edits, creating=before is None)
         except AttributeRefused as exc:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         if attributes.get(_MESSAGE_TYPE) == "MIXED":
-            raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         return TopicConfig(
             name,
             config.read_queues,
@@ -108,34 +112,38 @@ class AdminTopics:
 
     def _refuse_name(self, name: str) -> None:
         if (reason := names.check_topic(name)) is not None:
-            raise Refused(ResponseCode.INVALID_PARAMETER, reason)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
         if self._broker.topics.is_system(name):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
+            )
 
     def _put(self, *configs: TopicConfig) -> None:
         broker = self._broker
         for config in configs:
             if (reason := broker.topics.refusal(config)) is not None:
-                raise Refused(ResponseCode.SYSTEM_ERROR, reason)
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, reason)
         for config in configs:
             broker.topics.update(config, broker.now_ms())
         broker.topics_changed()
 
     # -- deleting ------------------------------------------------------------------------------------
 
-    def delete(self, request: Command, session: Session) -> None:
+    def delete(self, session: Session, request: Command) -> None:
         name = decode_header(TopicHeader, request.ext).topic
         if not name.strip():
-            raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         if self._broker.topics.is_system(name):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-        self._remove([name], lambda noted: self._desk.send(request, session, _deleted(request, noted)))
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
+            )
+        self._remove([name], lambda noted: self._context.send(session, request, _deleted(request, noted)))
 
-    def clean_unused(self, request: Command, session: Session) -> None:
+    def clean_unused(self, session: Session, request: Command) -> None:
         """Remove the queues that no topic has any more."""
         broker = self._broker
         found = [name for name in broker.store.queues if name not in broker.topics]
-        self._remove(found, lambda noted: self._desk.send(request, session, _deleted(request, noted)))
+        self._remove(found, lambda noted: self._context.send(session, request, _deleted(request, noted)))
 
     def _remove(self, topics: list[str], done: Callable[[bool], None]) -> None:
         """Have the broker forget topics; `done` is told when their files are gone."""
@@ -156,7 +164,7 @@ class AdminTopics:
                 queues = list(broker.store.queues.get(name, {}).values())
                 broker.store.delete_topic(name, one)
                 for queue in queues:
-                    broker.hold.dismiss(queue)
+                    broker.held_pulls.dismiss(queue)
             else:
                 one(True)  # what no topic can be called has no files either
         broker.topics_changed()
@@ -165,18 +173,18 @@ class AdminTopics:
 
     # -- looking -------------------------------------------------------------------------------------
 
-    def one(self, request: Command, session: Session) -> Command:
+    def one(self, session: Session, request: Command) -> Command:
         return body_of(request, self._topic(request).to_json())
 
-    def all(self, request: Command, session: Session) -> Command:
+    def all(self, session: Session, request: Command) -> Command:
         """The whole table in one answer: without a `totalTopicNum` nobody asks for further pages."""
         return body_of(request, self._broker.topics.to_wrapper())
 
-    def system_topics(self, request: Command, session: Session) -> Command:
+    def system_topics(self, session: Session, request: Command) -> Command:
         found = self._broker.topics.system_topics - names.HIDDEN_TOPICS
         return body_of(request, {"topicList": sorted(found)})
 
-    def stats(self, request: Command, session: Session) -> None:
+    def stats(self, session: Session, request: Command) -> None:
         """The boundaries of every queue, and when each got its last message."""
         broker = self._broker
         topic = self._topic(request)
@@ -195,10 +203,11 @@ class AdminTopics:
             tps = broker.statistics.topic_put_tps(topic.name, broker.now_ms())
             return body_of(request, {"offsetTable": table, "topicPutTps": tps})
 
-        job = self._desk.store_times((queue, high - 1) for queue, high in zip(queues, highs, strict=True))
-        self._desk.later(request, session, job, answer)
+        places = ((queue, high - 1) for queue, high in zip(queues, highs, strict=True))
+        job = store_times(self._broker.store.log, places)
+        self._context.later(session, request, job, answer)
 
-    def consumers(self, request: Command, session: Session) -> Command:
+    def consumers(self, session: Session, request: Command) -> Command:
         """Every group that reads the topic now, or once did and left its offsets."""
         topic = decode_header(TopicHeader, request.ext).topic
         broker = self._broker
@@ -209,7 +218,7 @@ class AdminTopics:
         name = decode_header(TopicHeader, request.ext).topic
         config = self._broker.topics.get(name)
         if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         return config
 
 

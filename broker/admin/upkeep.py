@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.admin.base import Desk, Handler, Refused, body_of
+from broker.admin.base import AdminContext, Handler, body_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
@@ -11,8 +12,8 @@ __all__ = ["AdminUpkeep"]
 
 
 class AdminUpkeep:
-    def __init__(self, desk: Desk) -> None:
-        self._broker = desk.broker
+    def __init__(self, context: AdminContext) -> None:
+        self._broker = context.broker
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -22,15 +23,15 @@ class AdminUpkeep:
             RequestCode.GET_TIMER_METRICS: self.no_timer,
         }
 
-    def delete_expired(self, request: Command, session: Session) -> Command:
-        """Remove what is older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
+    def delete_expired(self, session: Session, request: Command) -> Command:
+        """Remove segments older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
         self._broker.store.remove_expired()
         return request.reply(ResponseCode.SUCCESS)
 
-    def ha_status(self, request: Command, session: Session) -> Command:
+    def ha_status(self, session: Session, request: Command) -> Command:
         broker = self._broker
         return body_of(request, broker.ha_status.runtime_body(broker.store.log.end_offset))
 
-    def no_timer(self, request: Command, session: Session) -> Command:
-        """What RocketMQ answers to its slaves too, where the timer wheel is switched off."""
-        raise Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
+    def no_timer(self, session: Session, request: Command) -> Command:
+        """Answer as RocketMQ does where the timer wheel is switched off."""
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")

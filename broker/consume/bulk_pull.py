@@ -1,4 +1,4 @@
-"""Code 30020: many messages of one queue in one answer, for pipelines. Ropewalk's own; a stock broker answers 3.
+"""Answer code 30020: many messages of one queue at once, for pipelines. Ropewalk's own; a stock broker answers 3.
 
 The request names a range `[offset, end)`, so that a client can have several on the way without guessing how far each
 will come. The answer's body is records as they stand in the log, its header holds the four numbers of a pull; the
@@ -39,7 +39,7 @@ class BulkRules:
 
 
 class BulkPull:
-    """The handler over the broker's store."""
+    """Handler of bulk pulls over the broker's store."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class BulkPull:
     ) -> None:
         self.rules = rules
         self.closed: str | None = None
-        """Why nobody is served at the moment: a broker that must not be read while it finds out what it has."""
+        """The reason why no request is served now: a broker must not be read while it finds out what it has."""
         self._store = store
         self._reader = reader
         self._topics = topics
@@ -60,7 +60,7 @@ class BulkPull:
         self._statistics = statistics
 
     def pull(self, session: Session, request: Request) -> None:
-        """One request, answered now or when the disk has been read."""
+        """Handle one request, and answer it now or when the disk has been read."""
         if self.closed is not None:
             session.answer(request, ResponseCode.SYSTEM_BUSY, self.closed)
             return
@@ -104,10 +104,8 @@ class BulkPull:
 
         def done(result: BulkResult | None) -> None:
             code = code_of(result.status, header.offset) if result else ResponseCode.SYSTEM_BUSY
-            if not session.owes_now(request, code):
-                return
             if result is None:
-                session.link.send(request.reply(code, _BUSY))
+                session.outbox.send_frame(request, code, request.reply(code, _BUSY))
             else:
                 self._answer(session, request, code, header, result)
 
@@ -137,9 +135,8 @@ class BulkPull:
             )
         )
         # The body follows in pieces of its own, so the frame is longer than the encoder knew.
-        session.link.send(_LENGTH.pack(len(head) - 4 + result.size) + head[4:])
-        for piece in result.pieces:
-            session.link.send(piece)
+        head = _LENGTH.pack(len(head) - 4 + result.size) + head[4:]
+        session.outbox.send_frame(request, code, head, *result.pieces)
 
 
 _BUSY = "[OVERLOAD]system busy, too many reads from disk"

@@ -1,8 +1,8 @@
-"""Codes 11 and 361: a consumer's pull, judged, read, held or answered.
+"""Judge, read, hold or answer a consumer's pull: codes 11 and 361.
 
-The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `pull_hold`; this file
-knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without
-which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
+The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `held_pulls`; this
+file knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers
+without which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.consume.fast.header_template import PullShapes, bytes_max_of
+from broker.consume.fast.header_template import PullTemplates, bytes_max_of
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
@@ -25,8 +26,8 @@ from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import JSON, Command, encode_frame
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
+from store.read.columns import VIEW_MIN
 from store.read.reader import GetResult, GetStatus, Reader
-from store.read.warm import VIEW_MIN
 
 _decode = json_decoder(PullMessageHeader).decode
 _prefix = struct.Struct(">II").pack
@@ -49,7 +50,7 @@ _CODES = {
 
 
 def code_of(status: GetStatus, asked: int) -> int:
-    """The response code of a read; an empty or missing queue depends on what was asked for."""
+    """Return the response code of a read; an empty or missing queue depends on the offset."""
     if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
         return ResponseCode.PULL_OFFSET_MOVED if asked else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
@@ -57,16 +58,20 @@ def code_of(status: GetStatus, asked: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PullRules:
+    """The configuration keys that decide over pulls."""
+
     broker_readable: bool = True
     long_polling: bool = True
     short_polling_ms: int = 1000
     lite_pull: bool = True
     """Whether consumers that divide queues themselves (361) are served."""
     slave_reads: bool = False
-    """Whether a consumer that reads what is no longer in memory is sent to a slave."""
+    """Whether a consumer that reads messages which are no longer in memory is sent to a slave."""
 
 
 class PullProcessor:
+    """Handler of pulls over the broker's store and tables."""
+
     def __init__(
         self,
         rules: PullRules,
@@ -95,22 +100,22 @@ class PullProcessor:
         """Why nothing is read from this broker at the moment, or None."""
         self.is_slave = False
         self.has_master = False
-        """Of a slave: whether its master is there, and serves whom this broker does not."""
+        """Whether this slave's master is connected, and serves consumers that this broker does not."""
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
-        """Go by these rules from the next request on."""
+        """Take over these rules from the next request on."""
         self._rules = rules
 
     def pull(self, session: Session, request: Request) -> None:
-        """One PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
+        """Handle one PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
-            wish = self._wish(group, topic, header, config.consume_broadcast_enable)
-        except _Refused as exc:
-            self._refuse(session, request, exc.code, str(exc), exc.forbidden_type)
+            subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
+        except RequestRefused as exc:
+            session.answer(request, exc.code, exc.remark, exc.ext)
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             try:
@@ -122,8 +127,8 @@ class PullProcessor:
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
-        if wish.wants_all and not self._offsets.resets and not session.link.congested:
-            result = self._reader.get_warm(queue, header.queue_offset, header.max_msg_nums, max_bytes)
+        if subscription.wants_all and not self._offsets.resets and not session.link.congested:
+            result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
                 self._respond(session, request, queue, group, header.queue_offset, result)
                 return
@@ -134,7 +139,7 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if wish.wants_all else wish.matches,
+            None if subscription.wants_all else subscription.matches,
             0,
             self._read_again,
             scanned=header.queue_offset,
@@ -148,37 +153,34 @@ class PullProcessor:
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         self._read(held, may_hold=bool(suspend))
 
-    def take(self, session: Session, payload: bytes) -> bool:
+    def pull_by_template(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
 
         False, and nothing is done, where there is more to it than messages that are at hand: `pull` is for all others.
         A test has both answer the same requests, and compares what they send.
         """
-        shapes = session.pulls
-        if shapes is None:
-            shapes = session.pulls = PullShapes()
-        found = shapes.find(payload)
+        found = templates.find(payload)
         if found is None:
             return False
-        shape, (queue_id, offset, commit_offset, opaque) = found
+        template, (queue_id, offset, commit_offset, opaque) = found
         if self._rules.slave_reads or self._offsets.resets or session.link.congested:
             return False
-        header = shape.header
+        header = template.header
         group, topic = header.consumer_group, header.topic
         try:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
-            if shape.wish is None:
-                wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
-                if wish.expression_type != "TAG" or not wish.wants_all:
+            if template.subscription is None:
+                subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
+                if subscription.expression_type != "TAG" or not subscription.wants_all:
                     return False
-        except _Refused:
+        except RequestRefused:
             return False
         queue = self._store.queue(topic, queue_id)
-        found_here = self._reader.find_warm(queue, offset, header.max_msg_nums, shape.bytes_max)
-        if found_here is None:
+        resident = self._reader.find_resident(queue, offset, header.max_msg_nums, template.bytes_max)
+        if resident is None:
             return False
-        pieces, count, size, _last = found_here
-        if shape.commits:
+        pieces, count, size, _last = resident
+        if template.commits:
             try:
                 self._offsets.commit(group, topic, queue_id, commit_offset)
             except ValueError:
@@ -186,93 +188,98 @@ class PullProcessor:
         self._offsets.note_pull(group, topic, queue_id, offset)
         statistics = self._statistics
         statistics.got(topic, group, self._store.now, count, size)
-        times = statistics.rpc
-        times.count(self._found_times, 1, times.look() - session.read_at)
-        _send_found(session, pieces, size, (queue.readable, queue.min_offset, offset + count, 0, opaque))
+        numbers = queue.readable, queue.min_offset, offset + count, 0, opaque
+        session.outbox.send_counted(self._found_times, *_found_frame(pieces, size, numbers))
         return True
 
     def _admit(
         self, group: str, topic: str, queue_id: int, code: int, closed: str | None
     ) -> SubscriptionGroupConfig:
-        """The group, if it may read this queue; also asked for a pull that has waited. Raises `_Refused`."""
+        """Return the group, if it may read this queue; called again after a wait. Raises `RequestRefused`."""
         if not self._rules.broker_readable:
-            raise _Refused(ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "the broker is not readable", _forbidden(1))
         if closed is not None:
-            raise _Refused(ResponseCode.SYSTEM_BUSY, closed)
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, closed)
         if not self._rules.lite_pull and code == RequestCode.LITE_PULL_MESSAGE:
             remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
-            raise _Refused(ResponseCode.NO_PERMISSION, remark, 1)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, remark, _forbidden(1))
         config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
         if config is None:
             reason = self._groups.creation_refusal(group)
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist, {reason}",
             )
         if not config.consume_enable:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", 2)
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"group {group} is not allowed to consume", _forbidden(2)
+            )
         topic_config = self._topics.get(topic)
         if topic_config is None:
-            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
         if not topic_config.readable:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", 3)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"topic {topic} is not readable", _forbidden(3))
         if not 0 <= queue_id < topic_config.read_queues:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic {topic} has {topic_config.read_queues} read queues",
             )
         return config
 
-    def _wish(
+    def _subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the consumer wants of the topic: sent along, or known from its heartbeats. Raises `_Refused`."""
+        """Return the consumer's subscription: sent along, or known from its heartbeats. Raises `RequestRefused`."""
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
-                wish = SubscriptionData.parse(
+                subscription = SubscriptionData.parse(
                     topic,
                     header.subscription,
                     version=header.sub_version or 0,
                     expression_type=header.expression_type,
                 )
             except SubscriptionParseError as exc:
-                raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
+                raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
-            wish = self._known_wish(group, topic, header, broadcast_allowed)
-        if wish.expression_type != "TAG":
-            raise _Refused(
+            subscription = self._known_subscription(group, topic, header, broadcast_allowed)
+        if subscription.expression_type != "TAG":
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wish.expression_type} "
+                f"The broker does not support consumer to filter message by {subscription.expression_type} "
                 "(enablePropertyFilter is false)",
             )
-        return wish
+        return subscription
 
-    def _known_wish(
+    def _known_subscription(
         self, group: str, topic: str, header: PullMessageHeader, broadcast_allowed: bool
     ) -> SubscriptionData:
-        """What the group's heartbeats say. Raises `_Refused`."""
+        """Return the subscription of the group's heartbeats. Raises `RequestRefused`."""
         info = self._clients.consumer_group(group)
         if info is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer group {group} is not online on this broker",
             )
         if info.message_model == BROADCASTING and not broadcast_allowed:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", 4)
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"group {group} may not consume by broadcasting", _forbidden(4)
+            )
         if self._groups.read_forbidden(group, topic):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group {group} is forbidden for topic {topic}",
-                5,
+                _forbidden(5),
             )
         known = info.subscriptions.get(topic)
         if known is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer group {group} does not subscribe to {topic}",
             )
         if known.version < (header.sub_version or 0):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription of {group} to {topic} is older than the pull's: its heartbeat is on the way",
             )
@@ -309,7 +316,7 @@ class PullProcessor:
         self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
-        """Let the pull wait if there is nothing for it yet; whether it does."""
+        """Hold the pull if there is nothing for it yet; return whether it is held."""
         if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
         if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
@@ -321,7 +328,7 @@ class PullProcessor:
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             # Nothing matched up to the end: only a pull that has waited stays quiet about it. A first pass tells
             # the client, so that its offset moves on.
-            if held not in held.session.holds or held.queue.readable > result.next_offset:
+            if held not in held.session.held or held.queue.readable > result.next_offset:
                 return False
             held.scanned = result.next_offset
         elif (
@@ -342,17 +349,16 @@ class PullProcessor:
         try:
             # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
             self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
-        except _Refused as exc:
-            forbidden = {"forbiddenType": str(exc.forbidden_type)} if exc.forbidden_type else None
-            self._answer_now(held, exc.code, held.request.reply(exc.code, str(exc), forbidden))
+        except RequestRefused as exc:
+            self._answer_now(held, exc.code, held.request.reply(exc.code, exc.remark, exc.ext))
             return
         if last:
             held.scanned = held.offset
         self._read(held, may_hold=not last)
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
-        has_waited = held in held.session.holds
-        held.session.holds.discard(held)
+        has_waited = held in held.session.held
+        held.session.held.discard(held)
         self._respond(held.session, held.request, held.queue, held.group, held.offset, result, has_waited)
 
     def _respond(
@@ -365,18 +371,17 @@ class PullProcessor:
         result: GetResult,
         has_waited: bool = False,
     ) -> None:
-        """Tell the consumer what was found at the offset it asked for. HOT."""
+        """Answer with the messages at the offset that was asked for, or with the reason why there are none. HOT."""
         found = result.status is GetStatus.FOUND
         if found:
             self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
         else:
             self._statistics.missed += 1
         code, suggested = self._place(group, offset, result)
-        if not session.owes_now(request, code, has_waited):
-            return
         if found and request.serialize_type == JSON:
             numbers = result.max_offset, result.min_offset, result.next_offset, suggested, request.opaque
-            _send_found(session, result.records, result.size, numbers)
+            pieces = _found_frame(result.records, result.size, numbers)
+            session.outbox.send_frame(request, code, *pieces, long_polling=has_waited)
             return
         answer = Command(
             code=code,
@@ -392,10 +397,10 @@ class PullProcessor:
             remark=result.status.value,
             serialize_type=request.serialize_type,
         )
-        session.link.send(encode_frame(answer))
+        session.outbox.send_frame(request, code, encode_frame(answer), long_polling=has_waited)
 
     def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
-        """The response code, and the id of the broker that the consumer should ask next.
+        """Return the response code, and the id of the broker that the consumer should pull from next.
 
         A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
         caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
@@ -422,10 +427,9 @@ class PullProcessor:
 
     def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
         session = held.session
-        has_waited = held in session.holds
-        session.holds.discard(held)
-        if session.owes_now(held.request, code, has_waited):
-            session.link.send(frame)
+        has_waited = held in session.held
+        session.held.discard(held)
+        session.outbox.send_frame(held.request, code, frame, long_polling=has_waited)
 
     def _refuse(
         self, session: Session, request: Request, code: int, remark: str, forbidden_type: int | None = None
@@ -435,26 +439,18 @@ class PullProcessor:
         )
 
 
-def _send_found(
-    session: Session,
-    pieces: list[bytes | memoryview],
-    size: int,
-    numbers: tuple[int, int, int, int, int],
-) -> None:
-    """The answer in JSON with what was found; `numbers` are those of `_FOUND`. HOT."""
+def _found_frame(
+    pieces: list[bytes | memoryview], size: int, numbers: tuple[int, int, int, int, int]
+) -> tuple[bytes | memoryview, ...]:
+    """Return the answer in JSON with what was found, in one piece or two; `numbers` are those of `_FOUND`. HOT."""
     header = _FOUND % numbers
     length = len(header)
     head = _prefix(4 + length + size, length) + header
-    send = session.link.send
     if size < VIEW_MIN or len(pieces) > 1:
-        send(b"".join((head, *pieces)))
-    else:
-        send(head)
-        send(pieces[0])
+        return (b"".join((head, *pieces)),)
+    return head, pieces[0]
 
 
-class _Refused(Exception):
-    def __init__(self, code: int, remark: str, forbidden_type: int | None = None) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.forbidden_type = forbidden_type
+def _forbidden(kind: int) -> dict[str, str]:
+    """Return the extFields that tell official clients which rule forbids a read (`forbiddenType`)."""
+    return {"forbiddenType": str(kind)}

@@ -7,8 +7,7 @@ has come. Only messages that really have the key are sent, although clients look
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import (
@@ -17,11 +16,8 @@ from ropewalk.format.headers import (
     decode_header,
     encode_header,
 )
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.index.search import Found, Query
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 _BY_TAG = "T"
 _NOTHING = Found([], 0, 0)
@@ -30,13 +26,13 @@ _NOTHING = Found([], 0, 0)
 class Queries:
     """The handler over the broker's store and reader."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, handlers: Handlers) -> None:
         handlers.cold[RequestCode.QUERY_MESSAGE] = self.query_message
 
-    def query_message(self, request: Command, session: Session) -> Command | None:
+    def query_message(self, session: Session, request: Command) -> Command | None:
         header = decode_header(QueryMessageHeader, request.ext)
         broker, config = self._broker, self._broker.config
         if header.unique_key_query:
@@ -62,8 +58,7 @@ class Queries:
                 )
             else:
                 answer = _answer(request, found)
-            if session.owes_now(request, answer.code):
-                session.link.send(encode_frame(answer))
+            session.outbox.send(request, answer)
 
         broker.reader.query(index, broker.store.readable_offset, query, done)
         return None

@@ -8,8 +8,8 @@ and owes the answer to the session later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
 from broker.state.clients import HeartbeatData, HeartbeatRefused, Notification
 from broker.state.queue_locks import LockRequest
@@ -27,17 +27,14 @@ from ropewalk.format.headers import (
     ViewMessageHeader,
     decode_header,
 )
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.read import reader
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 
 class Requests:
     """Handlers over the broker's state."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._owed: dict[tuple[Session, str], None] = {}
 
@@ -61,7 +58,7 @@ class Requests:
 
     # -- clients -------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: Command, session: Session) -> Command:
+    def heartbeat(self, session: Session, request: Command) -> Command:
         broker = self._broker
         now = broker.now_ms()
         try:
@@ -91,7 +88,7 @@ class Requests:
             ResponseCode.SUCCESS, ext={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
         )
 
-    def unregister(self, request: Command, session: Session) -> Command:
+    def unregister(self, session: Session, request: Command) -> Command:
         header = decode_header(UnregisterClientHeader, request.ext)
         self.notify(
             self._broker.clients.unregister(
@@ -107,7 +104,7 @@ class Requests:
             self._owed[notification.peer, notification.group] = None
 
     def tell_members(self) -> None:
-        """Send what is owed (40); at every tick.
+        """Tell members of changed groups (40); at every tick.
 
         Each member is told once, however many came and went since: a thousand that join one group together would
         otherwise be owed half a million notifications, each of which has a client divide the queues anew.
@@ -117,7 +114,7 @@ class Requests:
             if session.is_open:
                 session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
-    def lock(self, request: Command, session: Session) -> Command:
+    def lock(self, session: Session, request: Command) -> Command:
         try:
             wanted = LockRequest.decode(request.body)
         except ValueError as exc:
@@ -126,14 +123,14 @@ class Requests:
         body = fastjson.dumps({"lockOKMQSet": [queue.to_json() for queue in granted]})
         return request.reply(ResponseCode.SUCCESS, body=body)
 
-    def unlock(self, request: Command, session: Session) -> Command:
+    def unlock(self, session: Session, request: Command) -> Command:
         try:
             self._broker.locks.unlock(LockRequest.decode(request.body))
         except ValueError as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
         return request.reply(ResponseCode.SUCCESS)
 
-    def consumer_list(self, request: Command, session: Session) -> Command:
+    def consumer_list(self, session: Session, request: Command) -> Command:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         ids = self._broker.clients.consumer_ids(group)
         if not ids:
@@ -142,7 +139,7 @@ class Requests:
 
     # -- offsets -------------------------------------------------------------------------------------
 
-    def query_offset(self, request: Command, session: Session) -> Command:
+    def query_offset(self, session: Session, request: Command) -> Command:
         header = decode_header(QueryConsumerOffsetHeader, request.ext)
         broker = self._broker
         offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -174,7 +171,7 @@ class Requests:
         physical = int.from_bytes(entry[:8], "big") if entry else 0
         return 0 if end - physical <= window else None
 
-    def update_offset(self, request: Command, session: Session) -> Command:
+    def update_offset(self, session: Session, request: Command) -> Command:
         try:
             header = decode_header(UpdateConsumerOffsetHeader, request.ext)
         except HeaderError as exc:
@@ -191,17 +188,17 @@ class Requests:
             return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
         return request.reply(ResponseCode.SUCCESS)
 
-    def max_offset(self, request: Command, session: Session) -> Command:
+    def max_offset(self, session: Session, request: Command) -> Command:
         header = decode_header(GetMaxOffsetHeader, request.ext)
         queue = self._broker.store.find_queue(header.topic, header.queue_id)
         return request.reply(ResponseCode.SUCCESS, ext={"offset": str(queue.readable if queue else 0)})
 
-    def min_offset(self, request: Command, session: Session) -> Command:
+    def min_offset(self, session: Session, request: Command) -> Command:
         header = decode_header(QueueHeader, request.ext)
         queue = self._broker.store.find_queue(header.topic, header.queue_id)
         return request.reply(ResponseCode.SUCCESS, ext={"offset": str(queue.min_offset if queue else 0)})
 
-    def search_offset(self, request: Command, session: Session) -> Command | None:
+    def search_offset(self, session: Session, request: Command) -> Command | None:
         header = decode_header(SearchOffsetHeader, request.ext)
         queue = self._broker.store.find_queue(header.topic, header.queue_id)
         if queue is None or queue.readable == 0:
@@ -209,22 +206,22 @@ class Requests:
         upper = (header.boundary_type or "").upper() == "UPPER"
         log, frozen = self._broker.store.log, queue.frozen()
         self._later(
-            request,
             session,
+            request,
             lambda: reader.offset_by_time(frozen, log, header.timestamp, upper=upper),
             lambda offset: request.reply(ResponseCode.SUCCESS, ext={"offset": str(offset)}),
         )
         return None
 
-    def earliest_store_time(self, request: Command, session: Session) -> Command | None:
+    def earliest_store_time(self, session: Session, request: Command) -> Command | None:
         header = decode_header(QueueHeader, request.ext)
         queue = self._broker.store.find_queue(header.topic, header.queue_id)
         if queue is None or queue.min_offset >= queue.readable:
             return request.reply(ResponseCode.SUCCESS, ext={"timestamp": "-1"})
         log, frozen = self._broker.store.log, queue.frozen()
         self._later(
-            request,
             session,
+            request,
             lambda: reader.store_time(frozen, log, frozen.min_offset),
             lambda time: request.reply(ResponseCode.SUCCESS, ext={"timestamp": str(time)}),
         )
@@ -232,7 +229,7 @@ class Requests:
 
     # -- one message ---------------------------------------------------------------------------------
 
-    def view_message(self, request: Command, session: Session) -> Command | None:
+    def view_message(self, session: Session, request: Command) -> Command | None:
         offset = decode_header(ViewMessageHeader, request.ext).offset
 
         def done(record: bytes | None) -> None:
@@ -245,14 +242,14 @@ class Requests:
             self._send(session, request, answer)
 
         self._broker.reader.look_up(
-            offset, self._broker.store.find_queue, done, lambda _result: self._send_busy(request, session)
+            offset, self._broker.store.find_queue, done, lambda _result: self._send_busy(session, request)
         )
         return None
 
     def _later(
         self,
-        request: Command,
         session: Session,
+        request: Command,
         job: Callable[[], int],
         answer: Callable[[int], Command],
     ) -> None:
@@ -261,13 +258,12 @@ class Requests:
         self._broker.reader.run(
             job,
             lambda result: self._send(session, request, answer(result)),
-            lambda _result: self._send_busy(request, session),
+            lambda _result: self._send_busy(session, request),
         )
 
-    def _send_busy(self, request: Command, session: Session) -> None:
+    def _send_busy(self, session: Session, request: Command) -> None:
         answer = request.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk")
         self._send(session, request, answer)
 
     def _send(self, session: Session, request: Command, answer: Command) -> None:
-        if session.owes_now(request, answer.code):
-            session.link.send(encode_frame(answer))
+        session.outbox.send(request, answer)

@@ -1,4 +1,4 @@
-"""What a consumer could not handle: when it comes again, and when it is given up as a dead letter.
+"""Deliver again the messages that a consumer could not handle, or give them up as dead letters.
 
 Two ways lead here. A consumer sends a message back by its place in the log (36); the broker reads the record and
 stores it again in `%RETRY%<group>`, delayed by a level that grows with each try. And a client that cannot do that
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.queue_locks import LockTable
@@ -25,23 +26,19 @@ from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
 from ropewalk.format import names
 from ropewalk.format.headers import ConsumerSendBackHeader, decode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, fit_properties
 from ropewalk.format.record import Record, decode_record, encode_host
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 VERSION_3_4_9 = 121
 """From this version on a client's own maximum counts."""
 _FIRST_LEVEL = 3
 _UNIT_SUB = 2
-_PROPERTIES_SIZE_MAX = 32_767
 
 
 class RetryRules:
-    """Who is given up. Pure rules over the broker's tables."""
+    """Rules by which a message is given up, over the broker's tables."""
 
     def __init__(
         self,
@@ -61,13 +58,13 @@ class RetryRules:
         return asked if asked is not None and version >= VERSION_3_4_9 else config.retry_max_times
 
     def group_of(self, topic: str) -> SubscriptionGroupConfig | None:
-        """The group whose retry topic this is, created if it may be; None if there is none (26)."""
+        """Return the group of a retry topic, created if it may be; None if there is none (26)."""
         return self._groups.find_or_create(topic.removeprefix(names.RETRY_PREFIX), self._now_ms())
 
     def given_up_on_send(
         self, config: SubscriptionGroupConfig, times: int, asked: int | None, version: int
     ) -> bool:
-        """Whether a message sent anew to the group's retry topic goes to its dead letters."""
+        """Tell whether a message sent anew to the group's retry topic goes to its dead letters."""
         if times > self.max_times(config, asked, version):
             return True
         return self._locks.held(config.name, self._monotonic_ms())
@@ -78,24 +75,17 @@ class RetryRules:
         return header.delay_level < 0 or times >= self.max_times(config, header.max_reconsume_times, version)
 
     def dead_letters(self, config: SubscriptionGroupConfig) -> str | None:
-        """The name of the group's dead-letter topic, created if need be; None if it cannot be."""
+        """Return the name of the group's dead-letter topic, created if need be; None if it cannot be."""
         topic = self._topics.create_dlq(config.name, now_ms=self._now_ms())
         return None if topic is None else topic.name
 
 
-class _Refused(Exception):
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-
-
 class SendBack:
-    """Code 36."""
+    """Handler of code 36, CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerContext,
         rules: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
         refusal: Callable[[], tuple[int, str] | None],
@@ -108,7 +98,7 @@ class SendBack:
         self._refusal = refusal
         self._chance = chance
 
-    def handle(self, request: Command, session: Session) -> Command | None:
+    def handle(self, session: Session, request: Command) -> Command | None:
         """Judge the request, and read the record; `_send_back` goes on when it is there."""
         header = decode_header(ConsumerSendBackHeader, request.ext)
         broker = self._broker
@@ -142,14 +132,13 @@ class SendBack:
             )
 
         def send(answer: Command) -> None:
-            if session.owes_now(request, answer.code):
-                session.link.send(encode_frame(answer))
+            session.outbox.send(request, answer)
 
         def done(data: bytes | None) -> None:
             try:
                 self._send_back(config, header, data, request.version)
                 answer = request.reply(ResponseCode.SUCCESS)
-            except _Refused as exc:
+            except RequestRefused as exc:
                 answer = request.reply(exc.code, exc.remark)
             send(answer)
 
@@ -166,9 +155,9 @@ class SendBack:
         data: bytes | None,
         version: int,
     ) -> None:
-        """Store the record again. Raises `_Refused`."""
+        """Store the record again. Raises `RequestRefused`."""
         if (refused := self._refusal()) is not None:
-            raise _Refused(*refused)
+            raise RequestRefused(*refused)
         record = self._record(header, data)
         properties = record.properties
         properties.setdefault(P.RETRY_TOPIC, record.topic)
@@ -179,7 +168,9 @@ class SendBack:
             topic, queue_id = self._rules.dead_letters(config), 0
             self._broker.topics_changed()
             if topic is None:
-                raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(config.name)}] not exist")
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(config.name)}] not exist"
+                )
             properties[P.DELAY] = "0"
         else:
             topic, queue_id = (
@@ -203,15 +194,16 @@ class SendBack:
         except CorruptRecord:
             record = None
         if record is None:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         return record
 
     def _store(self, record: Record, queue: ConsumeQueue) -> None:
         properties = record.properties
         place, tag_code = self._place(queue, properties)
         try:
-            raw = encode_properties(properties)
-            if len(raw) > _PROPERTIES_SIZE_MAX:
+            # A message whose properties leave no room for what a retry adds would be tried for ever.
+            raw = encode_properties(fit_properties(properties, PROPERTIES_SIZE_MAX))
+            if len(raw) > PROPERTIES_SIZE_MAX:
                 raise LocalProtocolError(f"the properties would have {len(raw)} bytes")
             message = (
                 place,
@@ -226,8 +218,10 @@ class SendBack:
             )
             stored = self._broker.store.put([message], encode_host(*record.born_host))
         except LocalProtocolError as exc:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}") from exc
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}"
+            ) from exc
         if not stored:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the disk is full, nothing was stored: {self._broker.store.full}"
             )

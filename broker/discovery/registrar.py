@@ -1,4 +1,5 @@
-"""Keeping the name servers told: at start, every half minute, and at once when topics or permissions change.
+"""Keep this broker registered at its name servers: at start, every half minute, and at once when topics or permissions
+change.
 
 An embedded name server is told by a plain call in the same turn, so that a topic has its route before the producer
 that created it has its answer. The others are told over the wire by one task each; one that is away is tried again
@@ -18,6 +19,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -32,21 +34,21 @@ _WANTED_S = 1.0
 
 
 class Group(Protocol):
-    """Who wants to know what name servers say about the broker's own group."""
+    """The broker's own group, as far as name servers tell of it."""
 
     @property
     def seeks_master(self) -> bool:
-        """Whether the broker is a slave that does not know its master."""
+        """Return whether the broker is a slave that does not know its master."""
 
     @property
     def seeks_slaves(self) -> bool:
-        """Whether it is a master, to which it matters how many slaves are registered."""
+        """Return whether the broker is a master that needs the number of registered slaves."""
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        """Where the master is."""
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        """Take the master's addresses."""
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves are registered, by IP."""
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Take the numbers of registered slaves, by IP."""
 
 
 class Registrar:
@@ -62,6 +64,7 @@ class Registrar:
         local: NameServer | None,
         remote: tuple[str, ...],
         group: Group | None = None,
+        guard: RouteGuard | None = None,
     ) -> None:
         """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them."""
         self._identity = identity
@@ -73,6 +76,9 @@ class Registrar:
         self._changed = {address: trio.Event() for address in remote}
         self._registered: set[str] = set()
         self._group = group
+        self._guard = guard
+        self.rivals: dict[str, str] = {}
+        """Name server -> which other broker has this one's place there, in words."""
         self._slaves: dict[str, Mapping[str, int]] = {}
         """Name server -> what it says about the slaves of this group."""
 
@@ -89,26 +95,26 @@ class Registrar:
         names = ("brokerName", "brokerAddr", "clusterName", "brokerId")
         return Command(RequestCode.UNREGISTER_BROKER, {name: self._identity[name] for name in names})
 
-    def be(self, broker_id: int) -> None:
-        """This broker's role has changed, and with it its id."""
+    def set_broker_id(self, broker_id: int) -> None:
+        """Register under another id from now on, because the role has changed."""
         self._identity["brokerId"] = str(broker_id)
         self.changed()
 
     def changed(self) -> None:
         """Topics or permissions are different now: tell everyone at once."""
-        self.tell_local()
+        self.register_locally()
         for address, event in self._changed.items():
             self._changed[address] = trio.Event()
             event.set()
 
-    def tell_local(self) -> None:
+    def register_locally(self) -> None:
         if self._local is not None:
             answer = self._local.handle(self._command(), self)
             assert answer is not None
             if answer.code != ResponseCode.SUCCESS:
                 log.error("the embedded name server refused this broker", reason=answer.remark)
             else:
-                self._note_master(answer)
+                self._take_master(answer)
 
     async def run(self) -> None:
         """Register and stay registered, until cancelled."""
@@ -124,11 +130,11 @@ class Registrar:
             passed += min(_WANTED_S, self._period_s)
             if passed >= self._period_s or self._seeks_master:
                 passed = 0.0
-                self.tell_local()
+                self.register_locally()
             if self._group is not None and self._group.seeks_slaves:
                 answer = self._local.handle(self._members(), self)
                 assert answer is not None
-                self._note_slaves("", answer)
+                self._take_slaves("", answer)
 
     async def _keep(self, address: str) -> None:
         """Register with one name server for ever; its troubles are logged once each time they begin."""
@@ -139,6 +145,8 @@ class Registrar:
                     while True:
                         # Taken before the call: a change during the call is told in the next round.
                         changed = self._changed[address]
+                        if await self._steps_back(address, connection):
+                            break
                         answer = await connection.call(self._command(), self._call_s)
                         if answer.code != ResponseCode.SUCCESS:
                             log.error(
@@ -148,7 +156,7 @@ class Registrar:
                             log.info("registered", namesrv=address)
                             self._registered.add(address)
                         if answer.code == ResponseCode.SUCCESS:
-                            self._note_master(answer)
+                            self._take_master(answer)
                         trouble = False
                         await self._until_due(address, connection, changed)
             except* (RopewalkError, OSError) as group:
@@ -158,12 +166,25 @@ class Registrar:
                 self._registered.discard(address)
             await trio.sleep(_RETRY_S)
 
+    async def _steps_back(self, address: str, connection: AsyncConnection) -> bool:
+        """Return whether another living broker has this one's place; its route is left to it as long as it lives."""
+        why = await self._guard.rival_at(connection) if self._guard is not None else None
+        if why is None:
+            if self.rivals.pop(address, None) is not None:
+                log.info("this broker's place is free again", namesrv=address)
+            return False
+        if address not in self.rivals:
+            log.error("not registered: the place is taken", namesrv=address, reason=why)
+        self.rivals[address] = why
+        self._registered.discard(address)
+        return True
+
     async def _until_due(self, address: str, connection: AsyncConnection, changed: trio.Event) -> None:
         """Wait until it is time to register again; meanwhile ask for what is wanted sooner."""
         until = trio.current_time() + self._period_s
         while not changed.is_set() and trio.current_time() < until:
             if self._group is not None and self._group.seeks_slaves:
-                self._note_slaves(address, await connection.call(self._members(), self._call_s))
+                self._take_slaves(address, await connection.call(self._members(), self._call_s))
             with trio.move_on_after(min(_WANTED_S, until - trio.current_time())):
                 await changed.wait()
             if self._seeks_master:
@@ -175,15 +196,15 @@ class Registrar:
     def _seeks_master(self) -> bool:
         return self._group is not None and self._group.seeks_master
 
-    def _note_master(self, answer: Command) -> None:
+    def _take_master(self, answer: Command) -> None:
         if self._group is not None and self._identity["brokerId"] != "0":
-            self._group.learn(answer.ext.get("haServerAddr") or "", answer.ext.get("masterAddr") or "")
+            self._group.set_master(answer.ext.get("haServerAddr") or "", answer.ext.get("masterAddr") or "")
 
     def _members(self) -> Command:
         ext = {"clusterName": self._identity["clusterName"], "brokerName": self._identity["brokerName"]}
         return Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext)
 
-    def _note_slaves(self, address: str, answer: Command) -> None:
+    def _take_slaves(self, address: str, answer: Command) -> None:
         """Where several name servers differ, whoever knows more slaves of an address is believed."""
         assert self._group is not None
         if answer.code != ResponseCode.SUCCESS:
@@ -192,7 +213,7 @@ class Registrar:
         most: Counter[str] = Counter()
         for found in self._slaves.values():
             most |= Counter(found)
-        self._group.register(most)
+        self._group.set_registered(most)
 
     async def unregister(self) -> None:
         """Say good-bye, so that no client is sent here any more; gives up on a name server after a second."""
@@ -212,7 +233,7 @@ class Registrar:
 
 
 def slaves_by_ip(body: bytes) -> dict[str, int]:
-    """How many slaves each IP has, from the answer about a group's members; what cannot be read counts nobody."""
+    """Count the slaves of each IP in the answer about a group's members; an unreadable answer counts none."""
     try:
         document = fastjson.loads(body)
     except fastjson.FastjsonError:

@@ -1,4 +1,4 @@
-"""Where a topic's queues are on all brokers, for the answers that need it (400): asked of a name server, kept for a
+"""Find the queues of a topic on all brokers, for the answers that need them (400): asked of a name server, kept for a
 while.
 
 With the embedded name server that is a plain call. With others it is a request over the wire by one task, which takes
@@ -66,7 +66,7 @@ class RouteFinder:
             self._asked.set()
 
     async def run(self) -> None:
-        """Ask name servers for what was asked for, until cancelled."""
+        """Carry the open questions to name servers, until cancelled."""
         while True:
             await self._asked.wait()
             self._asked = trio.Event()

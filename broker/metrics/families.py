@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import ropewalk
-from broker.admin.base import Desk
+from broker.context import BrokerContext
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
 from broker.remoting.rpc_times import BOUNDS_MS as RPC_BOUNDS_MS
 from broker.state.statistics import (
@@ -34,11 +34,10 @@ from broker.state.statistics import (
     TopicMeter,
 )
 from ropewalk.format import names
+from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
 from store.read import reader
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
+from store.read.store_times import store_times
 
 __all__ = ["of_broker", "trimmed", "version_name"]
 
@@ -59,17 +58,34 @@ _MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSU
 Found = list[Family | HistogramFamily]
 
 
-def of_broker(broker: Broker) -> tuple[Found, list[Source]]:
-    """What is known at once, and the jobs that bring the rest. On the loop."""
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """Everything that numbers are read from."""
+
+    broker: BrokerContext
+    role: str
+    lookups_waiting: int
+    """Administrators' requests that wait for the helper thread."""
+    loop_delays: Durations
+    on_loop: OnLoop
+    """As `Metrics.on_loop`, for jobs on the server's side."""
+
+
+class OnLoop(Protocol):
+    def __call__(self, look: Callable[[], V], /) -> V: ...
+
+
+def of_broker(sources: MetricSources) -> tuple[Found, list[Source]]:
+    """Return the families that are known at once, and the jobs that bring the rest. On the loop."""
     found: Found = []
     later: list[Source] = [
-        partial(_traffic, broker),
-        partial(_producers, broker),
-        partial(_consumers, broker),
-        partial(_lag, broker),
+        partial(_traffic, sources),
+        partial(_producers, sources),
+        partial(_consumers, sources),
+        partial(_lag, sources),
     ]
     for part in (_tables, _totals, _requests, _creations, _storage, _process):
-        part(broker, found, later)
+        part(sources, found, later)
     return found, later
 
 
@@ -91,10 +107,10 @@ def trimmed(families: Iterable[Family | HistogramFamily]) -> Iterator[Family | H
         yield Family("ropewalk_metrics_left_out", GAUGE, told, ("family",), missing)
 
 
-def _sliced(broker: Broker, keys: Sequence[K], look: Callable[[Sequence[K]], V]) -> Iterator[V]:
+def _sliced(sources: MetricSources, keys: Sequence[K], look: Callable[[Sequence[K]], V]) -> Iterator[V]:
     """What the loop finds out about each few of the keys."""
     for start in range(0, len(keys), SLICE):
-        yield broker.metrics.on_loop(partial(look, keys[start : start + SLICE]))
+        yield sources.on_loop(partial(look, keys[start : start + SLICE]))
 
 
 def _one(name: str, kind: str, help: str, value: float) -> Family:
@@ -108,10 +124,11 @@ def _flag(value: bool) -> str:
 # -- tables and roles --------------------------------------------------------------------------------
 
 
-def _tables(broker: Broker, found: Found, later: list[Source]) -> None:
+def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    broker = sources.broker
     ha = broker.ha_status
     end = broker.store.log.end_offset
-    role = broker.member.record.role
+    role = sources.role
     found += [
         _one("rocketmq_broker_permission", GAUGE, "Read 4, write 2", broker.config.broker_permission),
         _one("rocketmq_topic_number", GAUGE, "Topics of this broker", len(broker.topics)),
@@ -120,6 +137,19 @@ def _tables(broker: Broker, found: Found, later: list[Source]) -> None:
         Family("ropewalk_role", GAUGE, "Always 1; the role is the label", ("role",), [((role,), 1)]),
         _one("ropewalk_epoch", GAUGE, "The epoch under which this broker has its role", ha.epoch),
         _one("ropewalk_in_sync_slaves", GAUGE, "Slaves that are in sync", sum(s.in_sync for s in ha.slaves)),
+        _one(
+            "ropewalk_route_rivals",
+            GAUGE,
+            "Name servers at which another broker of this name and id is registered and alive",
+            broker.rivals(),
+        ),
+        Family(
+            "ropewalk_client_conflicts",
+            COUNTER,
+            "Consumers that joined a group with another subscription, or under a client id that it had already",
+            ("kind",),
+            [((kind,), broker.clients.conflicts[kind]) for kind in ("client_id", "subscription")],
+        ),
     ]
     help = "Bytes of the master's log that a slave has not reported yet"
     if ha.is_master:
@@ -134,7 +164,8 @@ def _tables(broker: Broker, found: Found, later: list[Source]) -> None:
 # -- traffic -----------------------------------------------------------------------------------------
 
 
-def _totals(broker: Broker, found: Found, later: list[Source]) -> None:
+def _totals(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    broker = sources.broker
     stats = broker.statistics
     bounds = tuple(max(bound, 1) / 1000 for bound in PUT_TIME_BOUNDS_MS)  # the first class is below 1 ms
     found += [
@@ -154,14 +185,15 @@ def _totals(broker: Broker, found: Found, later: list[Source]) -> None:
             ("processor",),
             [
                 (("send",), float(len(broker.acks))),
-                (("pull",), float(broker.hold.size)),
-                (("admin",), float(broker.admin.waiting)),
+                (("pull",), float(broker.held_pulls.size)),
+                (("admin",), float(sources.lookups_waiting)),
             ],
         ),
     ]
 
 
-def _requests(broker: Broker, found: Found, later: list[Source]) -> None:
+def _requests(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    broker = sources.broker
     found.append(
         HistogramFamily(
             "rocketmq_rpc_latency",
@@ -180,11 +212,12 @@ def _requests(broker: Broker, found: Found, later: list[Source]) -> None:
     )
 
 
-def _traffic(broker: Broker) -> Iterator[Family | HistogramFamily]:
+def _traffic(sources: MetricSources) -> Iterator[Family | HistogramFamily]:
     """On the server's side: a meter is four numbers, and a topic's configuration never changes, only which it is."""
+    broker = sources.broker
     stats, topics = broker.statistics, broker.topics
     arrived, bytes_in, sizes = [], [], []
-    for topic, meter in broker.metrics.on_loop(partial(stats.meters, "TOPIC_PUT_NUMS")):
+    for topic, meter in sources.on_loop(partial(stats.meters, "TOPIC_PUT_NUMS")):
         if _is_internal(topic):
             continue
         config = topics.get(topic)
@@ -200,7 +233,7 @@ def _traffic(broker: Broker) -> Iterator[Family | HistogramFamily]:
     help = "Bytes of the log that messages took; those of a batch count once, at their average"
     yield HistogramFamily("rocketmq_message_size", help, SIZE_BOUNDS, names_in, sizes)
     left, bytes_out = [], []
-    for key, meter in broker.metrics.on_loop(partial(stats.meters, "GROUP_GET_NUMS")):
+    for key, meter in sources.on_loop(partial(stats.meters, "GROUP_GET_NUMS")):
         topic, _, group = key.rpartition("@")
         if _is_internal(topic):
             continue
@@ -211,7 +244,7 @@ def _traffic(broker: Broker) -> Iterator[Family | HistogramFamily]:
     yield Family("rocketmq_messages_out", COUNTER, "Messages given to consumers", names_out, left)
     yield Family("rocketmq_throughput_out", COUNTER, "Bytes given to consumers", names_out, bytes_out)
     dead = []
-    for key, meter in broker.metrics.on_loop(partial(stats.meters, "DLQ_PUT_NUMS")):
+    for key, meter in sources.on_loop(partial(stats.meters, "DLQ_PUT_NUMS")):
         topic, _, group = key.rpartition("@")
         dead.append(((group, topic, _flag(names.is_system_group(group))), float(meter.messages)))
     names_dead = ("consumer_group", "topic", "is_system")
@@ -224,8 +257,9 @@ def _is_internal(topic: str) -> bool:
     return topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
 
 
-def _creations(broker: Broker, found: Found, later: list[Source]) -> None:
+def _creations(sources: MetricSources, found: Found, later: list[Source]) -> None:
     """What administrators made or changed, and how long that took."""
+    broker = sources.broker
     times = broker.statistics.creation_times
     for what, name in ((TOPIC, "topic"), (CONSUMER_GROUP, "consumer_group")):
         found.append(
@@ -246,7 +280,8 @@ def _creations(broker: Broker, found: Found, later: list[Source]) -> None:
 # -- clients -----------------------------------------------------------------------------------------
 
 
-def _producers(broker: Broker) -> Iterator[Family]:
+def _producers(sources: MetricSources) -> Iterator[Family]:
+    broker = sources.broker
     clients = broker.clients
 
     def count(groups: Sequence[str]) -> Counter[tuple[str, ...]]:
@@ -257,7 +292,7 @@ def _producers(broker: Broker) -> Iterator[Family]:
         )
 
     producers: Counter[tuple[str, ...]] = Counter()
-    for part in _sliced(broker, broker.metrics.on_loop(clients.producer_groups), count):
+    for part in _sliced(sources, sources.on_loop(clients.producer_groups), count):
         producers += part
     yield Family(
         "rocketmq_producer_connections",
@@ -268,7 +303,8 @@ def _producers(broker: Broker) -> Iterator[Family]:
     )
 
 
-def _consumers(broker: Broker) -> Iterator[Family]:
+def _consumers(sources: MetricSources) -> Iterator[Family]:
+    broker = sources.broker
     clients = broker.clients
 
     def count(groups: Sequence[str]) -> tuple[Counter[tuple[str, ...]], int]:
@@ -289,7 +325,7 @@ def _consumers(broker: Broker) -> Iterator[Family]:
 
     consumers: Counter[tuple[str, ...]] = Counter()
     conflicts = 0
-    for part, odd in _sliced(broker, broker.metrics.on_loop(clients.consumer_groups), count):
+    for part, odd in _sliced(sources, sources.on_loop(clients.consumer_groups), count):
         consumers += part
         conflicts += odd
     yield Family(
@@ -331,10 +367,10 @@ class _Behind(NamedTuple):
     """The same for the oldest that was not fetched."""
 
 
-def _lag(broker: Broker) -> Iterator[Family]:
+def _lag(sources: MetricSources) -> Iterator[Family]:
     """Messages by group and topic; the age of the oldest of them by a look at the log."""
+    broker = sources.broker
     offsets, queues, topics = broker.offsets, broker.store.queues, broker.topics
-    desk = Desk(broker)
     ages_left = AGES_MAX
 
     def spot_of(places: list[tuple[ConsumeQueue | None, int]], queue: ConsumeQueue, offset: int) -> int:
@@ -373,7 +409,7 @@ def _lag(broker: Broker) -> Iterator[Family]:
                         spot_of(places, queue, fetched),
                     )
                 )
-        return found, desk.store_times(places)
+        return found, store_times(broker.store.log, places)
 
     now = broker.now_ms()
     messages: Counter[tuple[str, ...]] = Counter()
@@ -381,7 +417,7 @@ def _lag(broker: Broker) -> Iterator[Family]:
     age_ms: dict[tuple[str, ...], int] = {}
     ready_ms: dict[tuple[str, ...], int] = {}
     by_queue = []
-    for part, look in _sliced(broker, broker.metrics.on_loop(partial(offsets.pairs, SERIES_MAX)), count):
+    for part, look in _sliced(sources, sources.on_loop(partial(offsets.pairs, SERIES_MAX)), count):
         stored_ms = look()
         ages_left -= len(stored_ms)
         for one in part:
@@ -439,7 +475,8 @@ def _lag(broker: Broker) -> Iterator[Family]:
 # -- storage -----------------------------------------------------------------------------------------
 
 
-def _storage(broker: Broker, found: Found, later: list[Source]) -> None:
+def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    broker = sources.broker
     store, root = broker.store, broker.config.store_path_root_dir
     log, disk = store.log, broker.disk
     end = log.end_offset
@@ -509,8 +546,9 @@ def _size_of(root: Path) -> int:
 # -- the process -------------------------------------------------------------------------------------
 
 
-def _process(broker: Broker, found: Found, later: list[Source]) -> None:
-    delays = broker.metrics.loop_delays
+def _process(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    broker = sources.broker
+    delays = sources.loop_delays
     uptime_s = (broker.now_ms() - broker.statistics.boot_ms) / 1000
     found += [
         HistogramFamily.of(

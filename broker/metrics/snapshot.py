@@ -1,4 +1,4 @@
-"""What the metrics server may know of the broker: two snapshots that the loop publishes and nobody changes.
+"""The metrics server's view of the broker: two snapshots that the loop publishes and nobody changes.
 
     Pulse    that the loop turns, and what keeps the broker from being ready. Once a second, a few microseconds.
     Census   every number that is shown. Taken only when somebody has asked, at most once a second.
@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import structlog
 
+from broker.context import BrokerContext
 from store.io.durations import Durations
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 log = structlog.get_logger("broker.metrics")
 
@@ -56,7 +54,7 @@ GAUGE: Final = "gauge"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric with all its series. The name of a counter is without its `_total`."""
+    """A metric with all its series. The name of a counter is without its `_total`."""
 
     name: str
     kind: str
@@ -68,7 +66,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """One histogram with all its series."""
+    """A histogram with all its series."""
 
     name: str
     help: str
@@ -86,6 +84,7 @@ class HistogramFamily:
 
 Families: TypeAlias = Iterable[Family | HistogramFamily]
 Source: TypeAlias = Callable[[], Families]
+Count: TypeAlias = Callable[[], tuple[list[Family | HistogramFamily], list[Source]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +110,18 @@ class Census:
 
 
 class LoopBusy(Exception):
-    """The loop did not get around to what was asked of it."""
+    """The loop did not come to the job in time."""
 
 
 class Metrics:
     """Owned by the loop, but for `wanted`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: BrokerContext, count: Callable[[], tuple[list[Family | HistogramFamily], list[Source]]]
+    ) -> None:
+        """`count()` returns the families that are known at once, and the jobs that bring the rest (`families`)."""
         self._broker = broker
+        self._count = count
         self.pulse = Pulse(broker.monotonic_ms(), ("the broker is starting",))
         self.census: Census | None = None
         self.wanted = 0
@@ -163,11 +166,7 @@ class Metrics:
             raise LoopBusy from None
 
     def _take(self, number: int) -> Census:
-        from broker.metrics import (
-            families as metrics_families,
-        )  # nothing of it is needed before somebody asks
-
-        found, later = metrics_families.of_broker(self._broker)
+        found, later = self._count()
         for source in self.sources:
             found.extend(source())
         config = self._broker.config

@@ -33,12 +33,12 @@ _ZLIB_MARK = 0x78
 
 
 class BadRegistration(ValueError):
-    """This body cannot be understood, or is larger than any honest one."""
+    """An unreadable body of a registration, or an oversized one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationBody:
-    """What the body says; `filter_servers` is None when it says nothing about them."""
+    """The content of a registration's body; `filter_servers` is None where the body has no such list."""
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: tuple[TopicConfig, ...] = ()

@@ -55,7 +55,7 @@ I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One topic as a broker registers it: the fields that matter to a route."""
+    """A topic as a broker registers it: the fields that matter to a route."""
 
     topic_name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_SIZE_MAX)]
     perm: I31 = Permission.READ | Permission.WRITE
@@ -65,7 +65,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel"):
-    """What one broker set offers of one topic."""
+    """The queues of a topic at a single broker set."""
 
     broker_name: str
     perm: int
@@ -75,7 +75,7 @@ class QueueData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One broker set as routes show it. Ids are strings, because they are keys of a JSON object."""
+    """A broker set as routes show it. Ids are strings, because they are keys of a JSON object."""
 
     broker_addrs: dict[str, str]
     broker_name: str
@@ -85,7 +85,7 @@ class BrokerData(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RouteData(msgspec.Struct, rename="camel", kw_only=True):
-    """The answer to "who serves this topic"."""
+    """The answer to a request for a topic's route."""
 
     broker_datas: list[BrokerData]
     filter_server_table: dict[str, list[str]] = {}
@@ -94,7 +94,7 @@ class RouteData(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class MemberGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """Who a broker set consists of."""
+    """The members of a broker set."""
 
     broker_addrs: dict[str, str]
     broker_name: str
@@ -312,7 +312,7 @@ class RouteTable:
         return live.version if live else None
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
-        """Forget one address, and what only it served. Of an unknown one there is nothing to forget."""
+        """Forget an address, and all that it alone served. Of an unknown one there is nothing to forget."""
         live = self._live.pop((cluster, address), None)
         self._leave_set(broker_name, address)
         if live is not None and live.broker_name != broker_name:
@@ -340,7 +340,7 @@ class RouteTable:
         return self._leave([key for key, live in self._live.items() if live.peer == peer])
 
     def expire(self, now_ms: int) -> list[str]:
-        """Forget who has been silent too long; return their addresses."""
+        """Forget brokers that were silent too long; return their addresses."""
         return self._leave([k for k, live in self._live.items() if live.seen_ms + live.timeout_ms < now_ms])
 
     def _leave(self, keys: Iterable[tuple[str, str]]) -> list[str]:
@@ -352,7 +352,7 @@ class RouteTable:
     # --- questions --------------------------------------------------------------------------------
 
     def route(self, topic: str, zone: str | None = None) -> RouteData | None:
-        """Who serves this topic, or None if nobody does; with `zone`, only brokers of that zone."""
+        """Return the route of this topic, or None where no broker serves it; with `zone`, only brokers of that zone."""
         by_broker = self._queues.get(topic)
         sets = [self._sets[name] for name in sorted(by_broker or ()) if name in self._sets]
         if not by_broker or not sets:

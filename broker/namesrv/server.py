@@ -77,7 +77,8 @@ Handler = Callable[[Command, Hashable], Command]
 
 
 class NameServer:
-    """One name server's memory and manners. Not thread-safe: its owner calls from one loop."""
+    """The state of a name server, and its answers to every request code. Not thread-safe: its owner calls from one
+    loop."""
 
     def __init__(self, monotonic_ms: Callable[[], int], settings: NamesrvSettings | None = None) -> None:
         self._monotonic_ms = monotonic_ms
@@ -152,7 +153,7 @@ class NameServer:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def closed(self, peer: Hashable) -> None:
-        """This connection is gone, and with it every broker that registered over it."""
+        """Forget a connection that is gone, and every broker that registered over it."""
         for address in self.table.closed(peer):
             log.info("broker left", address=address, reason="its connection closed")
 

@@ -1,4 +1,4 @@
-"""What an administrator may change at a running name server, and what not even an administrator may.
+"""Keep the settings of a running name server, and refuse changes of those that are locked.
 
 Requests 318 and 319 carry Java properties. Only the typed settings below can be reached through them. A
 setting that names a path or a program is never one of them: in RocketMQ exactly that let strangers run
@@ -45,7 +45,7 @@ _LOCKED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rock
 
 
 class LockedSetting(Exception):
-    """This key exists in RocketMQ, and changing it from outside is not permitted."""
+    """A refused change of a setting that may not be changed from outside."""
 
 
 def changed(settings: NamesrvSettings, entries: Iterable[Entry]) -> NamesrvSettings:

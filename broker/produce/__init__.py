@@ -1,4 +1,4 @@
-"""Store what producers send: admission, append, answer.
+"""Store producers' messages: admission, append, answer.
 
 `send` is the readable way of one message, `batch` of many in one request, `request_reply` of an answer to a client
 that waits; `responses` holds the text of the common answer. `fast` has quick ways of the same decisions.

@@ -13,6 +13,7 @@ from itertools import repeat
 from struct import Struct
 from typing import Final, NamedTuple
 
+from broker.produce.admission import is_plain_batch
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX
 from ropewalk.format.record_pattern import RecordPattern
 from store.message_store import MessageStore
@@ -23,8 +24,7 @@ _OVERHEAD: Final = 22
 _KEPT_MAX: Final = 256
 _AT_ONCE_MAX: Final = 128
 """Items that one cut is kept for: it is a third quicker than a cut an item, and as large as they are many."""
-_ASKS: Final = (b"DELAY", b"TRAN_MSG", b"TIMER_", b"INNER_", b"WAIT\x01false")
-"""Words that ask for more than to be stored, or to be answered at once."""
+_NO_WAIT: Final = b"WAIT\x01false"
 _TAGS: Final = b"TAGS\x01"
 
 
@@ -74,7 +74,7 @@ class AlikeBatches:
         ):
             return None
         text = b"\0".join(properties)
-        if any(map(text.__contains__, _ASKS)):
+        if not is_plain_batch(text) or _NO_WAIT in text:
             return None
         if properties_size and (b"\0\0" in text or text[-1] == 0):
             return None  # one may end in a zero, as no record does

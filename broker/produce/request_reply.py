@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker.produce.send import SendProcessor
+from broker.remoting.outbox import Owed
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import Request, Session
 from broker.state.clients import ClientRegistry
-from broker.waiting.client_calls import Asks
-from broker.waiting.pending_acks import AckQueue, Owed
+from broker.waiting.client_calls import ClientCalls
+from broker.waiting.pending_acks import AckQueue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import (
     ReplyMessageHeader,
@@ -44,7 +45,7 @@ class ReplyProcessor:
         sends: SendProcessor,
         store: MessageStore,
         clients: ClientRegistry,
-        asks: Asks,
+        asks: ClientCalls,
         acks: AckQueue,
         *,
         keep: bool,
@@ -69,7 +70,7 @@ class ReplyProcessor:
         self._monotonic_ms = monotonic_ms
 
     def reply(self, session: Session, request: Request) -> None:
-        """One answer of a responder: stored, pushed, and its fate told when it is known."""
+        """Handle the answer of a responder: stored, pushed, and its fate told when it is known."""
         header: SendMessageHeader | SendMessageHeaderV2
         if request.code == RequestCode.SEND_REPLY_MESSAGE:
             header = request.header(SendMessageHeader, _decode_v1)
@@ -139,12 +140,14 @@ class ReplyProcessor:
     ) -> None:
         """Tell the responder; success only when its answer is as safe through `through` as is promised."""
         if failure is not None:
-            if session.owes_now(request, ResponseCode.SYSTEM_ERROR):
-                session.link.send(request.reply(ResponseCode.SYSTEM_ERROR, failure, ext))
+            frame = request.reply(ResponseCode.SYSTEM_ERROR, failure, ext)
+            session.outbox.send_frame(request, ResponseCode.SYSTEM_ERROR, frame)
         elif through <= self._acks.through or request.is_oneway or not session.is_open:
-            if session.owes_now(request, ResponseCode.SUCCESS):
-                session.link.send(request.reply(ResponseCode.SUCCESS, None, ext))
+            frame = request.reply(ResponseCode.SUCCESS, None, ext)
+            session.outbox.send_frame(request, ResponseCode.SUCCESS, frame)
         else:
             # Behind everything that waits already: the queue is in the order of the log.
             kind = request.code, ResponseCode.SUCCESS
-            self._wait([(session, [request.reply(ResponseCode.SUCCESS, None, ext)])], request.read_at, [kind])
+            self._wait(
+                [(session.outbox, [request.reply(ResponseCode.SUCCESS, None, ext)])], request.read_at, [kind]
+            )

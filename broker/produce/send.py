@@ -1,7 +1,7 @@
-"""Codes 10, 310 and 320: a producer's messages, judged, given their place, appended, answered.
+"""Codes 10, 310 and 320: a producer's messages, rules_version, given their place, appended, answered.
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
-sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
+sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is rules_version once
 and remembered in `Target` until the topic table changes.
 
 This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
@@ -12,28 +12,55 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import pack
+from typing import Final, NamedTuple
 
 import structlog
 
 from broker.consume.retry import RetryRules
+from broker.produce.admission import (
+    FLAG_BITS,
+    HALF,
+    STRIPPED_PROPERTIES,
+    Row,
+    classify,
+    is_delayed,
+    is_plain,
+    is_plain_batch,
+    refusal_in_batch,
+    refusal_of_half,
+)
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicTable
+from broker.transactions.records import (
+    HALF_PROPERTIES_SIZE_MAX,
+    HALF_QUEUE,
+    half_properties,
+    new_half,
+)
+from broker.transactions.service import TransactionService
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import BatchItem, split_batch
 from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
-from ropewalk.format.properties import P, encode_properties, parse_properties, tags_code
+from ropewalk.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    P,
+    encode_properties,
+    parse_properties,
+    tags_code,
+)
 from ropewalk.format.record import encode_host, record_size
+from ropewalk.format.remoting import JSON
 from store.append import Message
 from store.io.disk import DiskFull
 from store.message_store import MessageStore
@@ -41,56 +68,63 @@ from store.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("broker.send")
 
-PROPERTIES_SIZE_MAX = 32_767
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
-_INNER_BITS = MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH
-SPECIAL_BITS = MessageSysFlag.TRANSACTION_MASK | _INNER_BITS
-_CRC_PROPERTY = "__CRC32#"
 _ANY_QUEUE_MAX = 99_999_999
 
 _decode_v2 = json_decoder(SendMessageHeaderV2).decode
 _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
+_UNIQ: Final = P.UNIQ_KEY + "\x01"
 NO_WAIT = P.WAIT + "\x01false"
-_NO_DELAY = re.compile(r"[+-]?0+|-[0-9]+")
-_SPECIAL_WORDS = ("DELAY", "TRAN_MSG", "TIMER_", "INNER_")
 
 
 @dataclass(slots=True)
 class Target:
-    """What is known about a topic that has passed its checks."""
+    """A topic that has passed its checks."""
 
     config: TopicConfig
     queues_max: int
     sys_flag: int
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
-    queues_of_shapes: dict[bytes, ConsumeQueue]
+    queues_by_text: dict[bytes, ConsumeQueue]
     """Those that a plain message went to, by their id as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """What the configuration says about sends. Sizes in bytes."""
+    """The configuration of sends. Sizes in bytes."""
 
     cluster: str
     region: str = "DefaultRegion"
     trace_on: bool = True
     max_message_size: int = 4 << 20
     broker_writable: bool = True
+    reject_transactions: bool = False
 
 
-class _Refused(Exception):
-    """The answer is no: a code and what to tell the user."""
+class Stored(NamedTuple):
+    """A message in the log, as its sender is told of it."""
 
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
+    log_offset: int
+    queue_id: int
+    queue_offset: int
+    unique_key: str
+    waits: bool
+    """Whether its sender wants to wait for disk and slaves."""
 
 
-class _Full(_Refused):
+class PlainText(NamedTuple):
+    """A property text that asks for nothing, as it is stored."""
+
+    properties: bytes
+    unique_key: str
+    tag_code: int
+    waits: bool
+
+
+class _Full(RequestRefused):
     """There is no room on the disk."""
 
 
@@ -109,6 +143,7 @@ class SendProcessor:
         topic_created: Callable[[], None],
         retries: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
+        transactions: TransactionService,
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
@@ -124,25 +159,26 @@ class SendProcessor:
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
+        self._transactions = transactions
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
-        self.judged = object()
-        """Stands for the rules and topics by which a shape was judged; another one when these change."""
+        self.rules_version = object()
+        """Stands for the rules and topics by which a shape was rules_version; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
         self.stall_s = math.inf
         self.stalled: Callable[[float], None] = lambda took_s: None
         """Called after an append that took longer than `stall_s`."""
-        self.hurry: Callable[[], None] = lambda: None
+        self.replicate_early: Callable[[], None] = lambda: None
         """Has slaves that are waited for work on what is appended while its answers are made."""
         self.configure(rules)
 
     def configure(self, rules: SendRules) -> None:
         """Go by these rules from the next request on."""
         self._rules = rules
-        self.judged = object()
+        self.rules_version = object()
         region, trace = rules.region, "true" if rules.trace_on else "false"
         # The original stores all three with every single message, and none with those of a batch.
         self._own = {P.CLUSTER: rules.cluster, P.MSG_REGION: region, P.TRACE_ON: trace}
@@ -154,12 +190,12 @@ class SendProcessor:
     def wait(self, waits: bool) -> None:
         """Have answers wait for the disk or for slaves, or not, from the next request on."""
         self.waits = waits
-        self.judged = object()
+        self.rules_version = object()
 
     def put(
         self, batch: list[Message], session: Session, *, one_topic: bool = True, as_one: bool = False
     ) -> list[tuple[int, int]]:
-        """Append, and count what was appended; `as_one` if one request brought all of it. HOT."""
+        """Append messages and count them; `as_one` if one request brought all of them. HOT."""
         clock = self.statistics.clock
         began = clock()
         stored = self.store.put(batch, host_of(session.link.peer))
@@ -207,11 +243,11 @@ class SendProcessor:
 
     @property
     def takes_runs(self) -> bool:
-        """Whether what `targets` says is still so, and messages are taken at all. HOT."""
+        """Tell whether `targets` is up to date, and messages are taken at all. HOT."""
         return self._targets_of == self._topics.generation and self._refusal() is None
 
     def send(self, session: Session, request: Request) -> None:
-        """One SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE, whatever it asks for."""
+        """Handle a SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE of any kind."""
         if request.code == RequestCode.SEND_MESSAGE:
             header: SendMessageHeader | SendMessageHeaderV2 = request.header(SendMessageHeader, _decode_v1)
         else:
@@ -220,17 +256,19 @@ class SendProcessor:
             target, queue = self._admit(header)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 ext, wait = self._put_batch(session, request, header, target, queue)
+                answer = request.reply(ResponseCode.SUCCESS, None, ext)
             else:
-                ext, wait = self._put_one(session, request, header, target, queue)
-            answer = request.reply(ResponseCode.SUCCESS, None, ext)
-        except _Refused as exc:
+                stored = self._put_one(session, request, header, target, queue)
+                answer, wait = self._answer(request, stored), stored.waits
+        except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
         except DiskFull as exc:
             self._refuse(session, request, *_disk_full(str(exc)))
         except (LocalProtocolError, UnicodeEncodeError) as exc:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         else:
-            session.owe_frame(request, ResponseCode.SUCCESS, answer, waits=wait and self.waits)
+            owe = session.outbox.after if wait and self.waits else session.outbox.now
+            owe(request, ResponseCode.SUCCESS, answer)
 
     def take_reply(
         self,
@@ -250,10 +288,11 @@ class SendProcessor:
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
-                    ext, wait = self._put_one(session, request, header, target, queue)
+                    stored = self._put_one(session, request, header, target, queue)
+                    ext, wait = self._stored_ext(stored), stored.waits
                 except _Full as exc:
                     log.error("the answer to a request is not stored", reason=exc.remark)
-        except _Refused as exc:
+        except RequestRefused as exc:
             self._refuse(session, request, exc.code, exc.remark)
             return None
         except (LocalProtocolError, UnicodeEncodeError) as exc:
@@ -262,9 +301,9 @@ class SendProcessor:
         return ext, self.store.log.end_offset if wait and self.waits else 0
 
     def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[Target, ConsumeQueue]:
-        """The topic and the queue that a message asks for. Raises `_Refused`."""
+        """The topic and the queue that a message asks for. Raises `RequestRefused`."""
         if (refused := self._refusal()) is not None:
-            raise _Refused(*refused)
+            raise RequestRefused(*refused)
         target = self._judge(header)
         queue_id = header.queue_id
         if not 0 <= queue_id < target.queues_max:
@@ -278,31 +317,44 @@ class SendProcessor:
         header: SendMessageHeader | SendMessageHeaderV2,
         target: Target,
         queue: ConsumeQueue,
-    ) -> tuple[dict[str, str], bool]:
-        """Store one message; the answer's fields, and whether it has to wait for the flush. Raises `_Refused`."""
+    ) -> Stored:
+        """Store one message. Raises `RequestRefused`, and `DiskFull`."""
         asked, body = queue.queue_id, request.body
         given_up = False
         if target.config.name.startswith(names.RETRY_PREFIX):
             given_up, queue = self._retry(request, header, queue)
         if len(body) > self._rules.max_message_size:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the body has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        properties = self._judge_properties(header.properties or "", sys_flag, header.reconsume_times or 0)
-        if given_up:
-            properties[P.DELAY] = "-1"
-        try:
-            queue, tag_code = self._place(queue, properties)
-        except ValueError as exc:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-        raw = encode_properties(properties)
-        if len(raw) > PROPERTIES_SIZE_MAX:
-            raise _Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
-            )
+        reconsume_times, topic = header.reconsume_times or 0, queue.topic
+        plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
+        half = False
+        if plain is not None:
+            raw, key, tag_code, waits = plain
+        else:
+            properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            half = row is HALF
+            sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
+            if given_up:
+                properties[P.DELAY] = "-1"
+                topic = properties.get(P.RETRY_TOPIC, target.config.name)
+            try:
+                if half:
+                    queue, tag_code = self._place_half(queue, properties, header.producer_group)
+                else:
+                    queue, tag_code = self._place(queue, properties)
+            except ValueError as exc:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+            raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
+            size_max = HALF_PROPERTIES_SIZE_MAX if half else PROPERTIES_SIZE_MAX
+            if len(raw) > size_max:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the properties have {len(raw)} bytes with the broker's own, at most {size_max}",
+                )
         message = (
             queue,
             body,
@@ -310,7 +362,7 @@ class SendProcessor:
             header.flag,
             sys_flag,
             header.born_timestamp,
-            header.reconsume_times or 0,
+            reconsume_times,
             0,
             tag_code,
         )
@@ -319,20 +371,65 @@ class SendProcessor:
             raise _Full(*_disk_full(self.store.full))
         if given_up:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
-            topic = properties.get(P.RETRY_TOPIC, target.config.name)
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
+        if half:
+            self._transactions.opened(new_half(properties, queue_offset, offset, self.store.now), session)
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        ext = self._answer_ext(self._message_id(offset), asked, queue_offset, properties[P.UNIQ_KEY])
-        return ext, waits_for(properties)
+        return Stored(offset, asked, queue_offset, key, waits)
+
+    def _place_half(
+        self, queue: ConsumeQueue, properties: dict[str, str], producer_group: str
+    ) -> tuple[ConsumeQueue, int]:
+        """Return the half queue and the tag code of a half message; what it has to carry is added to `properties`."""
+        if is_delayed(properties):
+            self._place(queue, dict(properties))  # a delay that cannot be is refused now, not at the commit
+        half_properties(properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], producer_group)
+        return self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), tags_code(properties.get(P.TAGS))
+
+    def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
+        """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
+
+        It holds one unique key of letters and digits, which an answer can repeat as it is. HOT.
+        """
+        if sys_flag & FLAG_BITS or not text or not is_plain(text):
+            return None
+        at = text.rfind(_UNIQ)
+        if at < 0 or (at and text[at - 1] != "\x02"):
+            return None
+        stop = text.find("\x02", at)
+        key = text[at + 9 : stop] if stop > 0 else text[at + 9 :]
+        properties = (text + self.own_text if text[-1] == "\x02" else f"{text}\x02{self.own_text}").encode()
+        if len(properties) > PROPERTIES_SIZE_MAX or not (key.isalnum() and key.isascii()):
+            return None
+        # The text can stand inside another name or value; to answer before the flush is to be sure.
+        waits = NO_WAIT not in text or waits_for(parse_properties(text))
+        return PlainText(properties, key, tags_code_of(text), waits)
+
+    def _answer(self, request: Request, stored: Stored) -> bytes:
+        """Return the frame that says so."""
+        key = stored.unique_key
+        if request.serialize_type == JSON and key.isalnum() and key.isascii():
+            return self.answers.one(
+                stored.log_offset,
+                b"%d" % stored.queue_id,
+                stored.queue_offset,
+                key.encode(),
+                b"%d" % request.opaque,
+            )
+        return request.reply(ResponseCode.SUCCESS, None, self._stored_ext(stored))
+
+    def _stored_ext(self, stored: Stored) -> dict[str, str]:
+        msg_id = self._message_id(stored.log_offset)
+        return self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
     ) -> tuple[bool, ConsumeQueue]:
-        """Whether a message to a retry topic is given up, and the queue it then goes to. Raises `_Refused`."""
+        """Whether a message to a retry topic is given up, and the queue it then goes to. Raises `RequestRefused`."""
         group = self._retries.group_of(queue.topic)
         if group is None:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {queue.topic.removeprefix(names.RETRY_PREFIX)}",
             )
@@ -342,7 +439,7 @@ class SendProcessor:
         topic = self._retries.dead_letters(group)
         self._topic_created()
         if topic is None:
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic[{names.dlq_topic(group.name)}] not exist")
         return True, self.store.queue(topic, 0)
 
     def _message_id(self, offset: int) -> str:
@@ -358,17 +455,17 @@ class SendProcessor:
         target: Target,
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
-        """Every item becomes a record of its own; all stand side by side, or none does. Raises `_Refused`."""
+        """Every item becomes a record of its own; all stand side by side, or none does. Raises `RequestRefused`."""
         if target.config.name.startswith(names.RETRY_PREFIX):
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
         if len(request.body) > self._rules.max_message_size:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
         sys_flag = header.sys_flag | target.sys_flag
-        if sys_flag & SPECIAL_BITS:
-            raise _Refused(
+        if sys_flag & FLAG_BITS:
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
             )
         alike = self._alike.cut(request.body)
@@ -377,8 +474,7 @@ class SendProcessor:
             items = _split(request.body)
         text = header.properties or ""
         properties = parse_properties(text)
-        if any(map(text.__contains__, _SPECIAL_WORDS)):
-            _refuse_special_in_batch(properties)
+        _judge_in_batch(properties)
         placed = None
         if alike is not None:
             first_text = alike.properties[0]
@@ -417,22 +513,22 @@ class SendProcessor:
         items: list[BatchItem],
         sys_flag: int,
     ) -> tuple[list[tuple[int, int]], bool]:
-        """Store the messages of a batch one by one; their places, and whether one waits. Raises `_Refused`."""
+        """Store the messages of a batch one by one; their places, and whether one waits. Raises `RequestRefused`."""
         born_host = host_of(session.link.peer)
         size, wait = 0, False
         batch: list[Message] = []
         for item in items:
             text = item.properties.decode("utf-8", "replace")
             # The original leaves this to its client: a delayed or half message in a batch would be stored as plain.
-            if any(map(text.__contains__, _SPECIAL_WORDS)):
-                _refuse_special_in_batch(parse_properties(text))
+            if not is_plain_batch(item.properties):
+                _judge_in_batch(parse_properties(text))
             wait = wait or NO_WAIT not in text or waits_for(parse_properties(text))
             properties = item.properties
             if properties[-1:] == b"\0":
                 # A start knows a torn record by the zeros at its end, so none is stored that ends in one.
                 properties += b"\x02"
                 if len(properties) > PROPERTIES_SIZE_MAX:
-                    raise _Refused(
+                    raise RequestRefused(
                         ResponseCode.MESSAGE_ILLEGAL,
                         "the properties of a message of the batch end in a zero byte",
                     )
@@ -457,7 +553,7 @@ class SendProcessor:
                 )
             )
         if not self.store.log.fits(size + 1):
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
@@ -482,7 +578,7 @@ class SendProcessor:
     # -- the rest ------------------------------------------------------------------------------------
 
     def _judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> Target:
-        """Everything about the topic, in the original's order. Raises `_Refused`."""
+        """Everything about the topic, in the original's order. Raises `RequestRefused`."""
         if self._targets_of != self._topics.generation:
             self._forget_targets()
             self._targets_of = self._topics.generation
@@ -496,12 +592,12 @@ class SendProcessor:
         return self._known(name, config)
 
     def target_of(self, name: str) -> Target | None:
-        """What is known about a topic that is there; None for others, and for one that only `send` can judge. HOT."""
+        """Return the target of a topic that is there; None for others, and for one that only `send` can judge. HOT."""
         target = self.targets.get(name)
         if target is None and (config := self._topics.get(name)) is not None and self.takes_runs:
             try:
                 self._judge_name(name, config)
-            except _Refused:
+            except RequestRefused:
                 return None
             self._known(name, config)
             target = self.targets.get(name)
@@ -509,14 +605,16 @@ class SendProcessor:
 
     def _judge_name(self, name: str, config: TopicConfig | None) -> None:
         if config is not None and config.order and not self._rules.broker_writable:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker is not writable and {name} is an order topic"
             )
         reason = names.check_topic(name)
         if reason is not None:
-            raise _Refused(ResponseCode.INVALID_PARAMETER, reason)
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
         if name in names.SEND_FORBIDDEN_TOPICS:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"sending to the system topic {name} is not allowed")
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"sending to the system topic {name} is not allowed"
+            )
 
     def _known(self, name: str, config: TopicConfig) -> Target:
         """What is known about a topic that has passed its checks, remembered."""
@@ -526,7 +624,7 @@ class SendProcessor:
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
-        ):  # each message there is judged by itself, so never in a run
+        ):  # each message there is rules_version by itself, so never in a run
             self.targets[name] = target
         return target
 
@@ -545,7 +643,7 @@ class SendProcessor:
             )
         if config is None:
             reason = self._topics.creation_refusal(name, header.default_topic)
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! ({reason})",
             )
@@ -555,41 +653,34 @@ class SendProcessor:
 
     def _forget_targets(self) -> None:
         self.targets.clear()
-        self.judged = object()
+        self.rules_version = object()
 
     def _any_queue(self, queue_id: int, target: Target) -> int:
         if queue_id >= 0 or target.config.write_queues <= 0:
-            raise _Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, topic {target.config.name} has {target.queues_max} queues",
             )
         return self._chance.randrange(_ANY_QUEUE_MAX) % target.config.write_queues
 
-    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
-        """The properties to store, with the broker's own. Raises `_Refused` for what is not built."""
+    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> tuple[dict[str, str], Row]:
+        """The properties to store, with the broker's own, and the row that decides. Raises `RequestRefused`."""
         properties = parse_properties(text)
-        delayed = _is_delayed(properties)
-        half = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
-        # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
-        if half and (not (reconsume_times > 0 and delayed) or sys_flag & MessageSysFlag.TRANSACTION_PREPARED):
-            raise _Refused(
-                ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"
-            )
-        if not delayed and _is_timed(properties):
-            raise _Refused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
-        if sys_flag & _INNER_BITS or P.INNER_NUM in properties:
-            raise _Refused(
-                ResponseCode.MESSAGE_ILLEGAL, "inner batches need a BatchCQ topic; this broker has none"
-            )
-        if P.INNER_MULTI_DISPATCH in properties:
-            raise _Refused(
-                ResponseCode.MESSAGE_ILLEGAL, "light queues (INNER_MULTI_DISPATCH) are not supported"
-            )
-        for name in (P.POP_CK, _CRC_PROPERTY):
+        row = classify(properties, sys_flag, reconsume_times)
+        refusal = row.refusal
+        if row is HALF:
+            if self._rules.reject_transactions:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION, "the broker sending transaction message is forbidden"
+                )
+            refusal = refusal_of_half(properties, sys_flag)
+        if refusal is not None:
+            raise RequestRefused(*refusal)
+        for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
-        return properties | self._own
+        return properties | self._own, row
 
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}
@@ -597,41 +688,27 @@ class SendProcessor:
 
 
 def _split(body: bytes) -> list[BatchItem]:
-    """The items of a batch. Raises `_Refused`."""
+    """The items of a batch. Raises `RequestRefused`."""
     try:
         return split_batch(body)
     except MalformedBatch as exc:
-        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
 
 
 def _disk_full(why: str | None) -> tuple[int, str]:
     return ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {why}"
 
 
-def _is_delayed(properties: dict[str, str]) -> bool:
-    # Zero and less is no delay; what is no number at all was meant as one, and is never stored as if plain.
-    return not _NO_DELAY.fullmatch(properties.get(P.DELAY, "0"))
-
-
 def waits_for(properties: dict[str, str]) -> bool:
-    """Whether the answer waits for the flush; only the word that clients write says no."""
+    """Tell whether the answer waits for the flush; only the word that clients write says no."""
     return properties.get(P.WAIT) != "false"
 
 
-def _is_timed(properties: dict[str, str]) -> bool:
-    timed = any(name in properties for name in (P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS))
-    return timed and P.TIMER_OUT_MS not in properties
-
-
-def _refuse_special_in_batch(properties: dict[str, str]) -> None:
-    """Raise `_Refused` for what a message of a batch, or the batch itself, cannot ask for."""
-    half = properties.get(P.TRAN_MSG, "").lower() == "true"
-    if half or _is_delayed(properties) or _is_timed(properties):
-        raise _Refused(
-            ResponseCode.MESSAGE_ILLEGAL, "a message of a batch can be neither delayed nor transactional"
-        )
-    if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:
-        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches and light queues are not supported")
+def _judge_in_batch(properties: dict[str, str]) -> None:
+    """Raise `RequestRefused` for what a message of a batch, or the batch itself, cannot ask for."""
+    refusal = refusal_in_batch(properties)
+    if refusal is not None:
+        raise RequestRefused(*refusal)
 
 
 def tags_code_of(text: str) -> int:

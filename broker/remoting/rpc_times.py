@@ -1,4 +1,4 @@
-"""How long requests took to answer: from when their bytes had been read to when the answer was handed over.
+"""Durations of requests: from when their bytes had been read to when the answer was handed over.
 
 Counted by kind of request and answer, in the classes and under the words of RocketMQ's `rocketmq_rpc_latency`. What
 waits is counted when it is answered: a send for its flush or its slaves, a pull for a message.
@@ -71,8 +71,8 @@ class RpcTimes:
         self.plain = self._row(*PLAIN, False, SUCCESS)
         """Of plain sends, for `count`."""
 
-    def look(self) -> float:
-        """What time it is."""
+    def clock_now(self) -> float:
+        """Return the time, and keep it in `at`."""
         self.at = at = self.clock()
         return at
 
@@ -116,7 +116,7 @@ class RpcTimes:
             self.add(request, response if code is None else code, took_s, count, result=result)
 
     def row(self, request: int, response: int) -> list[float]:
-        """That of the ordinary ones of a kind, for `count`."""
+        """Return the row of ordinary requests of a kind, for `count`."""
         return self._row(request, response, False, SUCCESS)
 
     def _row(self, request: int, response: int, long_polling: bool, result: str) -> list[float]:

@@ -57,14 +57,14 @@ log = structlog.get_logger("broker.serve")
 
 
 class Session(Protocol):
-    """What a connection's bytes mean. It answers through `Connection.send`, now or in a later turn."""
+    """The meaning of a connection's bytes. It answers through `Connection.send`, now or in a later turn."""
 
     def receive(self, data: bytes) -> None:
-        """Handle what arrived; raises `RemoteProtocolError` if the peer must be hung up on."""
+        """Handle bytes that arrived; raises `RemoteProtocolError` if the connection must be closed."""
 
     @property
     def has_backlog(self) -> bool:
-        """Whether requests were put off because the peer took too little of what it was owed."""
+        """Tell whether requests were put off because the peer took too few of its answers."""
 
     def resume(self) -> None:
         """The peer has taken enough: go on with them."""
@@ -74,21 +74,21 @@ class Session(Protocol):
 
 
 class Turns(Protocol):
-    """Who owns the state behind the sessions, and wants to know when a turn begins and ends."""
+    """The owner of the state behind the sessions, which hears when a turn begins and ends."""
 
     def begin_turn(self) -> None: ...
 
     def end_turn(self) -> None: ...
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         """A helper thread left something to take in."""
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         """Within a turn: those that go first have said what they have to say, and the others' turn comes now."""
 
     @property
-    def expecting(self) -> bool:
-        """Whether another machine is waited for, which will soon say something, or waits for us again and again."""
+    def peer_reply_expected(self) -> bool:
+        """Tell whether a message of another machine is expected within microseconds."""
 
 
 class _Gone:
@@ -115,20 +115,20 @@ def _plain(host: str) -> str:
 
 
 class Connection:
-    """One accepted socket and the bytes that it still owes its peer."""
+    """A socket and the bytes that it still owes its peer."""
 
     __slots__ = (
         "_shell",
         "_sock",
         "active",
-        "borrower",
+        "raw_receiver",
         "closing",
         "dirty",
         "fd",
         "mask",
         "out",
         "out_size",
-        "patient",
+        "stall_exempt",
         "paused",
         "peer",
         "progress",
@@ -144,9 +144,9 @@ class Connection:
         self.out_size = 0
         self.dirty = False
         self.closing = False
-        self.patient = False
+        self.stall_exempt = False
         """Whether a peer that takes nothing is somebody else's business; replication has a rule of its own."""
-        self.borrower: Callable[[memoryview], None] | None = None
+        self.raw_receiver: Callable[[memoryview], None] | None = None
         """Who takes what arrives in the session's place, out of the shell's own buffer, and copies what it keeps."""
         self.paused = False
         self.mask = _IN
@@ -165,14 +165,14 @@ class Connection:
             self.dirty = True
             self._shell.dirty.append(self)
 
-    def own(self) -> None:
-        """Copy what is still owed out of maps of the log: it may leave much later, from pages that went cold."""
+    def detach_from_map(self) -> None:
+        """Copy owed bytes out of maps of the log: it may leave much later, from pages that went cold."""
         for at, piece in enumerate(self.out):
             if isinstance(piece, memoryview) and not isinstance(piece.obj, bytes):
                 self.out[at] = bytes(piece)
 
     def push(self) -> None:
-        """Try to write what is owed now, and not only when the turn ends."""
+        """Try to write owed bytes now, and not only when the turn ends."""
         if not self.closing:
             self._shell.write(self)
 
@@ -190,8 +190,8 @@ class Connection:
             self._shell.set_mask(self)
 
     def go_first(self) -> None:
-        """Read this one before all others of a turn, and have who waited for it go on meanwhile."""
-        self._shell.foremost.add(self.fd)
+        """Read this connection before all others of a turn, and let its waiters go on meanwhile."""
+        self._shell.priority_fds.add(self.fd)
 
     @property
     def local(self) -> tuple[str, int]:
@@ -201,19 +201,19 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether the peer is owed more than `out_max` bytes; it is not read then."""
+        """Tell whether the peer is owed more than `out_max` bytes; it is not read then."""
         return self.out_size > self._shell.out_max
 
     def close(self) -> None:
-        """Hang up as soon as this turn ends; what is owed is dropped."""
+        """Close the connection as soon as this turn ends; owed bytes are dropped."""
         if not self.closing:
             self.closing = True
-            self._shell.doomed.append(self)
+            self._shell.to_close.append(self)
 
     @property
-    def alone(self) -> bool:
-        """Whether this connection is the only one with anything to say in this turn."""
-        return self._shell.crowd == 1
+    def sole_ready(self) -> bool:
+        """Tell whether this connection is the only one with requests in this turn."""
+        return self._shell.ready_count == 1
 
     @property
     def is_open(self) -> bool:
@@ -234,13 +234,13 @@ class Shell:
     ) -> None:
         """`connections_max` leaves descriptors to the store: a file it cannot open would stop everybody."""
         self.dirty: list[Connection] = []
-        self.doomed: list[Connection] = []
+        self.to_close: list[Connection] = []
         self._resumed: list[Connection] = []
         self.connections: dict[int, Connection] = {}
-        self.foremost: set[int] = set()
+        self.priority_fds: set[int] = set()
         """The descriptors of connections that go first."""
         self.now = time.monotonic()
-        self.crowd = 0
+        self.ready_count = 0
         """How many connections the turn at hand is about."""
         self.idle_s = 0.0
         """How long there was nothing to do, since the start."""
@@ -252,14 +252,14 @@ class Shell:
         self._connections_max = connections_max
         self._epoll = select.epoll()
         self._listeners: dict[int, tuple[socket.socket, Callable[[Connection], Session]]] = {}
-        self._deaf: list[int] = []
+        self._paused_listeners: list[int] = []
         self._misses = 0
         """How often in a row nothing came while it was looked for."""
-        self._doze = 1
+        self._spin_backoff = 1
         """How many soon answers it takes until they are looked for again; 0 while they are."""
-        self._doze_next = 2
+        self._spin_backoff_next = 2
         self._news = False
-        """Whether `Turns.wakened` is to be called."""
+        """Whether `Turns.on_wakeup` is to be called."""
         self._asleep = True
         """Whether nobody looks at `_news` before something wakes the epoll."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -285,11 +285,11 @@ class Shell:
         return int(sock.getsockname()[1])
 
     def idle_until(self, now: float) -> float:
-        """`idle_s`, with what goes on at the moment."""
+        """Return `idle_s` up to now."""
         return self.idle_s if self._idle_since is None else self.idle_s + now - self._idle_since
 
     def wake(self) -> None:
-        """From any thread: have the loop call `Turns.wakened` soon. HOT.
+        """From any thread: have the loop call `Turns.on_wakeup` soon. HOT.
 
         Where the loop is at work it will look by itself, and no other thread gives the interpreter up to tell it.
         """
@@ -325,25 +325,27 @@ class Shell:
         if events or self._news:
             return events
         began = self._idle_since = clock()
-        spin_s, soon_s = (_SPIN_LONG_S, _SPIN_LONG_S) if self._turns.expecting else (_SPIN_S, _SOON_S)
-        if self._doze == 0:
+        spin_s, soon_s = (
+            (_SPIN_LONG_S, _SPIN_LONG_S) if self._turns.peer_reply_expected else (_SPIN_S, _SOON_S)
+        )
+        if self._spin_backoff == 0:
             while clock() - began < spin_s:
                 _yield()  # whoever we wait for, or our client, may want this very processor
                 events = poll(0)
                 if events or self._news:
                     self._misses = 0
-                    self._doze_next = max(2, self._doze_next // 2)
+                    self._spin_backoff_next = max(2, self._spin_backoff_next // 2)
                     return events
             self._misses += 1
             if self._misses >= _SPIN_MISSES_MAX:
                 self._misses = 0
-                self._doze = self._doze_next
-                self._doze_next = min(2 * self._doze_next, _DOZE_MAX)
+                self._spin_backoff = self._spin_backoff_next
+                self._spin_backoff_next = min(2 * self._spin_backoff_next, _DOZE_MAX)
             return self._sleep()
         events = self._sleep()
         if events and clock() - began < soon_s:
-            self._doze -= 1
-            if self._doze == 0:
+            self._spin_backoff -= 1
+            if self._spin_backoff == 0:
                 self._misses = 0
         return events
 
@@ -356,7 +358,7 @@ class Shell:
 
     def stop_accepting(self) -> None:
         for fd, (sock, _make) in self._listeners.items():
-            if fd not in self._deaf:
+            if fd not in self._paused_listeners:
                 self._epoll.unregister(fd)
             sock.close()
         self._listeners.clear()
@@ -371,15 +373,15 @@ class Shell:
     # -- one turn ------------------------------------------------------------------------------------
 
     def turn(self, events: list[tuple[int, int]]) -> None:
-        """Read what is ready, end the turn, write what is owed."""
+        """Read ready connections, end the turn, write owed bytes."""
         self.now = now = time.monotonic()
         if self._idle_since is not None:
             self.idle_s += now - self._idle_since
             self._idle_since = None
-        self.crowd = len(events)
+        self.ready_count = len(events)
         turns = self._turns
         turns.begin_turn()
-        if self.foremost and 1 < self.crowd <= _CROWD_MAX:
+        if self.priority_fds and 1 < self.ready_count <= _CROWD_MAX:
             events = self._serve_foremost(events)
         self._serve(events)
         resumed, self._resumed = self._resumed, []
@@ -388,7 +390,7 @@ class Shell:
                 self._give(connection, None)
         if self._news:
             self._news = False
-            turns.wakened()
+            turns.on_wakeup()
         turns.end_turn()
         self.flush()
 
@@ -398,13 +400,13 @@ class Shell:
         A client that gets its answers before the rest of the turn has its next requests ready behind it: 6 % at 1 x 64
         of SYNC_MASTER, and nothing at 32 x 1.
         """
-        foremost = self.foremost
-        others = [event for event in events if event[0] not in foremost]
+        priority_fds = self.priority_fds
+        others = [event for event in events if event[0] not in priority_fds]
         if others and len(others) < len(events):
-            self._serve([event for event in events if event[0] in foremost])
-            self._turns.reported()
+            self._serve([event for event in events if event[0] in priority_fds])
+            self._turns.on_priority_served()
             self._write_owed()
-            self.crowd = len(others)
+            self.ready_count = len(others)
             return others
         return events
 
@@ -425,10 +427,10 @@ class Shell:
                 self._read(connection)
 
     def flush(self) -> None:
-        """Write what sessions owe, and hang up on whom they gave up."""
+        """Write the bytes that sessions owe, and close the connections that they gave up."""
         self._write_owed()
-        while self.doomed:
-            self._drop(self.doomed.pop())
+        while self.to_close:
+            self._drop(self.to_close.pop())
         if self._resumed:
             self.wake()  # in a turn of its own, so that the others have theirs in between
 
@@ -452,7 +454,7 @@ class Shell:
             connection.close()
             return
         data = self._view[:size]
-        self._give(connection, bytes(data) if connection.borrower is None else data)
+        self._give(connection, bytes(data) if connection.raw_receiver is None else data)
 
     def _give(self, connection: Connection, data: bytes | memoryview | None) -> None:
         """Let the session have what arrived, or (None) go on with what it had put off."""
@@ -461,8 +463,8 @@ class Shell:
                 connection.session.resume()
             elif isinstance(data, bytes):
                 connection.session.receive(data)
-            elif connection.borrower is not None:
-                connection.borrower(data)
+            elif connection.raw_receiver is not None:
+                connection.raw_receiver(data)
         except RemoteProtocolError as exc:
             log.warning("hung up", peer=f"{connection.peer[0]}:{connection.peer[1]}", reason=str(exc))
             connection.close()
@@ -514,7 +516,7 @@ class Shell:
         self.set_mask(connection)
 
     def set_mask(self, connection: Connection) -> None:
-        """Wait for what this connection is to be waited for."""
+        """Register the events that this connection waits for."""
         mask = (_OUT if connection.out else 0) | (0 if connection.congested or connection.paused else _IN)
         if mask != connection.mask:
             connection.mask = mask
@@ -525,7 +527,7 @@ class Shell:
     async def dial(
         self, host: str, port: int, make_session: Callable[[Connection], Session], timeout_s: float
     ) -> Connection:
-        """Connect to somebody, and serve the connection like those that came by themselves. Raises OSError."""
+        """Connect to a peer, and serve the connection like an accepted one. Raises OSError."""
         with trio.move_on_after(timeout_s) as scope:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             for n, (family, kind, protocol, _name, address) in enumerate(found, 1):
@@ -551,7 +553,7 @@ class Shell:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self, sock, peer)
-        self.foremost.discard(connection.fd)  # of one that never came to be
+        self.priority_fds.discard(connection.fd)  # of one that never came to be
         connection.session = make_session(connection)
         self.connections[connection.fd] = connection
         self._epoll.register(connection.fd, _IN)
@@ -577,33 +579,33 @@ class Shell:
     def _grow_deaf(self, fd: int, reason: str) -> None:
         log.error("cannot accept more connections", reason=reason, open=len(self.connections))
         self._epoll.unregister(fd)  # a ready listener would spin; `sweep` listens again
-        self._deaf.append(fd)
+        self._paused_listeners.append(fd)
 
     def _drop(self, connection: Connection) -> None:
         if self.connections.pop(connection.fd, None) is None:
             return
-        self.foremost.discard(connection.fd)
+        self.priority_fds.discard(connection.fd)
         connection.closing = True
         connection.out.clear()
         self._epoll.unregister(connection.fd)
         connection._sock.close()
-        session, connection.session, connection.borrower = connection.session, _GONE, None
+        session, connection.session, connection.raw_receiver = connection.session, _GONE, None
         session.closed()  # and no ring of references keeps it: see `process` for why the collector rarely runs
 
     def sweep(self) -> None:
-        """Close who takes nothing and who says nothing; call every second or so."""
+        """Close connections that take nothing or say nothing; call every second or so."""
         self.now = now = time.monotonic()
-        for fd in self._deaf:
+        for fd in self._paused_listeners:
             if fd in self._listeners:
                 self._epoll.register(fd, _IN)
-        self._deaf.clear()
+        self._paused_listeners.clear()
         for connection in self.connections.values():
-            connection.own()
+            connection.detach_from_map()
             if connection.out and now - connection.progress > self._stall_s:
                 # The kernel calls a socket writable again when a third of its buffer is free, which is minutes on
                 # a thin line: whatever a send can place now is progress too.
                 self.write(connection)
-            if connection.out and now - connection.progress > self._stall_s and not connection.patient:
+            if connection.out and now - connection.progress > self._stall_s and not connection.stall_exempt:
                 log.warning(
                     "closed a peer that takes nothing", peer=connection.peer, owed=connection.out_size
                 )

@@ -1,23 +1,33 @@
-"""Damaged places of this broker's log, mended from another member's copy while it runs.
+"""Repair damaged places of this broker's log from another member's copy, while the broker runs.
 
-A task looks every few tenths of a second whether there is any. One place at a time: the members that may have it are
+A task asks every few tenths of a second whether there are any. One place at a time: the members that may have it are
 asked in turn (`ha.group.block_repair`), and the first bytes that are right are put back by a thread
 (`store.integrity.block_repair`). Then it rests as long as the scrubber would take for as many bytes, so that neither
-disk nor network notices. What nobody can help with stays unserved, is told with the command that a person can run, and
-is tried again, ever more rarely.
+disk nor network notices. A place that no member can repair stays unserved, is told with the command that a person can
+run, and is tried again, ever more rarely.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from broker.context import BrokerContext
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 from broker.replication.sync import Peer, master_address
-from ha.group.block_repair import BlockAsk, Mender, NotTaken, Span, bytes_for, taken_untrusted, whom_to_ask
+from ha.group.block_repair import (
+    BlockRequest,
+    RepairRefused,
+    RepairSchedule,
+    Span,
+    block_untrusted,
+    repair_bytes,
+    repair_sources,
+)
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -25,33 +35,32 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
 from store.log.segment import Segment
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
+__all__ = ["BlockRepair"]
 
-__all__ = ["Mending"]
+log = structlog.get_logger("broker.block_repair")
 
-log = structlog.get_logger("broker.mending")
-
-LOOK_S = 0.25
+PROBE_S = 0.25
 CONNECT_S = 2.0
 ASK_S = 10.0
 RATE_MIN = 1 << 20
 """Bytes a second, where no scrubber says more."""
 
 
-class Mending:
-    """The task of one broker."""
+class BlockRepair:
+    """The repair task of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
         self._broker = broker
-        self._core = Mender()
+        self._member = member
+        self._replication = replication
+        self._core = RepairSchedule()
         self._rate = max(broker.config.scrub_bytes_per_second, RATE_MIN)
 
     async def run(self) -> None:
         """Until cancelled."""
         damage = self._broker.store.damage
         while damage is not None:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(PROBE_S)
             place = self._core.due(damage.places(), self._broker.monotonic_ms()) if len(damage) else None
             segment = damage.hold(place) if place is not None else None
             if place is None or segment is None:
@@ -68,7 +77,7 @@ class Mending:
         reasons: list[str] = []
         try:
             is_whole, before = await trio.to_thread.run_sync(look, segment, place)
-            anew = self._core.is_unsure(place)
+            anew = self._core.is_uncertain(place)
             if is_whole and not anew:
                 damage.is_whole(place, mended=False)
                 return
@@ -95,19 +104,19 @@ class Mending:
 
     def _others(self, place: Damaged) -> tuple[str, ...]:
         """Whom to ask, the likeliest first."""
-        broker = self._broker
-        member, replication = broker.member, broker.replication
-        master = "" if member.core.is_master else master_address(broker)
+        member, replication = self._member, self._replication
+        configured = self._broker.config.ropewalk_master_address
+        master = "" if member.core.is_master else master_address(member.record, replication, configured)
         acknowledged = {
             replica.address: connection.acknowledged
             for connection in replication.service.connections
             if (replica := replication.service.replica_of(connection)) is not None
         }
-        return whom_to_ask(member.record, member.address, master, acknowledged, place.end)
+        return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
     async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
         """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
-        search = bytes_for(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
+        search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
         try:
             async with open_connection(address, timeout=CONNECT_S) as link:
                 peer = await Peer.of(link, self._broker.config.ropewalk_secret)
@@ -117,27 +126,27 @@ class Mending:
                 span = next(search)
                 while True:
                     body = await peer.ask(RequestCode.ROPEWALK_LOG_BLOCK, self._question(span), ASK_S)
-                    data = await trio.to_thread.run_sync(taken_untrusted, span, body)
+                    data = await trio.to_thread.run_sync(block_untrusted, span, body)
                     try:
                         span = search.send(data)
                     except StopIteration as end:
                         found: bytes = end.value
                         return found
-        except (NotTaken, RopewalkError, OSError) as exc:
+        except (RepairRefused, RopewalkError, OSError) as exc:
             text = str(exc)
             reasons.append(text if address in text else f"{address}: {text}")
             return None
 
-    def _question(self, span: Span) -> BlockAsk:
+    def _question(self, span: Span) -> BlockRequest:
         broker = self._broker
-        return BlockAsk(
+        return BlockRequest(
             cluster=broker.config.broker_cluster_name,
             broker_name=broker.config.broker_name,
-            address=broker.member.address,
+            address=self._member.address,
             segment_size=broker.store.log.segment_size,
             start=span.start,
             end=span.end,
             wanted=span.wanted,
             log_end=broker.store.whole_end,
-            epochs=broker.member.epochs.pairs(),
+            epochs=self._member.epochs.pairs(),
         )

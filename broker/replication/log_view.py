@@ -1,4 +1,4 @@
-"""The log as a thread looks at it that compares it with another copy: a fixed extent, whose files stay meanwhile.
+"""Show a fixed extent of the log to a thread that compares it with another copy, and keep its files meanwhile.
 
 What is under checksums is held against them first. Bytes that were damaged after they were written look like another
 log; a slave would cut its own for them, or for its master's. So they are an error here, and no difference.
@@ -73,7 +73,7 @@ class LogPins:
             self._good.add((base, number))
 
     def boundary(self, offset: int) -> int:
-        """Where the last record that ends at or before `offset` ends. Walks one segment from its beginning."""
+        """Return the end of the last record that ends at or before `offset`. Walks one segment from its beginning."""
         segment = next((each for each in reversed(self._segments) if each.base_offset <= offset), None)
         if segment is None:
             return self.begin

@@ -1,4 +1,4 @@
-"""What this broker is to its group: a master that waits for slaves or does not, or a slave that follows.
+"""Replicate in one of three roles: join `ha.stream` to this broker's log and its turns.
 
     ASYNC_MASTER   sends its log to whoever follows, and waits for nobody
     SYNC_MASTER    acknowledges what `inSyncReplicas` machines have, itself among them
@@ -20,8 +20,9 @@ import structlog
 import trio
 
 from broker.remoting.shell import Connection, Shell
-from broker.replication.status import HaStatus, MasterLink, SlaveLink
 from broker.settings.config import BrokerConfig
+from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
+from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
 from ha.stream.group_transfer import EVERYTHING, GroupTransfer
@@ -33,7 +34,6 @@ from store.message_store import MessageStore
 
 log = structlog.get_logger("broker.replication")
 
-ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 0.05
 _STATUS_INTERVAL_MS = 1_000
@@ -43,7 +43,7 @@ BeforeReport = Callable[[Connection], Awaitable[None]]
 
 
 def promise_of(role: str, flush: str, slaves: int) -> str:
-    """What an acknowledgement promises, in words; of a slave, that there are none."""
+    """Describe the promise of an acknowledgement; of a slave, that there are none."""
     if role == SLAVE:
         return "a slave: it takes no messages"
     here = "fsynced on this machine" if flush == "SYNC_FLUSH" else "in this machine's page cache"
@@ -76,7 +76,7 @@ class Replication:
         self.on_role: Callable[[], None] = lambda: None
         """Called when the role has changed."""
         self.counts: Callable[[HaConnection], bool] = lambda connection: True
-        """Whether the group's terms let a slave's reports count already."""
+        """Returns whether the group's policy lets a slave's reports count already."""
         self.source = LogSource(store.log, store.completions, config.warm_window_bytes)
         self.rules = HaRules(
             heartbeat_ms=config.ha_send_heartbeat_interval,
@@ -87,6 +87,7 @@ class Replication:
             from_last_file=config.ha_sync_from_last_file,
         )
         self.service = HaService(self.source, self.rules, now_ms, self._reported)
+        self.service.on_leave = self._count_last_report
         self.transfer = GroupTransfer(0, config.slave_timeout, 0)
         self.client: HaClient | None = None
         self._in_sync_replicas = config.in_sync_replicas
@@ -97,10 +98,15 @@ class Replication:
         self._slave_reads = config.slave_read_enable
         self._now_ms = now_ms
         self._dirty = False
+        """Whether slaves, or what they have, may be others than at the last count."""
+        self._live = 0
+        """Slaves whose reports count, as of the last count."""
+        self.on_abandoned: Callable[[], None] = lambda: None
+        """Called when producers wait for more slaves than there are."""
 
     @property
     def reports_at_once(self) -> bool:
-        """Whether this slave tells its master of bytes as soon as it has appended them."""
+        """Return whether this slave tells its master of bytes as soon as it has appended them."""
         return self.client is not None and self.client.link is not None and not self._ack_after_flush
 
     # -- roles ---------------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ class Replication:
 
     @property
     def seeks_slaves(self) -> bool:
-        """A SYNC_MASTER always; another one as long as it has slaves, for whoever asks which are in sync."""
+        """Return whether registered slaves matter: to a SYNC_MASTER always, to others while they have slaves."""
         return self.role == SYNC_MASTER or (self.role != SLAVE and bool(self.service.connections))
 
     @property
@@ -141,6 +147,7 @@ class Replication:
             in_sync_replicas = self._in_sync_replicas if role == SYNC_MASTER else 1
         needed = in_sync_replicas - 1
         self.waits = needed > 0
+        self._dirty = True
         self.transfer = GroupTransfer(needed, self._slave_timeout, self.store.log.end_offset)
         self.service.begin()
         self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
@@ -164,12 +171,12 @@ class Replication:
             )
         self.store.limit_readable(NO_LIMIT)
         if self._static_master:
-            self.learn(self._static_master, self.master_address)
+            self.set_master(self._static_master, self.master_address)
         self._judge()
         self.on_role()
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        """Where the master is now. Another one than before is followed at once."""
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        """Take the master's addresses. Another one than before is followed at once."""
         if master_address:
             self.master_address = master_address
         if self._static_master:
@@ -185,18 +192,18 @@ class Replication:
 
     def new_session(self, link: Connection) -> HaConnection:
         """A peer on the HA port."""
-        link.patient = True  # how long a slave may be silent is for replication to say
+        link.stall_exempt = True  # how long a slave may be silent is for replication to say
         link.go_first()  # producers wait for what it reports, and have more to send
         return self.service.accept(link)
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves of this group are registered, by IP."""
-        self.service.register(slaves)
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Take the numbers of this group's slaves at the name servers, by IP."""
+        self.service.set_registered(slaves)
 
     def _reported(self) -> None:
         self._dirty = True
 
-    def need(self, acks: int) -> None:
+    def require_acks(self, acks: int) -> None:
         """Wait for so many slaves from now on."""
         self._dirty = True
         if (acks > 0) == self.waits:
@@ -209,12 +216,12 @@ class Replication:
         self.on_role()
 
     def recount(self) -> None:
-        """Who counts may be different: look at what they have again."""
+        """Count reports anew, because other slaves may count."""
         self._dirty = True
 
     @property
     def confirmed(self) -> int:
-        """Through where producers may be told that slaves have it; a slave tells nobody."""
+        """Return the offset through which producers may be acknowledged; -1 on a slave."""
         return -1 if self.role == SLAVE else self.transfer.confirmed
 
     def _judge(self) -> None:
@@ -244,12 +251,12 @@ class Replication:
                 )
 
     @property
-    def has_company(self) -> bool:
-        """Whether there is anything to tell about replication."""
+    def has_replicas(self) -> bool:
+        """Return whether there is any replication to report."""
         return self.role != ASYNC_MASTER or bool(self.service.connections) or self.fence is not None
 
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus:
-        """What others may know about replication by now, which is `wall_ms` on the wall clock."""
+        """Return the status of replication; `wall_ms` is the wall clock's time."""
         if self.client is not None:
             return replace(
                 before, is_master=False, slaves=(), fence=None, quorum_missing=None, **self._as_slave(wall_ms)
@@ -296,7 +303,7 @@ class Replication:
             self._judge()
 
     def end_turn(self) -> None:
-        """What was appended leaves for the slaves, and is waited for; what came from the master is reported."""
+        """Send appended bytes to the slaves and begin to wait for them; report received bytes to the master."""
         client = self.client
         if client is not None:
             if self._ack_after_flush and client.follower.boundary > self.store.flushed_offset:
@@ -308,30 +315,52 @@ class Replication:
             self._count_reports()
             if (end := self.store.log.end_offset) > transfer.noted:
                 transfer.appended(end, self._now_ms(), available=self.available)
+            if self._live < transfer.needed and transfer.waits:
+                self._abandon()
             # Else what may be seen is shown as the turn ends.
             if transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(transfer.decided)
         if self.service.connections:
             self.service.advance()
 
-    def take_reports(self) -> None:
+    def apply_reports(self) -> None:
         """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
         if self.waits and self.client is None:
             self._count_reports()
             if self.transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(self.transfer.decided)
 
+    def _count_last_report(self) -> None:
+        """Count what a slave reported in the turn in which it leaves: its producers are answered for good."""
+        if self.waits and self.client is None:
+            self._count_reports()
+
     def _count_reports(self) -> None:
         if self._dirty:
             self._dirty = False
-            self.transfer.reported(
-                [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
-            )
+            acknowledged = [slave.acknowledged for slave in self.service.counted() if self.counts(slave)]
+            self._live = len(acknowledged)
+            self.transfer.reported(acknowledged)
 
-    def hurry(self) -> None:
+    def _abandon(self) -> None:
+        """Wait no longer: the connection of a slave has ended, and too few are left to report what waits.
+
+        One that hangs up has stopped or was killed, as a rule. What is sent next is answered "no slave" at once; so is
+        what waits, or its producers would sit through `slaveTimeout` in every planned stop of a slave.
+        """
+        log.warning(
+            "producers are answered without a slave",
+            slaves=self._live,
+            needed=self.transfer.needed,
+            turns=self.transfer.waits,
+        )
+        self.transfer.abandon()
+        self.on_abandoned()
+
+    def replicate_early(self) -> None:
         """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
         if self.waits:
-            self.service.hurry()
+            self.service.replicate_early()
 
     def tick(self) -> None:
         """The work of time, several times a second, inside a turn."""
@@ -343,6 +372,11 @@ class Replication:
         while self.source.findings:
             log.error("replication", finding=self.source.findings.pop(0))
         self.transfer.expire(self._now_ms())
+
+    def leave(self) -> None:
+        """Hang up on the master for good, before this broker stops: it waits for this slave no longer."""
+        if self.client is not None:
+            self.client.shutdown("this broker is stopping")
 
     def stop(self) -> None:
         """Hang up, and end the helper thread. Blocks for a moment."""
@@ -381,8 +415,8 @@ class Replication:
             connection.close()  # the world changed meanwhile
             shell.flush()
             return
-        connection.patient = True
-        connection.borrower = stream.receive
+        connection.stall_exempt = True
+        connection.raw_receiver = stream.receive
         stream.link = connection
         client.opened(connection)
         try:

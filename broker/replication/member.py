@@ -1,7 +1,7 @@
-"""This broker as a member of its group: the role it has, on disk before anybody hears of it, and what follows from it.
+"""Keep this broker's role in its group: on disk before any answer tells of it, and carry out what it entails.
 
-    <root>/ropewalk/role.json     role, brokerId and epoch, what was promised to whom, the group's terms
-    <root>/ropewalk/epochs.json   who wrote which part of the log
+    <root>/ropewalk/role.json     role, brokerId and epochs, promises and to which operator, the group's quorum policy
+    <root>/ropewalk/epochs.json   the epochs of the log's parts
 
 The decisions are `ha.group.roles`'s; here they meet files, the stream (`replication`) and the tables. A change goes in
 an order in which nothing is promised too early: what must stop stops at once, then the record is saved by a helper
@@ -17,25 +17,33 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
 
-from broker.admin.base import Refused
+from broker.context import BrokerContext
+from broker.remoting.refused import RequestRefused
+from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion
 from broker.state.json_file import StoreConfigDamaged
 from ha.group.epochs import Epochs
-from ha.group.hello import SlaveView, StandingMessage
-from ha.group.metadata import Seen, SyncAnswer, SyncAsk
-from ha.group.roles import MASTER_ID, SLAVE, Act, Outcome, RoleCore, RoleRecord, Roll, Terms
+from ha.group.hello import MemberStatusMessage, SlaveView
+from ha.group.metadata import Seen, SyncRequest, SyncResponse
+from ha.group.roles import (
+    MASTER_ID,
+    SLAVE,
+    QuorumPolicy,
+    RoleAction,
+    RoleCore,
+    RoleDecision,
+    RoleRecord,
+    SlaveRoster,
+)
 from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
 from store.offline.diverged import About
-
-if TYPE_CHECKING:
-    from broker.broker import Broker
 
 log = structlog.get_logger("broker.ha")
 
@@ -50,30 +58,42 @@ _ROOM_AGAIN_S = 0.5
 
 
 class HaMember:
-    """Role, epochs and roll of one broker. The loop owns it."""
+    """Role, epochs and slave roster of one broker. The loop owns it."""
 
     core: RoleCore
-    roll: Roll
+    roster: SlaveRoster
 
-    def __init__(self, broker: Broker, run: str) -> None:
-        """`run` names this process to slaves: what they know of another one's tables means nothing."""
+    def __init__(
+        self,
+        broker: BrokerContext,
+        replication: Replication,
+        run: str,
+        *,
+        follow_delays: Callable[[dict[int, int]], None] = lambda offsets: None,
+    ) -> None:
+        """Make the member; `follow_delays` has a slave keep how far its master has delivered delayed messages.
+
+        `run` names this process to slaves: the generations of another process's tables mean nothing.
+        """
         self._broker = broker
+        self._replication = replication
+        self.follow_delays = follow_delays
         config = broker.config
         self.address = f"{broker.address[0]}:{broker.address[1]}"
         self.ha_address = ""
-        """Where slaves connect to; known when the port is bound."""
+        """The address that slaves connect to; known when the port is bound."""
         self.name_server = ""
-        """Of the name server in this very process, if there is one."""
+        """The address of the name server in this very process, if there is one."""
         self.run = run
         self.epochs = Epochs()
         self.seen = Seen()
-        self.heard: SyncAnswer | None = None
-        """What a slave heard last of its master."""
+        self.heard: SyncResponse | None = None
+        """A slave's last answer from its master."""
         self.heard_ms = 0
         self.lost_ms = -1
         """When contact with the master was lost, by the clock that nobody sets; -1 while there is contact."""
-        self.hint = ""
-        """An address that may be a newer master's; somebody should look."""
+        self.master_hint = ""
+        """An address that may be a newer master's: it is asked at once."""
         self.diverged: About | None = None
         """Set when the log has to be cut before this slave can follow: the process has to see to that."""
         self.behind = False
@@ -83,14 +103,14 @@ class HaMember:
         self._worker: Worker | None = None
         self._has_file = self._unsaved = False
         self.on_disk = RoleRecord(config.broker_role, config.broker_id)
-        """What the file says, or would say."""
+        """The record that the file holds, or would hold."""
         self._handed_over: RoleRecord | None = None
-        """What the file will say when the helper thread has done all that it was asked to."""
+        """The record that the file will hold when the helper thread has done all that it was asked to."""
         self._stopping = threading.Event()
         self.adopted_topics = self.adopted_groups = DataVersion()
-        """What a slave has of its master's tables, whatever it has added since for consumers of its own."""
+        """The versions of the master's tables that a slave took over, whatever it has added since for its consumers."""
         self._tables_ms: dict[int, int] = {}
-        """When each slave was last given a table that is large."""
+        """Broker id -> time at which a large table was last sent to this slave."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
@@ -98,7 +118,7 @@ class HaMember:
     # -- open ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the files, and be what they say. Blocks."""
+        """Read both files, and take the role from them. Blocks."""
         config = self._broker.config
         found = _read(self._directory / "role.json", RoleRecord, self._broker)
         pairs = _read(self._directory / "epochs.json", _EpochFile, self._broker)
@@ -110,48 +130,49 @@ class HaMember:
         record = self.on_disk
         if found is not None:
             record = self.on_disk = self._handed_over = found
-        if (record.role, record.broker_id) != (config.broker_role, config.broker_id) and record.reign:
+        if (record.role, record.broker_id) != (config.broker_role, config.broker_id) and record.leader_epoch:
             log.info(
                 "the role is not the configuration's: it was changed while the group ran",
-                role=record.role, broker_id=record.broker_id, epoch=record.epoch,
+                role=record.role, broker_id=record.broker_id, epoch=record.leader_epoch,
                 file=str(self._directory / "role.json"),
             )  # fmt: skip
-        elif not record.reign:  # nobody ever changed it: the configuration says who this is
+        elif not record.leader_epoch:  # nobody ever changed it: the configuration says who this is
             record = msgspec.structs.replace(record, role=config.broker_role, broker_id=config.broker_id)
-        version = record.terms.version
+        version = record.policy.version
         if record.role != SLAVE and config.broker_role != SLAVE:
-            terms = record.terms.with_promise(config.broker_role, config.in_sync_replicas)
-            record = msgspec.structs.replace(record, role=config.broker_role, terms=terms)
-        self._unsaved = self._has_file and record.terms.version > version
+            policy = record.policy.with_requirement(config.broker_role, config.in_sync_replicas)
+            record = msgspec.structs.replace(record, role=config.broker_role, policy=policy)
+        self._unsaved = self._has_file and record.policy.version > version
         self.core = RoleCore(record)
-        self.roll = Roll(record.terms)
+        self.roster = SlaveRoster(record.policy)
 
     def open(self) -> None:
-        """The store and the tables are loaded: take up the role."""
-        record, replication = self.core.record, self._broker.replication
+        """Take up the role; the store and the tables are loaded."""
+        record, replication = self.core.record, self._replication
         self._worker = Worker("ropewalk-role", self._broker.store.completions)
         replication.counts = self.counts
         if record.role == SLAVE:
             replication.follow()
         else:
-            replication.lead(record.role, 1 + self.roll.required_acks)
-            if self.roll.required_acks > record.terms.required_acks:
+            replication.lead(record.role, 1 + self.roster.required_acks)
+            if self.roster.required_acks > record.policy.required_acks:
                 log.warning(
-                    "slaves are waited for as before, until each of them has heard that fewer have to answer",
-                    slaves=record.terms.slaves,
-                    remedy="`ropewalk admin ha forget` strikes one off that will not come back",
+                    "as many slaves are waited for as before, until each of them knows that fewer have to answer",
+                    slaves=record.policy.slaves,
+                    remedy="`ropewalk admin ha forget` removes one that will not come back",
                 )
             if self.core.is_fenced:
                 replication.fence = self._fenced()
-            elif self.has_company:
-                # Somebody may have taken its place while this broker was down: look before anything is promised.
-                replication.fence = "looking whether another broker became master meanwhile"
+            elif self.has_replicas:
+                # Another member may have become master while this broker was down: ask before anything is promised.
+                replication.fence = "asking whether another broker became master meanwhile"
         if self._unsaved:  # the configuration promises something else than before
             self._save(record, None, lambda: None)
-        self._broker.topics.set_state_version(record.reign, self._broker.now_ms())
+        self._broker.topics.set_state_version(record.leader_epoch, self._broker.now_ms())
         self._publish()
 
     def stop(self) -> None:
+        """End the helper thread. Blocks until what it writes is written."""
         self._stopping.set()
         if self._worker is not None:
             self._worker.stop()
@@ -161,117 +182,133 @@ class HaMember:
         return self.core.record
 
     @property
-    def has_company(self) -> bool:
-        """Whether there is, or ever was, another replica of this broker.
+    def has_replicas(self) -> bool:
+        """Return whether there is, or ever was, another replica of this broker.
 
-        One that was struck off the roll counts: it may have come back all the same, and be the master by now. Terms
-        that changed are on disk only of who had one.
+        A removed slave counts: it may have come back all the same, and be the master by now. A policy that has changed
+        is on disk only where there was a slave.
         """
         record = self.core.record
         return (
-            record.role == SLAVE or bool(record.terms.slaves) or (self._has_file and record.terms.version > 0)
+            record.role == SLAVE
+            or bool(record.policy.slaves)
+            or (self._has_file and record.policy.version > 0)
         )
 
     # -- changes -------------------------------------------------------------------------------------
 
-    def carry_out(self, outcome: Outcome, done: Callable[[], None] = lambda: None) -> None:
-        """Do what a decision asks for, in its order; `done` when the record is on disk and the rest has begun."""
-        act, record = outcome.act, outcome.record
-        replication = self._broker.replication
+    def apply_decision(self, decision: RoleDecision, done: Callable[[], None] = lambda: None) -> None:
+        """Carry out a decision in its order; call `done` when the record is on disk and the rest has begun."""
+        action, record = decision.action, decision.record
+        replication = self._replication
         epochs = self.epochs
-        if act is Act.FENCE:
+        if action is RoleAction.FENCE:
             replication.fence = self._fenced()
-        elif act is Act.DROP and replication.client is not None:
-            replication.client.drop(f"epoch {record.epoch} was accepted: no older master is followed")
-        elif act is Act.LEAD:
+        elif action is RoleAction.DROP and replication.client is not None:
+            replication.client.drop(
+                f"epoch {record.promised_epoch} was accepted: no older master is followed"
+            )
+        elif action is RoleAction.LEAD:
             if replication.client is not None:
                 replication.client.shutdown()
-            epochs = epochs.begin(record.epoch, self._broker.store.whole_end)
-        elif act is Act.FOLLOW:
+            epochs = epochs.begin(record.promised_epoch, self._broker.store.whole_end)
+        elif action is RoleAction.FOLLOW:
             self._stop_leading()
             # Before its master's tables come: with their version it would win the master's place at a name server.
             self.on_role()
-        if act is not Act.NOTHING:
+        if action is not RoleAction.NOTHING:
             log.info(
-                "role", act=act.value, role=record.role, epoch=record.epoch, reign=record.reign, by=record.by
+                "role",
+                act=action.value,
+                role=record.role,
+                epoch=record.leader_epoch,
+                promised_epoch=record.promised_epoch,
+                promised_to=record.promised_to,
             )
 
         def saved() -> None:
-            if act is Act.LEAD:
+            if action is RoleAction.LEAD:
                 self.epochs = epochs
-            # The terms may be newer by now, and somebody may have asked for another epoch: a role that was given
+            # The policy may be newer by now, and another epoch may have been promised: a role that was given
             # begins all the same, or a master that is released again would be none.
             now = self.core.record
-            same = (now.role, now.reign, now.master) == (record.role, record.reign, record.master)
-            if same and (act is not Act.RESUME or now.epoch == now.reign):
-                self._begin(act, now)
+            same = (now.role, now.leader_epoch, now.master) == (
+                record.role,
+                record.leader_epoch,
+                record.master,
+            )
+            if same and (action is not RoleAction.RESUME or now.promised_epoch == now.leader_epoch):
+                self._begin(action, now)
             self._publish()
             done()
 
-        self._save(record, epochs if act is Act.LEAD else None, saved)
+        self._save(record, epochs if action is RoleAction.LEAD else None, saved)
 
-    def _begin(self, act: Act, record: RoleRecord) -> None:
-        broker, replication = self._broker, self._broker.replication
-        if act is Act.RESUME:
+    def _begin(self, action: RoleAction, record: RoleRecord) -> None:
+        broker, replication = self._broker, self._replication
+        if action is RoleAction.RESUME:
             replication.fence = None
-        elif act is Act.LEAD:
-            self.roll = Roll(record.terms)
+        elif action is RoleAction.LEAD:
+            self.roster = SlaveRoster(record.policy)
             replication.fence = self._fenced() if self.core.is_fenced else None
-            replication.lead(record.role, 1 + self.roll.required_acks)
+            replication.lead(record.role, 1 + self.roster.required_acks)
             broker.delays.load(self._delays_known or broker.delays.offsets())
             self.heard, self.lost_ms = None, -1
-        elif act is Act.FOLLOW:
+        elif action is RoleAction.FOLLOW:
             if record.master and record.master != replication.master_address:
                 replication.master_ha = ""  # asked of the new master itself
-                self.hint = record.master
+                self.master_hint = record.master
             if replication.client is None:
                 replication.follow()
             else:
                 replication.client.drop("there is a newer master")
-        if act in (Act.LEAD, Act.FOLLOW):
-            broker.topics.set_state_version(record.reign, broker.now_ms())
-            broker.groups.set_state_version(record.reign, broker.now_ms())
+        if action in (RoleAction.LEAD, RoleAction.FOLLOW):
+            broker.topics.set_state_version(record.leader_epoch, broker.now_ms())
+            broker.groups.set_state_version(record.leader_epoch, broker.now_ms())
             self.on_role()
 
     def _stop_leading(self) -> None:
-        """Nobody is told 0 any more: whoever still waits for a slave gets "stored, but a slave was late"."""
+        """Answer producers that still wait for a slave "stored, but a slave was late"; status 0 is given no more."""
         broker = self._broker
-        if broker.replication.client is None:
-            broker.replication.fence = None
+        if self._replication.client is None:
+            self._replication.fence = None
             broker.acks.expire(ALL_GONE_MS, broker.store.flushed_offset, -1)
-            broker.replication.follow()
+            self._replication.follow()
 
     def _fenced(self) -> str:
         record = self.core.record
-        return f"epoch {record.epoch} is about to begin under another master; this one still reigns in {record.reign}"
+        return (
+            f"epoch {record.promised_epoch} is about to begin under another master; this one still leads epoch "
+            f"{record.leader_epoch}"
+        )
 
-    def looked_around(self) -> None:
-        """Nobody who answered is a newer master."""
-        if not self.core.is_fenced and self._broker.replication.fence is not None and self.core.is_master:
-            self._broker.replication.fence = None
+    def confirm_no_newer_master(self) -> None:
+        """Take messages after a start: no member that answered is a newer master."""
+        if not self.core.is_fenced and self._replication.fence is not None and self.core.is_master:
+            self._replication.fence = None
 
-    def learn_terms(self, terms: Terms, done: Callable[[], None]) -> None:
-        """A slave keeps its master's terms on disk before it reports to it."""
-        self.carry_out(self.core.learn(terms), done)
+    def adopt_policy(self, policy: QuorumPolicy, done: Callable[[], None]) -> None:
+        """Have the master's policy on disk, as a slave does before it reports to it."""
+        self.apply_decision(self.core.adopt_policy(policy), done)
 
-    def enrol(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
-        """A slave is on the roll, durably. Raises ValueError when there is no room for one more."""
-        outcome = self.core.enrol(broker_id, address)
-        self.roll.terms = outcome.record.terms
-        self.carry_out(outcome, done)
+    def add_slave(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
+        """Add a slave to the policy, durably. Raises ValueError when there is no room for one more."""
+        decision = self.core.add_slave(broker_id, address)
+        self.roster.policy = decision.record.policy
+        self.apply_decision(decision, done)
 
-    def forget(self, broker_id: int, done: Callable[[], None]) -> None:
-        """Strike a slave off the roll, durably. Raises `Refused`."""
-        outcome = self.core.forget(broker_id)
-        if outcome.refusal is not None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, outcome.refusal)
-        self.roll.terms = outcome.record.terms
-        self.roll.taken.pop(str(broker_id), None)
-        self._broker.replication.need(self.roll.required_acks)
-        self.carry_out(outcome, done)
+    def remove_slave(self, broker_id: int, done: Callable[[], None]) -> None:
+        """Remove a slave from the policy, durably. Raises `RequestRefused`."""
+        decision = self.core.remove_slave(broker_id)
+        if decision.refusal is not None:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, decision.refusal)
+        self.roster.policy = decision.record.policy
+        self.roster.known_versions.pop(str(broker_id), None)
+        self._replication.require_acks(self.roster.required_acks)
+        self.apply_decision(decision, done)
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
-        """A slave whose log was compared with its master's takes the master's list over."""
+        """Take over the master's list of epochs, as a slave whose log was compared with its master's."""
         if epochs == self.epochs:
             done()
             return
@@ -279,28 +316,28 @@ class HaMember:
         self._save(None, epochs, done)
 
     def counts(self, connection: HaConnection) -> bool:
-        """Whether a slave that said hello may be counted already (`Roll`)."""
-        replica = self._broker.replication.service.replica_of(connection)
-        return replica is None or self.roll.counts(replica.broker_id)
+        """Return whether the reports of a slave that said hello count already (`SlaveRoster`)."""
+        replica = self._replication.service.replica_of(connection)
+        return replica is None or self.roster.counts(replica.broker_id)
 
-    def has_terms(self, broker_id: int, version: int, reign: int) -> None:
-        """A slave says which terms it has on disk, and from the master of which epoch."""
-        if not self.core.is_master or reign != self.core.record.reign:
-            return  # another master's terms have versions of their own
-        replication, before = self._broker.replication, self.roll.required_acks
-        outcome = self.core.settle(self.roll.has(broker_id, version))
-        if outcome.record.terms is not self.roll.terms:
-            self.roll.terms = outcome.record.terms
-            self.carry_out(outcome)
-        if before != self.roll.required_acks:
-            replication.need(self.roll.required_acks)
+    def record_policy_version(self, broker_id: int, version: int, leader_epoch: int) -> None:
+        """Record the version of the policy that a slave has on disk, given to it by the master of `leader_epoch`."""
+        if not self.core.is_master or leader_epoch != self.core.record.leader_epoch:
+            return  # another master's policies have versions of their own
+        replication, before = self._replication, self.roster.required_acks
+        decision = self.core.confirm_policy(self.roster.record_version(broker_id, version))
+        if decision.record.policy is not self.roster.policy:
+            self.roster.policy = decision.record.policy
+            self.apply_decision(decision)
+        if before != self.roster.required_acks:
+            replication.require_acks(self.roster.required_acks)
         replication.recount()
 
     def _save(self, record: RoleRecord | None, epochs: Epochs | None, done: Callable[[], None]) -> None:
-        """Have it on disk, and everything that was handed over before; then `done`.
+        """Save record and epochs after everything that was handed over before; then call `done`.
 
-        Nobody hears of a promise before that. A disk without room is waited for, and this broker stays as careful as
-        it would be if the promise were on disk: whoever asked is not answered.
+        No answer tells of a promise before that. A disk without room is waited for, and this broker stays as careful as
+        it would be if the promise were on disk: the request is not answered.
         """
         assert self._worker is not None
         disk, directory = self._broker.disk, self._directory
@@ -331,7 +368,7 @@ class HaMember:
         self._worker.submit(write, saved)
 
     def _written(self, write: Callable[[], None]) -> bool:
-        """Write a file, when there is room for it; False if the broker ends before that. On the helper thread."""
+        """Write a file as soon as there is room for it; False if the broker ends before that. On the helper thread."""
         told = False
         while True:
             try:
@@ -351,29 +388,30 @@ class HaMember:
                     log.info("there is room for this broker's role again", directory=str(self._directory))
                 return True
 
-    # -- what others are told ------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------------
 
-    def standing(self) -> StandingMessage:
+    def status(self) -> MemberStatusMessage:
+        """Return this member's status as its group and `admin ha status` get it."""
         broker, record = self._broker, self.core.record
         store, heard = broker.store, self.heard
         end = store.whole_end
         age = -1
         if heard is not None:
             age = (self.lost_ms if self.lost_ms >= 0 else broker.monotonic_ms()) - self.heard_ms
-        return StandingMessage(
+        return MemberStatusMessage(
             broker_name=broker.config.broker_name,
             broker_id=record.broker_id,
             address=self.address,
             role=record.role,
-            doubt=record.overtaken[-1][0] if record.overtaken else 0,
-            epoch=record.epoch,
-            reign=record.reign,
+            newest_open_promise=record.superseded[-1][0] if record.superseded else 0,
+            promised_epoch=record.promised_epoch,
+            leader_epoch=record.leader_epoch,
             begin=store.log.min_offset,
             end=end,
             log_epoch=self.epochs.of_end(end),
             waiting=len(broker.acks) if record.role != SLAVE else 0,
-            terms=record.terms,
-            master=record.master or broker.replication.master_address
+            policy=record.policy,
+            master=record.master or self._replication.master_address
             if record.role == SLAVE
             else self.address,
             master_end=heard.end if heard is not None else 0,
@@ -388,19 +426,23 @@ class HaMember:
             link=self._link(),
             slaves=self._slaves() if record.role != SLAVE else [],
             damaged=len(store.damage) if store.damage is not None else 0,
-            mended=store.damage.mended if store.damage is not None else 0,
+            repaired=store.damage.mended if store.damage is not None else 0,
         )
 
     def _link(self) -> str:
-        client = self._broker.replication.client
+        client = self._replication.client
         if client is None:
             return ""
         if client.link is None and client.why:
             return f"{client.state.value}: {client.why}"
-        return f"{client.state.value}, {client.copying.text}" if client.copying.text else client.state.value
+        return (
+            f"{client.state.value}, {client.copy_progress.text}"
+            if client.copy_progress.text
+            else client.state.value
+        )
 
     def _slaves(self) -> list[SlaveView]:
-        service, end = self._broker.replication.service, self._broker.store.log.end_offset
+        service, end = self._replication.service, self._broker.store.log.end_offset
         counted = service.counted()
         views = []
         for connection in service.connections:
@@ -419,16 +461,16 @@ class HaMember:
 
     def _publish(self) -> None:
         self._broker.ha_status = replace(
-            self._broker.ha_status, is_master=self.core.is_master, epoch=self.core.record.epoch
+            self._broker.ha_status, is_master=self.core.is_master, epoch=self.core.record.promised_epoch
         )
 
     # -- metadata: as a master -----------------------------------------------------------------------
 
-    def answer_sync(self, ask: SyncAsk) -> SyncAnswer:
-        """What a slave gets to know: the tables that moved since, and where this master stands."""
+    def answer_sync(self, ask: SyncRequest) -> SyncResponse:
+        """Return the tables that moved since a slave's last question, and how far this master's log reaches."""
         broker = self._broker
-        self.take_commits(ask.commits)
-        self.has_terms(ask.broker_id, ask.terms_version, ask.terms_of)
+        self.merge_commits(ask.commits)
+        self.record_policy_version(ask.broker_id, ask.policy_version, ask.policy_epoch)
         known = ask.seen if ask.seen.run == self.run else Seen()
         delays = broker.delays.offsets()
         if delays != self._delays_known:
@@ -441,7 +483,7 @@ class HaMember:
             if (offset := broker.offsets.query(group, topic, queue_id)) is not None
         ]
         if ask.topics is not None or ask.groups is not None:
-            self._take_back(ask)
+            self._restore_tables(ask)
             known = Seen(self.run, -1, -1, known.offsets, known.delays)
         wants = ask.topics is None and self._has_forgotten(ask)
         topics, groups = broker.topics.generation, broker.groups.generation
@@ -450,13 +492,13 @@ class HaMember:
         ):
             topics, groups = known.topics, known.groups
         seen = Seen(self.run, topics, groups, sequence, self._delays_generation)
-        return SyncAnswer(
-            epoch=self.core.record.reign,
+        return SyncResponse(
+            leader_epoch=self.core.record.leader_epoch,
             seen=seen,
             end=broker.store.log.end_offset,
             readable=broker.store.readable_offset,
             time_ms=broker.now_ms(),
-            terms=self.core.record.terms,
+            policy=self.core.record.policy,
             topics=broker.topics.to_wrapper() if known.topics != seen.topics else None,
             groups=broker.groups.to_wrapper() if known.groups != seen.groups else None,
             delays={str(level): offset for level, offset in delays.items()}
@@ -467,27 +509,27 @@ class HaMember:
             wants_tables=wants,
         )
 
-    def _has_forgotten(self, ask: SyncAsk) -> bool:
-        """Whether the slave's tables are newer: this master was killed before it had saved its last changes."""
+    def _has_forgotten(self, ask: SyncRequest) -> bool:
+        """Return whether the slave's tables are newer: this master was killed before it had saved its last changes."""
         topics, groups = self._broker.topics.data_version, self._broker.groups.data_version
         return DataVersion(*ask.topics_version) > topics or DataVersion(*ask.groups_version) > groups
 
-    def _take_back(self, ask: SyncAsk) -> None:
+    def _restore_tables(self, ask: SyncRequest) -> None:
         broker, now = self._broker, self._broker.now_ms()
         if ask.topics is not None and DataVersion(*ask.topics_version) > broker.topics.data_version:
-            self._tell_taken("topics", broker.topics.supplement(ask.topics, now), ask.address)
+            self._log_restored("topics", broker.topics.supplement(ask.topics, now), ask.address)
             broker.topics_changed()
         if ask.groups is not None and DataVersion(*ask.groups_version) > broker.groups.data_version:
-            self._tell_taken("groups", broker.groups.supplement(ask.groups, now), ask.address)
+            self._log_restored("groups", broker.groups.supplement(ask.groups, now), ask.address)
 
-    def _tell_taken(self, what: str, names: list[str], address: str) -> None:
+    def _log_restored(self, what: str, names: list[str], address: str) -> None:
         if names:
             log.warning(
                 "taken back from a slave", what=what, names=names[:20], count=len(names), slave=address
             )
 
     def _may_travel(self, broker_id: int) -> bool:
-        """Whether the tables of topics and groups may be sent to this slave now."""
+        """Return whether the tables of topics and groups may be sent to this slave now."""
         if len(self._broker.topics) + len(self._broker.groups) < _LARGE:
             return True
         now = self._broker.monotonic_ms()
@@ -498,14 +540,14 @@ class HaMember:
 
     # -- metadata: as a slave ------------------------------------------------------------------------
 
-    def take_answer(self, answer: SyncAnswer) -> None:
-        """Take over what the master said."""
+    def apply_sync(self, answer: SyncResponse) -> None:
+        """Apply the master's answer to a slave's question."""
         broker = self._broker
         self.heard, self.heard_ms, self.lost_ms = answer, broker.monotonic_ms(), -1
-        if broker.replication.client is not None:
-            broker.replication.client.master_end = answer.end
+        if self._replication.client is not None:
+            self._replication.client.master_end = answer.end
         if answer.topics is not None:
-            self.take_topics(answer.topics)
+            self.adopt_topics(answer.topics)
             self.adopted_topics = broker.topics.data_version
         if answer.groups is not None:
             gone = broker.groups.adopt(answer.groups)
@@ -514,17 +556,18 @@ class HaMember:
                 log.warning(
                     "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
                 )
-        self.take_commits(answer.commits)
+        self.merge_commits(answer.commits)
         if answer.delays is not None:
             delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
             self._delays.append((answer.end, delays))
         self.seen = answer.seen
-        self.take_delays()
+        self.apply_delays()
         broker.store.limit_readable(answer.readable)
-        if answer.terms != self.core.record.terms:
-            self.learn_terms(answer.terms, lambda: None)
+        if answer.policy != self.core.record.policy:
+            self.adopt_policy(answer.policy, lambda: None)
 
-    def take_topics(self, value: dict[str, object]) -> None:
+    def adopt_topics(self, value: dict[str, object]) -> None:
+        """Replace the table of topics by the master's, and remove topics of this broker alone."""
         broker = self._broker
         gone = broker.topics.adopt(value)
         for name in gone:
@@ -536,7 +579,8 @@ class HaMember:
             )
         broker.topics_changed()
 
-    def take_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
+    def merge_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
+        """Merge consumer offsets of another replica: the later commit wins."""
         offsets = self._broker.offsets
         for topic, group, queue_id, offset, time_ms in commits:
             try:
@@ -546,50 +590,50 @@ class HaMember:
                     "an offset of another replica is not taken", topic=topic, group=group, reason=str(exc)
                 )
 
-    def take_delays(self) -> None:
-        """Believe in deliveries whose copies are in the own log, and in no others: they would be lost."""
+    def apply_delays(self) -> None:
+        """Adopt the progress of deliveries whose copies are in the own log, and of no others: they would be lost."""
         end, found = self._broker.store.whole_end, None
         while self._delays and self._delays[0][0] <= end:
             found = self._delays.popleft()[1]
         if found is not None:
             self._delays_known = found
-            self._broker.follow_delays(found)
+            self.follow_delays(found)
 
     def lost_contact(self) -> None:
-        """The master does not answer any more."""
+        """Note that the master does not answer any more."""
         if self.lost_ms < 0:
             self.lost_ms = self._broker.monotonic_ms()
 
     @property
     def master_is_gone(self) -> bool:
-        """Whether a slave has to manage without its master."""
+        """Return whether this is a slave whose master does not answer."""
         return not self.core.is_master and (self.lost_ms >= 0 or self.heard is None)
 
     # -- what name servers say -----------------------------------------------------------------------
 
     @property
     def seeks_master(self) -> bool:
-        return self._broker.replication.seeks_master
+        return self._replication.seeks_master
 
     @property
     def seeks_slaves(self) -> bool:
-        return self._broker.replication.seeks_slaves
+        return self._replication.seeks_slaves
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves of the group are registered, by IP."""
-        self._broker.replication.register(slaves)
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Take the numbers of registered slaves of this group, by IP."""
+        self._replication.set_registered(slaves)
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        """Where a name server thinks the master is. Under an epoch of its own, a slave asks there first."""
-        record, replication = self.core.record, self._broker.replication
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        """Take the master's address from a name server. Under an epoch of its own, a slave asks there first."""
+        record, replication = self.core.record, self._replication
         if record.master and master_address and master_address != record.master:
-            self.hint = master_address
+            self.master_hint = master_address
             return
-        replication.learn(ha_address, master_address)
+        replication.set_master(ha_address, master_address)
 
 
 class OwnGroup:
-    """What the registrar asks and tells about the group, of whichever member there is at the moment."""
+    """The group as the registrar sees it, of the member that there is at the moment."""
 
     def __init__(self, member: Callable[[], HaMember]) -> None:
         self._member = member
@@ -602,11 +646,11 @@ class OwnGroup:
     def seeks_slaves(self) -> bool:
         return self._member().seeks_slaves
 
-    def learn(self, ha_address: str, master_address: str) -> None:
-        self._member().learn(ha_address, master_address)
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        self._member().set_master(ha_address, master_address)
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        self._member().register(slaves)
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        self._member().set_registered(slaves)
 
 
 class _EpochFile(msgspec.Struct, frozen=True):
@@ -616,7 +660,7 @@ class _EpochFile(msgspec.Struct, frozen=True):
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
-def _read(path: Path, kind: type[_S], broker: Broker) -> _S | None:
+def _read(path: Path, kind: type[_S], broker: BrokerContext) -> _S | None:
     data = broker.disk.read_file(path)
     if data is None:
         return None

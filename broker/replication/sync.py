@@ -1,45 +1,48 @@
-"""What a member says to the other ones: a slave's hello and its questions, and everybody's look around.
+"""Talk to the other members: a slave's hello, its synchronization, and the search for a newer master.
 
 Three tasks over the remoting port, with the client's own connections. None of them decides: the comparison of logs is
-`ha.group.divergence`'s, roles are `ha.group.roles`'s, what is taken over is `ha_member`'s. Whatever touches the
-broker's state does so in a turn of its own, between two awaits.
+`ha.group.divergence`'s, roles are `ha.group.roles`'s, tables are taken over by `broker.replication.member`. Each change
+of the broker's state is made in a turn of its own, between two awaits.
 
     before_report    with the HA connection open: compare the logs; only a log that continues goes on
-    sync             ten times a second: what moved at the master, and what consumers committed here
-    look around      once a second: is there a newer master than me, or than mine?
+    sync             ten times a second: fetch what moved at the master, bring what consumers committed here
+    newer master     once a second: ask every member that is known, and follow a master of a newer epoch
 
 A master that answers 3 to the challenge is RocketMQ's: it is followed as RocketMQ's slaves do it, with requests 21, 43,
-45 and 201, and what cannot be compared is not.
+45 and 201, and the logs are not compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 import trio
 
+from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.log_view import LogPins
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
 from broker.state.data_version import DataVersion, int_of
-from ha.group.divergence import Bytes, Compared, Extent, Finding, Question, compare, sums_of, tail
+from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
 from ha.group.epochs import Epochs
 from ha.group.hello import (
     Challenge,
     Hello,
-    RangesAsk,
-    StandingMessage,
+    MemberStatusMessage,
+    RangesRequest,
     Sums,
     Welcome,
     decode_untrusted,
     encode,
     proof_of,
 )
-from ha.group.metadata import SyncAnswer, SyncAsk
-from ha.group.roles import MASTER_ID, SLAVE, Outcome, Terms
+from ha.group.metadata import SyncRequest, SyncResponse
+from ha.group.roles import MASTER_ID, SLAVE, QuorumPolicy, RoleDecision, RoleRecord
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
@@ -47,17 +50,14 @@ from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from store.offline.diverged import About
 
-if TYPE_CHECKING:
-    from broker.broker import Broker
-
 __all__ = ["Peer", "SlaveSync", "master_address"]
 
 log = structlog.get_logger("broker.ha")
 
 SYNC_S = 0.1
 RETRY_S = 0.4
-LOOK_S = 1.0
-STOCK_SYNC_S = 1.0
+PROBE_S = 1.0
+ROCKETMQ_SYNC_S = 1.0
 CALL_S = 2.0
 COMPARE_S = 30.0
 TROUBLE_S = 2.0
@@ -65,7 +65,7 @@ _PAUSE_S = 0.05
 
 
 class NotSame(OSError):
-    """Not now, or not with this master: the text says why."""
+    """A refusal to follow this master, or to follow it now: the text says why."""
 
 
 class Peer:
@@ -78,7 +78,7 @@ class Peer:
 
     @classmethod
     async def of(cls, link: AsyncConnection, secret: str) -> Peer | None:
-        """None for a stock RocketMQ broker."""
+        """Ask for the peer's challenge; return None for a RocketMQ broker."""
         answer = await link.call(Command(RequestCode.ROPEWALK_CHALLENGE), CALL_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -87,7 +87,7 @@ class Peer:
         return cls(link, secret, decode_untrusted(Challenge, answer.body))
 
     async def ask(self, code: int, message: msgspec.Struct, timeout_s: float = CALL_S) -> bytes:
-        """The body of the answer. Raises `NotSame` with the peer's words if it says no."""
+        """Ask a question and return the body of the answer. Raises `NotSame` with the peer's words if it says no."""
         body = encode(message)
         ext = {"proof": proof_of(self._secret, self._challenge, code, body)} if self._secret else {}
         answer = await self._link.call(Command(code, ext, body), timeout_s)
@@ -95,32 +95,44 @@ class Peer:
             raise NotSame(f"{self._link.address}: {answer.remark or f'code {answer.code}'}")
         return answer.body
 
-    async def look(self) -> StandingMessage:
-        return decode_untrusted(StandingMessage, await self.ask(RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+    async def status(self) -> MemberStatusMessage:
+        return decode_untrusted(
+            MemberStatusMessage, await self.ask(RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))
+        )
 
 
-def master_address(broker: Broker) -> str:
-    """The master's remoting address, by epoch, by name server, by configuration, or next to its HA port."""
-    replication = broker.replication
-    known = broker.member.record.master or replication.master_address or broker.config.ropewalk_master_address
+def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
+    """Return the master's remoting address: by epoch, name server, configuration, or next to its HA port."""
+    known = record.master or replication.master_address or configured
     if known or not replication.master_ha:
         return known
     host, _, port = replication.master_ha.rpartition(":")
     return f"{host}:{int(port) - 1}"
 
 
+class Turns(Protocol):
+    """The brackets around every change of the broker's state."""
+
+    def begin_turn(self) -> None: ...
+
+    def end_turn(self) -> None: ...
+
+
 class SlaveSync:
     """The tasks of one broker."""
 
-    def __init__(self, broker: Broker, shell: Shell) -> None:
+    def __init__(
+        self, broker: BrokerContext, member: HaMember, replication: Replication, turns: Turns, shell: Shell
+    ) -> None:
         self._broker = broker
-        self._member = broker.member
-        self._replication = broker.replication
+        self._member = member
+        self._replication = replication
+        self._turns = turns
         self._shell = shell
         self._secret = broker.config.ropewalk_secret
         self._sent = 0
         """Of the own journal of commits, up to where this master was told."""
-        self._stock_versions: dict[int, DataVersion] = {}
+        self._rocketmq_versions: dict[int, DataVersion] = {}
         self._troubles: dict[str, tuple[float, str]] = {}
         """What is wrong -> since when, and what of it was told."""
         self._replication.before_report = self.before_report
@@ -130,16 +142,16 @@ class SlaveSync:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_synced)
-            nursery.start_soon(self._keep_looking)
+            nursery.start_soon(self._watch_for_newer_master)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """A turn of the broker, in which its state may change."""
-        self._broker.begin_turn()
+        self._turns.begin_turn()
         try:
             yield
         finally:
-            self._broker.end_turn()
+            self._turns.end_turn()
             self._shell.flush()
 
     async def _saved(self, begin: Callable[[Callable[[], None]], None]) -> None:
@@ -149,7 +161,7 @@ class SlaveSync:
             begin(done.set)
         await done.wait()
 
-    def _say(self, what: str, trouble: str | None) -> None:
+    def _report_trouble(self, what: str, trouble: str | None) -> None:
         """Tell people once of a trouble that lasts, and once when it is over; what passes in a moment is none."""
         now = trio.current_time()
         if trouble is None:
@@ -162,7 +174,9 @@ class SlaveSync:
             log.warning(what, reason=trouble)
 
     def _master_address(self) -> str:
-        return master_address(self._broker)
+        return master_address(
+            self._member.record, self._replication, self._broker.config.ropewalk_master_address
+        )
 
     # -- hello -----------------------------------------------------------------------------------------
 
@@ -173,14 +187,14 @@ class SlaveSync:
             async with open_connection(address, timeout=CALL_S) as link:
                 peer = await Peer.of(link, self._secret)
                 if peer is None:
-                    self._begin_with_stock(address)
+                    self._begin_with_rocketmq(address)
                     return
                 await self._hello(peer, address, connection)
         except (RopewalkError, OSError) as exc:
             raise NotSame(str(exc)) from exc
 
-    def _begin_with_stock(self, address: str) -> None:
-        epoch = self._member.record.epoch
+    def _begin_with_rocketmq(self, address: str) -> None:
+        epoch = self._member.record.promised_epoch
         if epoch or self._secret:
             why = f"epoch {epoch} was accepted here" if epoch else "this group has a ropewalkSecret"
             raise NotSame(f"{address} is a RocketMQ broker, which knows nothing of either: {why}")
@@ -201,25 +215,25 @@ class SlaveSync:
                 broker_id=record.broker_id,
                 address=member.address,
                 socket=f"{host}:{port}",
-                epoch=record.epoch,
+                promised_epoch=record.promised_epoch,
                 begin=view.begin,
                 end=view.end,
                 segment_size=store.log.segment_size,
                 epochs=member.epochs.pairs(),
                 ranges=list(ranges),
                 sums=list(sums),
-                terms_version=member.on_disk.terms.version,
-                terms_of=member.on_disk.reign,
+                policy_version=member.on_disk.policy.version,
+                policy_epoch=member.on_disk.leader_epoch,
             )
             body = await peer.ask(RequestCode.ROPEWALK_SLAVE_HELLO, hello, COMPARE_S)
             welcome = decode_untrusted(Welcome, body)
-            if not member.core.listens_to(welcome.epoch):
+            if not member.core.listens_to(welcome.leader_epoch):
                 raise NotSame(
-                    f"{address} reigns in epoch {welcome.epoch}, and {member.record.epoch} is accepted here"
+                    f"{address} leads epoch {welcome.leader_epoch}, and {member.record.promised_epoch} is accepted here"
                 )
-            if welcome.epoch > member.record.reign:
-                await self._become_slave(welcome.epoch, address, welcome.terms)
-                raise NotSame(f"epoch {welcome.epoch} has begun: connecting anew")
+            if welcome.leader_epoch > member.record.leader_epoch:
+                await self._become_slave(welcome.leader_epoch, address, welcome.policy)
+                raise NotSame(f"epoch {welcome.leader_epoch} has begun: connecting anew")
             epochs = Epochs.of(welcome.epochs)
             mine = Extent(view.begin, view.end)
             theirs = Extent(welcome.begin, welcome.end)
@@ -232,16 +246,16 @@ class SlaveSync:
             raise NotSame(f"{address} says what makes no sense: {exc}") from exc
         finally:
             view.release()
-        self._judge(found, mine, theirs, address, welcome.epoch, parted)
+        self._judge(found, mine, theirs, address, welcome.leader_epoch, parted)
         await self._saved(lambda done: member.adopt_epochs(epochs, done))
-        await self._saved(lambda done: member.learn_terms(welcome.terms, done))
+        await self._saved(lambda done: member.adopt_policy(welcome.policy, done))
 
     async def _compare(self, peer: Peer, view: LogPins, mine: Extent, theirs: Extent) -> Compared:
         """Ask the master what the search wants to know; the own log is read by a thread."""
         search = compare(view, mine, theirs)
         answer: Any = None
 
-        def step() -> Question | Compared:
+        def step() -> LogQuery | Compared:
             try:
                 return search.send(answer)
             except StopIteration as end:
@@ -253,10 +267,10 @@ class SlaveSync:
             if isinstance(asked, Compared):
                 return asked
             if isinstance(asked, Bytes):
-                question = RangesAsk([(asked.start, asked.end)])
+                question = RangesRequest([(asked.start, asked.end)])
                 answer = await peer.ask(RequestCode.ROPEWALK_LOG_BYTES, question, COMPARE_S)
             else:
-                question = RangesAsk(list(asked.ranges))
+                question = RangesRequest(list(asked.ranges))
                 answer = decode_untrusted(
                     Sums, await peer.ask(RequestCode.ROPEWALK_LOG_SUMS, question, COMPARE_S)
                 ).sums
@@ -290,12 +304,14 @@ class SlaveSync:
         self._member.diverged = About(why, begin, mine.end, self._broker.now_ms(), address, epoch)
         raise NotSame(f"the log has to be cut first: {why}")
 
-    async def _become_slave(self, epoch: int, address: str, terms: Terms, broker_id: int = 0) -> None:
+    async def _become_slave(self, epoch: int, address: str, policy: QuorumPolicy, broker_id: int = 0) -> None:
         member = self._member
-        outcome: Outcome = member.core.follow(epoch, broker_id or member.record.broker_id, address, terms)
-        if outcome.refusal is not None:
-            raise NotSame(outcome.refusal)
-        await self._saved(lambda done: member.carry_out(outcome, done))
+        decision: RoleDecision = member.core.follow(
+            epoch, broker_id or member.record.broker_id, address, policy
+        )
+        if decision.refusal is not None:
+            raise NotSame(decision.refusal)
+        await self._saved(lambda done: member.apply_decision(decision, done))
 
     # -- metadata --------------------------------------------------------------------------------------
 
@@ -309,13 +325,13 @@ class SlaveSync:
                 async with open_connection(address, timeout=CALL_S) as link:
                     peer = await Peer.of(link, self._secret)
                     if peer is None:
-                        await self._sync_with_stock(link, address)
+                        await self._sync_with_rocketmq(link, address)
                     else:
                         await self._sync(peer, address)
             except (RopewalkError, OSError) as exc:
                 with self._turn():
                     self._member.lost_contact()
-                self._say("no metadata from the master", str(exc))
+                self._report_trouble("no metadata from the master", str(exc))
                 await trio.sleep(RETRY_S)
             await trio.sleep(SYNC_S)
 
@@ -330,15 +346,15 @@ class SlaveSync:
             topics, groups = member.adopted_topics, member.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
-            ask = SyncAsk(
+            ask = SyncRequest(
                 broker_id=record.broker_id,
                 address=member.address,
-                epoch=record.epoch,
+                promised_epoch=record.promised_epoch,
                 seen=member.seen,
                 end=broker.store.whole_end,
                 flushed=broker.store.flushed_offset,
-                terms_version=member.on_disk.terms.version,
-                terms_of=member.on_disk.reign,
+                policy_version=member.on_disk.policy.version,
+                policy_epoch=member.on_disk.leader_epoch,
                 commits=[
                     (topic, group, queue_id, offset, time_ms)
                     for (topic, group, queue_id), time_ms in commits
@@ -349,33 +365,33 @@ class SlaveSync:
                 topics=broker.topics.to_wrapper() if wanted else None,
                 groups=broker.groups.to_wrapper() if wanted else None,
             )
-            answer = decode_untrusted(SyncAnswer, await peer.ask(RequestCode.ROPEWALK_SYNC, ask))
-            if not self._follows(address) or answer.epoch < member.record.reign:
+            answer = decode_untrusted(SyncResponse, await peer.ask(RequestCode.ROPEWALK_SYNC, ask))
+            if not self._follows(address) or answer.leader_epoch < member.record.leader_epoch:
                 return
             self._sent, wanted = sequence, answer.wants_tables
             with self._turn():
-                member.take_answer(answer)
-            self._say("no metadata from the master", None)
+                member.apply_sync(answer)
+            self._report_trouble("no metadata from the master", None)
             if not wanted and not answer.more and len(commits) == len(ask.commits):
                 await trio.sleep(SYNC_S)
 
     # -- metadata of a RocketMQ master -----------------------------------------------------------------
 
-    async def _sync_with_stock(self, link: AsyncConnection, address: str) -> None:
+    async def _sync_with_rocketmq(self, link: AsyncConnection, address: str) -> None:
         host, _, port = address.rpartition(":")
         async with open_connection(f"{host}:{int(port) - 2}", timeout=CALL_S) as fast:
             while self._follows(address):
-                topics = await self._stock(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
-                offsets = await self._stock(link, RequestCode.GET_ALL_CONSUMER_OFFSET)
-                delays = await self._stock(link, RequestCode.GET_ALL_DELAY_OFFSET)
-                groups = await self._stock(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+                topics = await self._rocketmq_table(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
+                offsets = await self._rocketmq_table(link, RequestCode.GET_ALL_CONSUMER_OFFSET)
+                delays = await self._rocketmq_table(link, RequestCode.GET_ALL_DELAY_OFFSET)
+                groups = await self._rocketmq_table(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
                 with self._turn():
-                    self._take_stock(topics, offsets, delays, groups)
+                    self._adopt_rocketmq_tables(topics, offsets, delays, groups)
                     self._member.lost_ms = -1
-                self._say("no metadata from the master", None)
-                await trio.sleep(STOCK_SYNC_S)
+                self._report_trouble("no metadata from the master", None)
+                await trio.sleep(ROCKETMQ_SYNC_S)
 
-    async def _stock(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
+    async def _rocketmq_table(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
         """A table of a RocketMQ master; None if it has not moved since it was taken."""
         answer = await link.call(Command(code), CALL_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -389,12 +405,12 @@ class SlaveSync:
         if code in (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET):
             return value  # RocketMQ moves their versions once in hundreds of changes
         version = DataVersion.from_json(value.get("dataVersion"))
-        if version != DataVersion() and self._stock_versions.get(code) == version:
+        if version != DataVersion() and self._rocketmq_versions.get(code) == version:
             return None
-        self._stock_versions[code] = version
+        self._rocketmq_versions[code] = version
         return value
 
-    def _take_stock(
+    def _adopt_rocketmq_tables(
         self,
         topics: dict[str, Any] | None,
         offsets: dict[str, Any] | None,
@@ -403,7 +419,7 @@ class SlaveSync:
     ) -> None:
         broker = self._broker
         if topics is not None:
-            self._member.take_topics(topics)
+            self._member.adopt_topics(topics)
         if groups is not None:
             broker.groups.adopt(groups)
         if offsets is not None:
@@ -417,85 +433,88 @@ class SlaveSync:
         table = (delays or {}).get("offsetTable")
         if isinstance(table, dict):
             found = {int_of(level, 0): int_of(offset, -1) for level, offset in table.items()}
-            broker.follow_delays(
+            self._member.follow_delays(
                 {level: offset for level, offset in found.items() if level > 0 and offset >= 0}
             )
 
     # -- looking around --------------------------------------------------------------------------------
 
-    async def _keep_looking(self) -> None:
+    async def _watch_for_newer_master(self) -> None:
         while True:
-            if self._member.has_company:
-                await self._look_around()
-            await trio.sleep(LOOK_S if not self._member.hint else _PAUSE_S)
+            if self._member.has_replicas:
+                await self._find_newest_master()
+            await trio.sleep(PROBE_S if not self._member.master_hint else _PAUSE_S)
 
-    async def _look_around(self) -> None:
+    async def _find_newest_master(self) -> None:
         """Find the newest master among everybody who may know, and follow it if it is newer than what is known."""
         member = self._member
         asked: set[str] = set()
-        standings: list[StandingMessage] = []
-        addresses = await self._who_may_know()
+        statuses: list[MemberStatusMessage] = []
+        addresses = await self._candidate_addresses()
         for _round in range(2):  # whom the first ones name is asked too
             fresh = sorted(addresses - asked - {member.address, ""})
             asked |= set(fresh)
-            found = await self._look_at(fresh)
-            standings += found
+            found = await self._statuses_of(fresh)
+            statuses += found
             addresses = {each.master for each in found}
-        member.hint = ""
+        member.master_hint = ""
         config = self._broker.config
         masters = [
             each
-            for each in standings
+            for each in statuses
             if each.role != SLAVE
             and (each.cluster, each.broker_name) == (config.broker_cluster_name, config.broker_name)
         ]
-        newest = max(masters, key=lambda each: each.reign, default=None)
+        newest = max(masters, key=lambda each: each.leader_epoch, default=None)
         record = member.record
-        answered = {each.address for each in standings}
+        answered = {each.address for each in statuses}
         moved = record.role == SLAVE and record.master != "" and record.master not in answered
-        # A master of the same reign elsewhere is the same one, started again on another port.
-        enough = record.reign if moved else record.reign + 1
+        # A master of the same epoch elsewhere is the same one, started again on another port.
+        enough = record.leader_epoch if moved else record.leader_epoch + 1
         if (
             newest is not None
-            and newest.reign >= max(enough, record.epoch)
+            and newest.leader_epoch >= max(enough, record.promised_epoch)
             and newest.address != record.master
         ):
             broker_id = self._id_under(newest)
             log.warning(
-                "there is a newer master", address=newest.address, epoch=newest.reign, broker_id=broker_id
+                "there is a newer master",
+                address=newest.address,
+                epoch=newest.leader_epoch,
+                broker_id=broker_id,
             )
             try:
-                await self._become_slave(newest.reign, newest.address, newest.terms, broker_id)
+                await self._become_slave(newest.leader_epoch, newest.address, newest.policy, broker_id)
             except NotSame as exc:
-                self._say("the newer master is not followed", str(exc))
+                self._report_trouble("the newer master is not followed", str(exc))
         elif member.core.is_master:
             with self._turn():
-                member.looked_around()
+                member.confirm_no_newer_master()
         if not member.core.is_master:
-            master = next((each for each in standings if each.address == member.record.master), None)
+            master = next((each for each in statuses if each.address == member.record.master), None)
             if master is not None and master.role != SLAVE and master.ha_address:
                 with self._turn():
-                    self._replication.learn(master.ha_address, master.address)
+                    self._replication.set_master(master.ha_address, master.address)
 
-    def _id_under(self, master: StandingMessage) -> int:
+    def _id_under(self, master: MemberStatusMessage) -> int:
         """The id that the new master keeps for this broker, or the lowest that nobody has."""
-        own = [int(name) for name, address in master.terms.slaves.items() if address == self._member.address]
+        own = [int(name) for name, address in master.policy.slaves.items() if address == self._member.address]
         if own:
             return min(own)
         if self._member.record.broker_id != MASTER_ID:
             return self._member.record.broker_id
         # Where the new master did not know whose place it took, it kept that place for whoever comes.
-        return next(n for n in range(1, 1 << 16) if not master.terms.slaves.get(str(n)))
+        return next(n for n in range(1, 1 << 16) if not master.policy.slaves.get(str(n)))
 
-    async def _who_may_know(self) -> set[str]:
+    async def _candidate_addresses(self) -> set[str]:
         member = self._member
-        addresses = {member.hint, member.record.master, *member.record.terms.slaves.values()}
+        addresses = {member.master_hint, member.record.master, *member.record.policy.slaves.values()}
         found: list[str] = []
 
         async def ask(name_server: str) -> None:
-            with trio.move_on_after(LOOK_S):
+            with trio.move_on_after(PROBE_S):
                 try:
-                    async with open_connection(name_server, timeout=LOOK_S) as link:
+                    async with open_connection(name_server, timeout=PROBE_S) as link:
                         found.extend(await self._members(link))
                 except (RopewalkError, OSError):
                     pass  # whoever else knows is asked too
@@ -506,7 +525,7 @@ class SlaveSync:
     async def _members(self, link: AsyncConnection) -> list[str]:
         config = self._broker.config
         ext = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
-        answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), LOOK_S)
+        answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), PROBE_S)
         if answer.code != ResponseCode.SUCCESS:
             return []
         document = fastjson.loads(answer.body)
@@ -518,20 +537,20 @@ class SlaveSync:
             else []
         )
 
-    async def _look_at(self, addresses: list[str]) -> list[StandingMessage]:
-        found: list[StandingMessage] = []
+    async def _statuses_of(self, addresses: list[str]) -> list[MemberStatusMessage]:
+        found: list[MemberStatusMessage] = []
 
-        async def look(address: str) -> None:
-            with trio.move_on_after(LOOK_S):
+        async def ask_one(address: str) -> None:
+            with trio.move_on_after(PROBE_S):
                 try:
-                    async with open_connection(address, timeout=LOOK_S) as link:
+                    async with open_connection(address, timeout=PROBE_S) as link:
                         peer = await Peer.of(link, self._secret)
                         if peer is not None:
-                            found.append(await peer.look())
+                            found.append(await peer.status())
                 except (RopewalkError, OSError, ValueError):
                     pass  # it is away, or no member: nothing is learned from it
 
-        await _together(look, addresses)
+        await _together(ask_one, addresses)
         return found
 
 

@@ -1,9 +1,11 @@
-"""What this broker was told, by whom, and what of it counts.
+"""The configuration of a broker: values, their origins, and which of them count.
 
     --set key=value  >  named flag  >  environment  >  file  >  default
 
-The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE; NAMESRV_ADDR, which RocketMQ's own scripts
-set, stands for namesrvAddr when ROPEWALK_NAMESRV_ADDR is absent. An empty variable and an empty text count
+The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE. NAMESRV_ADDR is where clients look for a name
+server, and on a developer's machine that is often a real one: it stands for namesrvAddr only beside a configuration
+file, as with RocketMQ's own scripts, and never for a broker that is `--ephemeral` or starts a name server of its own
+(`--namesrv-port`), which takes no name servers from the environment at all. An empty variable and an empty text count
 as not set. `config_keys` knows every key; a key it does not know is a mistake, because a broker that starts
 with a misspelt `flushDiskType` has promised less than its owner believes.
 
@@ -30,6 +32,7 @@ from typing import Any
 from broker.settings.java_properties import PropertiesError, read_properties
 from broker.settings.keys import (
     ANY,
+    DEAD,
     INT_MAX,
     INT_MIN,
     KEYS,
@@ -75,7 +78,7 @@ class ConfigError(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One line of --print-config."""
+    """A line of --print-config."""
 
     key: str
     value: str
@@ -164,6 +167,13 @@ class BrokerConfig:
     store_reply_message_enable: bool
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
+    reject_transaction_message: bool
+    transaction_time_out: int
+    """How long a half message is left alone before its producer is asked."""
+    transaction_check_interval: int
+    transaction_check_max: int
+    transaction_op_msg_max_size: int
+    """Bytes of the half offsets in one operation record, about."""
     long_polling_enable: bool
     lite_pull_message_enable: bool
     short_polling_time_mills: int
@@ -177,6 +187,8 @@ class BrokerConfig:
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
     outgoing_bytes_max: int
+    fast_path_enable: bool
+    """Whether requests that come again and again are recognised; without it each is handled by itself, as correctly."""
     check_at_start_bytes: int
     """How much of the log's end a start checks before it believes it."""
     scrub_bytes_per_second: int
@@ -194,7 +206,7 @@ class BrokerConfig:
     """Where the keys that were set come from."""
 
     def origin(self, key: str) -> str:
-        """Who gave this key its value. Raises KeyError for a key that does not exist."""
+        """Return the origin of a key's value. Raises KeyError for a key that does not exist."""
         return self.origins.get(KEYS[key].name, "default")
 
     def describe(self, *, every_key: bool = False) -> list[ConfigRow]:
@@ -223,18 +235,23 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     host_name: Callable[[], str] = platform.node,
     local_ip: Callable[[], str | None] = lambda: None,
+    ephemeral: bool = False,
 ) -> BrokerConfig:
     """Read all sources and judge them together; raises ConfigError with every mistake found.
 
     `settings` are the words behind --set, `named` the flags that stand for a key, by that key. `local_ip` is
-    asked for the address to advertise when the broker binds to all of them and no brokerIP1 is given.
+    asked for the address to advertise when the broker binds to all of them and no brokerIP1 is given. An `ephemeral`
+    broker is thrown away: it does not join whatever cluster RocketMQ's NAMESRV_ADDR names.
     """
     environ = environ or {}
+    home = Path(environ.get("HOME") or "~").expanduser()
+    embeds = "namesrvPort" in (named or {}) and "namesrvAddr" not in (named or {})
+    clients_only = ephemeral or config_file is None
     mistakes: list[str] = []
     warnings: list[str] = []
     given = [
         *_from_file(config_file, mistakes, warnings),
-        *_from_environment(environ, warnings),
+        *_from_environment(environ, warnings, embeds=embeds, clients_only=clients_only),
         *(_Given(name, text, "flag") for name, text in (named or {}).items()),
         *_from_settings(settings, mistakes),
     ]
@@ -243,10 +260,16 @@ def load_config(
     origins: dict[str, str] = {}
     for item in given:
         key = KEYS.get(item.name)
+        if item.name in DEAD:
+            use = f"; {DEAD[item.name]}" if DEAD[item.name] else ""
+            warnings.append(
+                f"{item.origin}: {item.name} is a key of RocketMQ 3 that no later version reads{use}"
+            )
+            continue
         if key is None:
             mistakes.append(f"{item.origin}: there is no key {item.name!r}{_nearest(item.name)}")
             continue
-        text = item.text.strip()
+        text = item.text.strip().replace("${user.home}", str(home))
         if not text and key.kind is Kind.TEXT:
             continue
         try:
@@ -268,7 +291,6 @@ def load_config(
         if key.mark is Mark.HONOURED and key.default is not None
     }
     settled.update((name, value) for name, value in values.items() if KEYS[name].mark is Mark.HONOURED)
-    home = Path(environ.get("HOME") or "~").expanduser()
     _derive(settled, config_file is None, home, host_name, local_ip, warnings)
     _check_together(settled, origins, mistakes, warnings)
     if mistakes:
@@ -367,13 +389,25 @@ def _from_file(path: Path | None, mistakes: list[str], warnings: list[str]) -> l
     return list(given.values())
 
 
-def _from_environment(environ: Mapping[str, str], warnings: list[str]) -> list[_Given]:
+def _from_environment(
+    environ: Mapping[str, str], warnings: list[str], *, embeds: bool, clients_only: bool
+) -> list[_Given]:
+    """Take the variables that are set; `embeds`, `clients_only`: why name servers are not taken from there."""
     by_variable = {key.variable: key for key in KEYS.values()}
     given = []
-    if environ.get("NAMESRV_ADDR"):
-        given.append(_Given("namesrvAddr", environ["NAMESRV_ADDR"], "environment NAMESRV_ADDR"))
+    own = KEYS["namesrvAddr"].variable
+    if environ.get("NAMESRV_ADDR") and not environ.get(own) and not embeds:
+        if clients_only:
+            warnings.append(
+                f"environment NAMESRV_ADDR = {environ['NAMESRV_ADDR']} is for clients, and this broker does not "
+                f"register there: give its name servers with --name-server, namesrvAddr or {own}"
+            )
+        else:
+            given.append(_Given("namesrvAddr", environ["NAMESRV_ADDR"], "environment NAMESRV_ADDR"))
     for variable in sorted(environ):
-        if variable in by_variable and environ[variable]:
+        if variable == own and environ[own] and embeds:
+            warnings.append(f"environment {own} is not read: --namesrv-port starts a name server of its own")
+        elif variable in by_variable and environ[variable]:
             given.append(_Given(by_variable[variable].name, environ[variable], f"environment {variable}"))
         elif variable.startswith("ROPEWALK_") and variable not in by_variable:
             # Not a mistake: container platforms invent variables of this form for a service of that name.

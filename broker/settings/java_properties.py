@@ -32,7 +32,7 @@ class PropertiesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key and its value, with the line it begins on."""
+    """A key and its value, with the line it begins on."""
 
     key: str
     value: str

@@ -1,4 +1,4 @@
-"""Every configuration key that a RocketMQ 5.5.0 broker file may hold, and what Ropewalk makes of it.
+"""Every configuration key that a RocketMQ 5.5.0 broker file may hold, and its effect here.
 
 One flat name space, as in RocketMQ: the keys of its BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, and its `tls.*` properties. Each key carries one mark:
@@ -25,7 +25,7 @@ from typing import Final
 
 
 class Kind(Enum):
-    """How a key's text is read. `int` and `long` are Java's, 32 and 64 bits."""
+    """The type of a key's text. `int` and `long` are Java's, 32 and 64 bits."""
 
     BOOL = "bool"
     INT = "int"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 class Mark(Enum):
-    """What a key does here; see the head of this file."""
+    """The effect of a key here; see the head of this file."""
 
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
@@ -54,7 +54,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row: what may be written behind the key, and what it means."""
+    """A row: what may be written behind the key, and what it means."""
 
     name: str
     kind: Kind
@@ -181,6 +181,12 @@ _HONOURED: Final = (
     _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
+    # Transactions; milliseconds, checks, bytes.
+    _bool("rejectTransactionMessage", False),
+    _long("transactionTimeOut", 6_000, 0),
+    _long("transactionCheckInterval", 30_000, 10),
+    _int("transactionCheckMax", 15, 1),
+    _int("transactionOpMsgMaxSize", 4_096, 1, MIB),
     # Pulls.
     _bool("longPollingEnable", True),
     _bool("litePullMessageEnable", True),
@@ -199,6 +205,7 @@ _HONOURED: Final = (
     _long("warmWindowBytes", 256 * MIB, MIB),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
+    _bool("fastPathEnable", True),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),
     _long("scrubBytesPerSecond", 4 * MIB, 0),
@@ -222,6 +229,8 @@ _HONOURED: Final = (
 
 _NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
 _NO_AUTH = "authentication is not built yet, and without it everybody would be let in"
+_NO_TLS = "TLS is not built yet, and connections would be in the clear"
+_NO_CERTIFICATES = "TLS is not built yet, and nobody would be asked for a certificate"
 SEVERAL_DIRECTORIES = "several log directories are not supported; name one"
 
 _REFUSED: Final = (
@@ -241,6 +250,16 @@ _REFUSED: Final = (
     _refused("readOnlyCommitLogStorePaths", Kind.TEXT, None, {ANY: SEVERAL_DIRECTORIES}),
     _refused("authenticationEnabled", Kind.BOOL, False, {"true": _NO_AUTH}),
     _refused("authorizationEnabled", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("aclEnable", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("migrateAuthFromV1Enabled", Kind.BOOL, False, {"true": _NO_AUTH}),
+    _refused("useTLS", Kind.BOOL, False, {"true": _NO_TLS}),
+    _refused("tls.enable", Kind.BOOL, False, {"true": _NO_TLS}),
+    _refused("tls.server.authClient", Kind.BOOL, False, {"true": _NO_CERTIFICATES}),
+    _refused("tls.client.authServer", Kind.BOOL, False, {"true": _NO_CERTIFICATES}),
+    _refused(
+        "tls.server.need.client.auth", Kind.TEXT, "none",
+        {"require": _NO_CERTIFICATES, "optional": _NO_CERTIFICATES}, "none", "optional", "require",
+    ),
     _refused("enableDLegerCommitLog", Kind.BOOL, False, {"true": _NO_RAFT}),
     _refused(
         "duplicationEnable", Kind.BOOL, False,
@@ -260,7 +279,6 @@ accountStatsEnable bool true
 accountStatsPrintZeroValues bool true
 ackMessageThreadPoolNums int 16
 ackThreadPoolQueueCapacity int 100000
-aclEnable bool false
 adminBrokerThreadPoolNums int 16
 adminBrokerThreadPoolQueueCapacity int 10000
 allowRecallWhenBrokerNotWriteable bool true
@@ -419,7 +437,6 @@ recallMessageEnable bool false
 recoverConcurrently bool false
 recoverThreadPoolNums int 32
 rejectPullConsumerEnable bool false
-rejectTransactionMessage bool false
 replyThreadPoolQueueCapacity int 10000
 retrieveMessageFromPopRetryTopicV1 bool true
 reviveAckWaitMs long 180000
@@ -441,15 +458,11 @@ subscriptionExpiredTimeout long 600000
 syncBrokerMemberGroupPeriod int 1000
 syncBrokerMetadataPeriod long 5000
 syncControllerMetadataPeriod long 10000
-transactionCheckInterval long 30000
-transactionCheckMax int 15
 transactionCheckRocksdbCoreThreads int 2
 transactionCheckRocksdbMaxThreads int 5
 transactionCheckRocksdbQueueCapacity int 2000
 transactionMetricFlushInterval long 10000
 transactionOpBatchInterval int 3000
-transactionOpMsgMaxSize int 4096
-transactionTimeOut long 6000
 transferMsgByHeap bool true
 updateNameServerAddrPeriod int 120000
 useMessageFilterForNotification bool true
@@ -673,7 +686,6 @@ enableReconnectForGoAway bool true
 maxReconnectIntervalTimeSeconds long 60
 scanAvailableNameSrv bool true
 socksProxyConfig text {}
-useTLS bool false
 # AuthConfig
 aclCacheExpiredSecond int 600
 aclCacheMaxNum int 1000
@@ -689,7 +701,6 @@ authorizationStrategy text -
 authorizationWhitelist text -
 initAuthenticationUser text -
 innerClientAuthenticationCredentials text -
-migrateAuthFromV1Enabled bool false
 statefulAuthenticationCacheExpiredSecond int 60
 statefulAuthenticationCacheMaxNum int 10000
 statefulAuthorizationCacheExpiredSecond int 60
@@ -698,19 +709,15 @@ userCacheExpiredSecond int 600
 userCacheMaxNum int 1000
 userCacheRefreshSecond int 60
 # TLS
-tls.enable bool false
 tls.config.file text /etc/rocketmq/tls.properties
 tls.test.mode.enable bool true
-tls.server.need.client.auth text none
 tls.server.keyPath text -
 tls.server.keyPassword text -
 tls.server.certPath text -
-tls.server.authClient bool false
 tls.server.trustCertPath text -
 tls.client.keyPath text -
 tls.client.keyPassword text -
 tls.client.certPath text -
-tls.client.authServer bool false
 tls.client.trustCertPath text -
 tls.ciphers text -
 tls.protocols text -
@@ -738,6 +745,30 @@ def _plain(kind: Kind, text: str) -> Value:
         case Kind.TEXT:
             return text
 
+
+_INDEXED = "the consume queues and the index lie below storePathRootDir"
+_MARKED = "checkpoint and abort lie in storePathRootDir"
+
+DEAD: Final[Mapping[str, str]] = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog is the one that counts",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue is the one that counts",
+    "mapedFileSizeIndex": "maxHashSlotNum and maxIndexNum give the size of an index file",
+    "storePathConsumeQueue": _INDEXED,
+    "storePathConsumerQueue": _INDEXED,
+    "storePathIndex": _INDEXED,
+    "storeCheckpoint": _MARKED,
+    "storePathCheckPoint": _MARKED,
+    "abortFile": _MARKED,
+    "storePathAbort": _MARKED,
+    "brokerIP": "brokerIP1 is the one that counts",
+    "checkTransactionMessageEnable": "",
+    "defaultReadQueueNums": "defaultTopicQueueNums is the one that counts",
+    "defaultWriteQueueNums": "defaultTopicQueueNums is the one that counts",
+    "deleteConsumerQueueFilesInterval": "deleteConsumeQueueFilesInterval is the one that counts",
+    "filterServerNums": "",
+    "haSlaveFallbehindMax": "haMaxGapNotInSync is the one that counts",
+}
+"""Keys of the cluster files in every tutorial, which no RocketMQ since 4 reads -> what to use. A warning, as there."""
 
 KEYS: Final[Mapping[str, Key]] = {key.name: key for key in (*_HONOURED, *_REFUSED, *_without_effect())}
 """Every known key by its name, the honoured ones first."""

@@ -1,4 +1,4 @@
-"""Who is connected: the consumers and producers that announced themselves by heartbeat.
+"""Connected clients: the consumers and producers that announced themselves by heartbeat.
 
 A heartbeat names a client and the groups it belongs to, and for each consumer group what it subscribes to.
 The registry keeps one entry per connection and group, keeps a group's subscriptions (the newest version of
@@ -24,6 +24,7 @@ Whether a group may exist is `groups.py`; drop the refused ones with `HeartbeatD
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,7 @@ class Notification:
 
 @dataclass(slots=True)
 class Member:
-    """One connection's part in one group."""
+    """A connection's part in a group."""
 
     client_id: str
     language: str
@@ -139,6 +140,8 @@ class ClientRegistry:
         self._peers: dict[Hashable, _Peer] = {}
         self._producer_ids: dict[str, Hashable] = {}
         """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
+        self.conflicts: Counter[str] = Counter()
+        """Conflicts since the start by kind: `subscription`, `client_id`. Each is in a finding once, too."""
         self._findings: list[str] = []
 
     # -- coming and going ------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ class ClientRegistry:
         return [notification for notification in notifications if notification.peer != peer]
 
     def expire(self, now_ms: int) -> tuple[list[Hashable], list[Notification]]:
-        """Drop what has not been refreshed for two minutes; call every ten seconds.
+        """Drop clients that sent no heartbeat for two minutes; call every ten seconds.
 
         The first list is the connections that are to be closed: all they were registered under has expired. A
         client that merely stopped naming one of its groups loses that group alone.
@@ -266,7 +269,7 @@ class ClientRegistry:
         return dict(self._producers.get(group, {}))
 
     def producer_connection_body(self, group: str) -> dict[str, Any] | None:
-        """The body of code 204, or None if nobody produces under this name."""
+        """Return the body of code 204, or None for a name without producers."""
         members = self._producers.get(group)
         return None if not members else {"connectionSet": [member.to_json() for member in members.values()]}
 
@@ -276,7 +279,7 @@ class ClientRegistry:
         return len(self._peers)
 
     def take_findings(self) -> list[str]:
-        """What was odd since the last call, as sentences for the log; at most `FINDINGS_MAX` are kept."""
+        """Return the oddities since the last call, as sentences for the log; at most `FINDINGS_MAX` are kept."""
         findings, self._findings = self._findings, []
         return findings
 
@@ -298,8 +301,9 @@ class ClientRegistry:
         joined = before is None or before.client_id != member.client_id
         if joined and any(m.client_id == member.client_id for p, m in info.members.items() if p != peer):
             self._find(
+                "client_id",
                 f"group {data.group} has two connections with client id {member.client_id}: a reconnect, or "
-                "two programs that share a name and now read the same queues"
+                "two programs that share a name and now read the same queues",
             )
         member.subscriptions = (
             before.subscriptions if before is not None and without_sub else data.subscriptions
@@ -363,9 +367,10 @@ class ClientRegistry:
         # One look is enough: when each newcomer agreed with some earlier member, all agree.
         other = next((other for other in info.members.values() if other is not member), None)
         if other is not None and not _agree(other, member):
-            self._find(_conflict(info, member, other))
+            self._find("subscription", _conflict(info, member, other))
 
-    def _find(self, sentence: str) -> None:
+    def _find(self, kind: str, sentence: str) -> None:
+        self.conflicts[kind] += 1
         if len(self._findings) < FINDINGS_MAX:
             self._findings.append(sentence)
 

@@ -19,7 +19,7 @@ __all__ = ["DataVersion", "int_of"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class DataVersion:
-    """One version. The order of the fields is the order in which versions are compared."""
+    """A version. The order of the fields is the order in which versions are compared."""
 
     state_version: int = 0
     counter: int = 0
@@ -37,7 +37,7 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: object) -> DataVersion:
-        """Read the JSON form; what is absent counts as 0 (4.9 knows no stateVersion, old files nothing)."""
+        """Read the JSON form; absent fields count as 0 (4.9 knows no stateVersion, old files nothing)."""
         if not isinstance(value, Mapping):
             return cls()
         return cls(

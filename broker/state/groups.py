@@ -1,4 +1,4 @@
-"""The consumer groups this broker knows, and what each of them may do.
+"""The consumer groups of this broker, and the rights of each.
 
 A group comes to be when a consumer first names it, if `autoCreateSubscriptionGroup` allows, or by an
 administrator. Its configuration says whether it may consume, how often a message is retried, and whether its
@@ -26,7 +26,7 @@ READ_FORBIDDEN = 1  # bit 0 of the forbidden table
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig:
-    """One group, as RocketMQ's SubscriptionGroupConfig; a change makes a new one."""
+    """A group, as RocketMQ's SubscriptionGroupConfig; a change makes a new one."""
 
     name: str
     consume_enable: bool = True
@@ -150,7 +150,7 @@ class GroupTable:
         return iter(tuple(self._groups.values()))
 
     def notifies(self, name: str) -> bool:
-        """Whether members of the group are told of each other; the lookup `clients.ClientRegistry` asks."""
+        """Tell whether members of the group are told of each other; the lookup `clients.ClientRegistry` asks."""
         config = self._groups.get(name)
         return config is None or config.notify_consumer_ids_changed_enable
 
@@ -160,7 +160,7 @@ class GroupTable:
     # -- coming to be and changing ---------------------------------------------------------------------
 
     def create_built_in(self, now_ms: int) -> None:
-        """Add the groups every broker has from the start; what a loaded file says about them stays."""
+        """Add the groups every broker has from the start; entries of a loaded file stay."""
         missing = [name for name in sorted(names.SYSTEM_GROUPS) if name not in self._groups]
         for name in missing:
             self._groups[name] = SubscriptionGroupConfig(name)
@@ -214,7 +214,7 @@ class GroupTable:
         self._changed(now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Forget a group and what is forbidden to it; its offsets stay unless the caller removes them."""
+        """Remove a group and its bans; its offsets stay unless the caller removes them."""
         if self._groups.pop(name, None) is None:
             return False
         self._forbidden.pop(name, None)
@@ -235,7 +235,7 @@ class GroupTable:
         return gone
 
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
-        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        """Add groups of a slave that this table lacks; return the names. Nothing is removed."""
         fresh = GroupTable()
         fresh.load(value)
         changed = [name for name, entry in fresh._groups.items() if self._groups.get(name) != entry]
@@ -281,7 +281,7 @@ class GroupTable:
         return table_text(fields, {"subscriptionGroupTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
-        """Take over a loaded `subscriptionGroup.json`, and say in sentences what of it is not served."""
+        """Load a `subscriptionGroup.json`; return sentences about the entries that are not served."""
         findings: list[str] = []
         table = value.get("subscriptionGroupTable")
         for name, entry in table.items() if isinstance(table, dict) else ():

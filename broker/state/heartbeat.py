@@ -1,4 +1,4 @@
-"""What a client says about itself in a heartbeat (34), read from any dialect of the known clients.
+"""Heartbeats (34) of clients, read from any dialect of the known clients.
 
     {"clientID":c, "consumerDataSet":[{"groupName":g, "subscriptionDataSet":[...], ...}],
     "producerDataSet":[...]}
@@ -38,7 +38,7 @@ class HeartbeatRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """One consumer group's part of a heartbeat."""
+    """A consumer group's part of a heartbeat."""
 
     group: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -90,7 +90,7 @@ class HeartbeatData:
         )
 
     def with_consumers(self, consumers: Iterable[ConsumerData]) -> HeartbeatData:
-        """The same heartbeat with these consumer groups only; the others may not exist and are skipped."""
+        """Return the same heartbeat with these consumer groups only; the others may not exist."""
         return replace(self, consumers=tuple(consumers))
 
 

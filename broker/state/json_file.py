@@ -47,12 +47,12 @@ class StoreConfigRefused(RopewalkError):
 
 
 def crc_file_of(path: Path) -> Path:
-    """Where the checksums of `<root>/config/<name>` are kept."""
+    """Return the path of the checksums of `<root>/config/<name>`."""
     return path.parent.parent / "ropewalk" / "config.crc"
 
 
 def load(path: Path, crc_file: Path | None = None) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read the newest readable generation of `path`, and say what was odd about it.
+    """Read the newest readable generation of `path`; return its oddities in sentences.
 
     None means that no generation exists; whether that is a first start or a loss is for the caller, who
     knows if there is a log. Raises `StoreConfigDamaged` if something exists and nothing can be read, and

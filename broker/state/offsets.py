@@ -1,4 +1,4 @@
-"""How far each consumer group has read: one number per (topic, group, queue), the next offset to consume.
+"""Consumer offsets: one number per (topic, group, queue), the next offset to consume.
 
 Commits are stored as they come, also when they go backwards: a consumer that was told to read again says so
 in this way, and a table that knew better would undo it. The broker itself never moves a committed offset
@@ -56,7 +56,7 @@ class OffsetTable:
     # -- the two calls every consumer makes ------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store what a consumer says it has reached, and return what it said before.
+        """Store a consumer's offset, and return the one before.
 
         An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
         Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
@@ -82,7 +82,7 @@ class OffsetTable:
         return before
 
     def merge(self, group: str, topic: str, queue_id: int, offset: int, time_ms: int) -> bool:
-        """Take over a commit that was made at another replica then, if it is later than what is known here.
+        """Take over a commit that was made at another replica, if it is later than the one known here.
 
         False if it is not. Raises ValueError as `commit` does.
         """
@@ -111,7 +111,7 @@ class OffsetTable:
             queues[queue_id] = offset
 
     def fetched(self, group: str, topic: str, queue_id: int) -> int:
-        """How far the group's members have fetched a queue, which is never less than what they committed."""
+        """Return how far the group's members have fetched a queue, never less than their commit."""
         pulled = self.pulled.get((topic, group), {}).get(queue_id, 0)
         return max(pulled, self.query(group, topic, queue_id) or 0)
 
@@ -214,7 +214,7 @@ class OffsetTable:
         return table_text(fields, {"groupTopicMap": groups, "offsetTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
-        """Take over a loaded `consumerOffset.json`, and say in sentences what of it is not understood."""
+        """Load a `consumerOffset.json`; return sentences about the entries that are not understood."""
         findings: list[str] = []
         table = value.get("offsetTable")
         for key, entry in table.items() if isinstance(table, dict) else ():
@@ -236,7 +236,7 @@ class OffsetTable:
         return findings
 
     def load_times(self, value: Mapping[str, Any]) -> None:
-        """Take over what `dump_times` wrote; what it does not name was committed when the table was last written."""
+        """Load commit times as `dump_times` wrote them; others date from when the table was last written."""
         loaded = self.data_version.timestamp
         for (topic, group), queues in self._offsets.items():
             times = value.get(f"{topic}{SEPARATOR}{group}")

@@ -101,7 +101,7 @@ class LockTable:
         return self._count
 
     def lock(self, request: LockRequest, now_ms: int) -> list[LockedQueue]:
-        """Lock or renew what can be; the queues that are now the client's."""
+        """Lock or renew queues; return those that are now the client's."""
         locks = self._groups.setdefault(request.group, {})
         granted = []
         for queue in dict.fromkeys(request.queues):
@@ -121,7 +121,7 @@ class LockTable:
         return granted
 
     def unlock(self, request: LockRequest) -> None:
-        """Give up what is the client's own; the rest is nobody's business."""
+        """Unlock the client's own queues; others stay."""
         locks = self._groups.get(request.group, {})
         self._drop(
             request.group,
@@ -133,11 +133,11 @@ class LockTable:
         )
 
     def held(self, group: str, now_ms: int) -> bool:
-        """Whether a group holds any lock that has not expired."""
+        """Tell whether a group holds any lock that has not expired."""
         return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 
     def expire(self, now_ms: int) -> None:
-        """Forget what has expired; call every ten seconds or so. Nothing but memory depends on it."""
+        """Drop expired locks; call every ten seconds or so. Nothing but memory depends on it."""
         for group, locks in tuple(self._groups.items()):
             self._drop(group, [queue for queue, lock in locks.items() if _expired(lock, now_ms)])
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ropewalk.client.core.consume.rebalance import share
+from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.routes import Queue
 from ropewalk.format import fastjson, names
 
@@ -38,7 +38,7 @@ class ModeRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestMode:
-    """How one group reads one topic."""
+    """The way a group reads a topic."""
 
     topic: str
     group: str
@@ -81,7 +81,7 @@ class RequestModes:
     _count: int = 0
 
     def set(self, mode: RequestMode) -> None:
-        """Raises ModeRefused for what is not served."""
+        """Set a mode; raises ModeRefused for one that is not served."""
         if mode.mode == POP:
             raise ModeRefused(
                 "POP is not built: consumers that were told to pop would get no message; they pull"
@@ -109,7 +109,7 @@ class RequestModes:
         return fastjson.dumps(self.to_json())
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
-        """Take over a loaded file, and say in sentences what of it is not understood or not done."""
+        """Load a file; return sentences about the entries that are not understood or not served."""
         findings = []
         table = value.get("messageRequestModeMap")
         for groups in table.values() if isinstance(table, dict) else ():
@@ -131,9 +131,9 @@ class RequestModes:
 def assigned(
     strategy: str, topic: str, queues: Collection[Queue], members: Collection[str], me: str
 ) -> list[Queue] | None:
-    """My queues by one of the strategies, or None for a strategy that nobody knows."""
+    """Return a member's queues by one of the strategies, or None for an unknown strategy."""
     if strategy == AVERAGELY:
-        return share(queues, members, me)
+        return allocate_queues(queues, members, me)
     if strategy == BY_CIRCLE:
         return _by_circle(sorted(queues), members, me)
     return None

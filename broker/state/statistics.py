@@ -1,4 +1,4 @@
-"""What went through this broker: counts and bytes by topic and group, over the last minute, hour and day.
+"""Traffic of this broker: counts and bytes by topic and group, over the last minute, hour and day.
 
 A `Meter` is three running totals (times, messages, bytes) and, for each window, the totals at the beginnings of its
 recent slots. It is fed once for a run of messages or for an answer, never for a message, and costs nothing in
@@ -70,7 +70,7 @@ _WINDOWS: Final = (MINUTE, HOUR, DAY)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One window of one value, as code 315 shows it."""
+    """A window of a value, as code 315 shows it."""
 
     sum: int
     tps: float
@@ -119,7 +119,7 @@ class Meter:
         return Totals(self.times, self.messages, self.bytes)
 
     def over(self, window: Window, now_ms: int) -> tuple[Totals, float]:
-        """What came within a window that ends now, and the seconds that this was."""
+        """Return the amount within a window that ends now, and its seconds."""
         marks = self._marks[_WINDOWS.index(window)]
         first = now_ms // window.slot_ms - window.slots
         at = bisect_left(marks, first, key=lambda mark: mark[0])
@@ -135,7 +135,7 @@ class Meter:
 
 
 class TopicMeter(Meter):
-    """What was put into one topic, and of which sizes that was."""
+    """The messages put into one topic, and their sizes."""
 
     __slots__ = ("classes", "classes_total")
 

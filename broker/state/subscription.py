@@ -1,4 +1,4 @@
-"""What a consumer wants of one topic: a tag expression, and the test that a queue entry passes or not.
+"""Subscriptions of consumers to a topic: a tag expression, and the test that a queue entry passes or not.
 
     *                 everything (so do an empty and an absent expression)
     TagA || TagB      messages whose tag is one of these; blanks around a tag do not count
@@ -34,7 +34,7 @@ class SubscriptionParseError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """One group's wish for one topic."""
+    """A group's subscription to a topic."""
 
     topic: str
     expression: str = ALL
@@ -63,7 +63,7 @@ class SubscriptionData:
         return cls(topic, expression, tags, frozenset(map(java_hash, tags)), version, kind)
 
     def matches(self, tags_code: int) -> bool:
-        """Whether a queue entry with this tag hash may be wanted; `True` can still be another tag's hash."""
+        """Tell whether a queue entry with this tag hash may match; `True` can still be another tag's hash."""
         return (
             self.expression == ALL
             or tags_code in self.codes
@@ -77,7 +77,7 @@ class SubscriptionData:
         return self.expression == ALL or self.expression_type != TAG or self.class_filter
 
     def same_wish(self, other: SubscriptionData) -> bool:
-        """Whether both ask for the same messages, whenever and in whatever order they said so."""
+        """Tell whether both ask for the same messages, in any order and version."""
         return (
             self.expression_type == other.expression_type
             and self.class_filter == other.class_filter

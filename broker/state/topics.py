@@ -1,4 +1,4 @@
-"""The topics this broker serves: who may create one, what it looks like, and how others learn of it.
+"""The topics of this broker: their creation, their settings, and their registration.
 
 A topic is a name with a number of queues and a permission. It comes to be in four ways: at start (the
 system topics every broker registers), by an administrator, by the first message of a producer that names a
@@ -51,7 +51,7 @@ _NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One topic, as RocketMQ's TopicConfig; a change makes a new one."""
+    """A topic, as RocketMQ's TopicConfig; a change makes a new one."""
 
     name: str
     read_queues: int = 16
@@ -80,7 +80,7 @@ class TopicConfig:
 
     @property
     def inherited(self) -> bool:
-        """Whether a producer may name this topic as the key under which others are created."""
+        """Tell whether a producer may name this topic as the key under which others are created."""
         return bool(self.perm & Permission.INHERIT)
 
     def to_json(self, perm_mask: int = -1) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class TopicTable:
     # -- coming to be ----------------------------------------------------------------------------------
 
     def create_system_topics(self, now_ms: int) -> None:
-        """Add the topics every broker registers at start; what a loaded file says about them stays."""
+        """Add the topics every broker registers at start; entries of a loaded file stay."""
         missing = [topic for topic in _system_topics(self.rules) if topic.name not in self._topics]
         for topic in missing:
             self._topics[topic.name] = topic
@@ -213,7 +213,7 @@ class TopicTable:
     def create_retry(
         self, group: str, *, queue_nums: int = 1, sys_flag: int = 0, now_ms: int
     ) -> TopicConfig | None:
-        """The `%RETRY%` topic of a group, created if need be whatever the switch for topics says."""
+        """Return the `%RETRY%` topic of a group, created if need be in spite of the switch for topics."""
         return self._create_internal(names.retry_topic(group), queue_nums, sys_flag, now_ms)
 
     def create_dlq(self, group: str, *, now_ms: int) -> TopicConfig | None:
@@ -282,7 +282,7 @@ class TopicTable:
         return gone
 
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
-        """Take back from a slave what this table has forgotten; return the names. Nothing is removed."""
+        """Add topics of a slave that this table lacks; return the names. Nothing is removed."""
         fresh = TopicTable(self.rules)
         fresh.load(value)
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
@@ -294,7 +294,7 @@ class TopicTable:
         return changed
 
     def touch(self, now_ms: int) -> None:
-        """Have everyone look at the table again, because something outside it changes what they will see."""
+        """Raise the table's version, because its view changes with something outside of it."""
         self._changed(now_ms)
 
     def set_state_version(self, state_version: int, now_ms: int) -> None:
@@ -355,7 +355,7 @@ class TopicTable:
         return table_text(fields, {"topicConfigTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
-        """Take over a loaded `topics.json`, and say in sentences what of it is not served.
+        """Load a `topics.json`; return sentences about the entries that are not served.
 
         Topics already in the table that the file does not name stay; those it names are as the file says.
         Raises `StoreConfigRefused` for a topic whose queues would be misread here.

@@ -1,4 +1,4 @@
-"""How far each delay level has been delivered, kept so that a crash neither loses nor repeats.
+"""Progress of the delay levels, kept so that a crash neither loses nor repeats a message.
 
     <root>/config/delayOffset.json   RocketMQ's file, durable:  {"dataVersion":{...},"offsetTable":{1:12,2:0}}
     <root>/ropewalk/delay            at once, for kill -9:      one page, written over and over
@@ -43,14 +43,16 @@ _LEVEL_MAX = 0x7FFFFFFF
 
 
 def encode_page(boot: bytes, log_end: int, offsets: Mapping[int, int]) -> bytes:
-    """The page; levels beyond what it can hold are left to the JSON file."""
+    """Return the page; levels beyond its room are left to the JSON file."""
     items = sorted(offsets.items())[:LEVELS_MAX]
     body = _HEAD.pack(_MAGIC, boot, log_end, len(items)) + b"".join(_ITEM.pack(*item) for item in items)
     return (body + _CRC.pack(crc32c.crc32c(body))).ljust(PAGE_SIZE, b"\0")
 
 
 def decode_page(data: bytes | None, boot: bytes, log_end: int) -> dict[int, int]:
-    """What the page says, or nothing if it is not to be believed: another boot's, ahead of the log, or no page."""
+    """Return the offsets of the page, or nothing if it is not to be believed: another boot's, ahead of the log, or no
+    page.
+    """
     if data is None or len(data) != PAGE_SIZE:
         return {}
     magic, its_boot, its_end, count = _HEAD.unpack_from(data)
@@ -82,7 +84,10 @@ class DelayProgress:
         self._foreign_fields: dict[str, Any] = {}
 
     def load(self, value: Mapping[str, Any] | None, log_end: int) -> tuple[dict[int, int], list[str]]:
-        """The next offset of each level from the loaded `delayOffset.json` and the page, and what was odd. Blocks."""
+        """Return the next offset of each level from the loaded `delayOffset.json` and the page, and the oddities.
+
+        Blocks.
+        """
         findings: list[str] = []
         offsets: dict[int, int] = {}
         if value is not None:
@@ -104,7 +109,7 @@ class DelayProgress:
         return offsets, findings
 
     def note(self, offsets: dict[int, int], log_end: int) -> None:
-        """These offsets are reached, and their copies stand below `log_end`."""
+        """Note reached offsets, whose copies stand below `log_end`."""
         if offsets == self._newest[1]:
             return
         self._newest = (log_end, offsets)

@@ -69,7 +69,7 @@ class _Line:
 
 @dataclass(slots=True)
 class Delivery:
-    """What became of a batch: copies to append, and which record each is of."""
+    """The outcome of a batch: copies to append, and which record each is of."""
 
     messages: list[tuple[int, bytes, Message]] = field(default_factory=list)
     """(queue offset of the waiting record, its born host, the copy)"""
@@ -103,7 +103,8 @@ class DelayService:
     # -- in ------------------------------------------------------------------------------------------
 
     def place(self, queue: ConsumeQueue, properties: dict[str, str]) -> tuple[ConsumeQueue, int]:
-        """Where a message for `queue` is stored, and with which tag code: here, or in the queue of its level.
+        """Return the queue that a message for `queue` is stored in, and its tag code: here, or in the queue of its
+        level.
 
         What it has to carry while it waits is added to `properties`. Raises ValueError for a level that is no number.
         """
@@ -133,7 +134,7 @@ class DelayService:
         self._discover()
 
     def follow(self, offsets: Mapping[int, int]) -> None:
-        """What a master has delivered, taken over by its slave, which delivers nothing itself."""
+        """Take over a master's progress; its slave delivers nothing itself."""
         self._lines.clear()
         self._loaded = dict(offsets)
 
@@ -169,7 +170,7 @@ class DelayService:
         ]
 
     def run(self) -> bool:
-        """Deliver what is due, a bounded amount of it. Whether there is more to do at once."""
+        """Deliver due messages, a bounded number of them. Whether there is more to do at once."""
         steps = 0
         while lines := self.due(self._time_ms()):
             if steps >= _STEPS_MAX:
@@ -212,7 +213,7 @@ class DelayService:
             return
         # Without any entry the reader finds out what is wrong with the file, and how to get past it.
         have = partial(self._have_records, line)
-        self._reader.get(line.queue, line.offset, max(due, 1), _BATCH_BYTES_MAX, None, have, patient=False)
+        self._reader.get(line.queue, line.offset, max(due, 1), _BATCH_BYTES_MAX, None, have, deferrable=False)
 
     def _have_records(self, line: _Line, result: GetResult | None) -> None:
         """The records of a batch, or None: too many reads wait, or the disk could not; it is tried again."""

@@ -1,4 +1,4 @@
-"""What the broker asks its clients, and how long it waits for them.
+"""Calls of the broker to its clients, and the patience with them.
 
 A request of the broker's own travels on the connection the client opened. Its answer, the end of the connection and
 the end of patience all come on the loop, and the first of the three is the one that counts (`Session.ask` sees to
@@ -18,7 +18,7 @@ ASKS_MAX = 10_000
 """Unanswered at a time. Each holds the request of somebody who waits for it."""
 
 
-class Asks:
+class ClientCalls:
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, Session, int]] = []
         self._order = count()
@@ -50,7 +50,7 @@ class Asks:
         return True
 
     def expire(self, now_ms: int) -> None:
-        """Give up what should have been answered by now."""
+        """Give up the calls that are overdue."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             _deadline, _order, session, opaque = heapq.heappop(deadlines)

@@ -1,4 +1,4 @@
-"""Long polling: pulls that found nothing and may wait for the next message of their queue.
+"""Hold pulls that found nothing until the next message of their queue: long polling.
 
 A held pull hangs on its queue. When the queue becomes longer, the pump reads for it again in the same turn and
 answers if something matches; when its time is over it is read for once more and answered whatever comes. Exactly one
@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from broker.remoting.session import Request, Session
+from broker.remoting.request import Request
+from broker.remoting.session import Session
 from store.queues.consume_queue import ConsumeQueue
 
 HOLDS_MAX = 100_000
@@ -22,7 +23,7 @@ _DEADLINES_SLACK = 1000
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One pull that waits; `matches` is its filter over tag codes, None for everything."""
+    """A pull that waits; `matches` is its filter over tag codes, None for everything."""
 
     session: Session
     request: Request
@@ -36,17 +37,21 @@ class HeldPull:
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
     group: str = field(default="")
     scanned: int = field(default=0)
-    """Where to read on: `offset`, or behind entries that are known not to match."""
+    """The queue offset to read on from: `offset`, or behind entries that are known not to match."""
     waiting: bool = field(default=False)
     timed: bool = field(default=False)
     """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
 
 
 class PullHold:
+    """The held pulls of all queues, and their deadlines."""
+
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
+        """A heap by deadline, with every waiting pull in it; one that was answered before its time may stay a while."""
         self._order = count()
         self.size = 0
+        """Pulls that wait: each stands in `held` of its queue, and is marked `waiting`, and no other is either."""
 
     @property
     def is_full(self) -> bool:
@@ -54,13 +59,14 @@ class PullHold:
 
     def park(self, held: HeldPull) -> None:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
+        assert not held.waiting, "a pull is held once"
         held.waiting = True
         self.size += 1
         held.request.forget()
         if held.queue.held is None:
             held.queue.held = {}
         held.queue.held[held] = None
-        held.session.holds.add(held)
+        held.session.held.add(held)
         if not held.timed:
             held.timed = True
             heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
@@ -68,7 +74,7 @@ class PullHold:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Most pulls are answered long before their time; what they leave in the heap goes in one go."""
+        """Remove from the heap the deadlines of pulls that were answered before their time, which are most."""
         keep = []
         for entry in self._deadlines:
             if entry[2].waiting:
@@ -79,19 +85,20 @@ class PullHold:
         self._deadlines = keep
 
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Messages of `queue` became readable: answer whom they concern."""
+        """Read again for the pulls of a queue of which messages became readable."""
         waiting, queue.held = queue.held, None
         for held in waiting or ():
-            if held.waiting:
-                held.waiting = False
-                self.size -= 1
-                held.answer(held, False)
+            assert held.waiting, "the queue held a pull that was answered"
+            held.waiting = False
+            self.size -= 1
+            held.answer(held, False)
+        assert self.size >= 0, self.size
 
     def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
         """Answer the pulls of a queue (of one group, if named) as if their time were over."""
         for held in list(queue.held or ()):
             if group is None or held.group == group:
-                self._take(held)
+                self._unpark(held)
                 held.answer(held, True)
 
     def expire(self, now_ms: int) -> None:
@@ -101,20 +108,23 @@ class PullHold:
             held = heapq.heappop(deadlines)[2]
             held.timed = False
             if held.waiting:
-                self._take(held)
+                self._unpark(held)
                 held.answer(held, True)
 
     def release(self, session: Session) -> None:
-        """The session is gone: nobody reads the answers of its pulls."""
-        for held in session.holds:
-            if held.waiting:
-                self._take(held)
-        session.holds.clear()
+        """Forget the pulls of a session that is gone."""
+        for held in session.held:
+            if isinstance(held, HeldPull) and held.waiting:
+                self._unpark(held)
+        session.held.clear()
 
-    def _take(self, held: HeldPull) -> None:
+    def _unpark(self, held: HeldPull) -> None:
+        holders = held.queue.held
+        assert held.waiting and holders is not None and held in holders, (
+            "a pull that waits stands in its queue"
+        )
         held.waiting = False
         self.size -= 1
-        if held.queue.held is not None:
-            held.queue.held.pop(held, None)
-            if not held.queue.held:
-                held.queue.held = None
+        del holders[held]
+        if not holders:
+            held.queue.held = None

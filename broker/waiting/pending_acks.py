@@ -11,26 +11,15 @@ come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the s
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
-from typing import TypeAlias
 
-from broker.remoting.rpc_times import FAILED, SUCCESS, Kind, RpcTimes
-from broker.remoting.session import Session
+from broker.remoting.outbox import Owed, release
+from broker.remoting.rpc_times import Kind, RpcTimes
 from ropewalk.codes import ResponseCode
-from ropewalk.format.remoting import JSON, decode_frame, encode_frame
 
 NEVER = 1 << 62
-_SIZES = Struct(">II")  # of the frame, and of the header with the serialize type on top, which is 0 here
-_SUCCESS = b'{"code":0,'  # how our own answers to sends begin, after the sizes
-_NO_REMARK = b'"remark":'
-
-
-Owed: TypeAlias = tuple[Session, Sequence[bytes]]
-"""Answers, and whose they are."""
 
 
 @dataclass(slots=True)
@@ -53,9 +42,11 @@ class AckQueue:
     def __init__(self, times: RpcTimes | None = None) -> None:
         self._times = times or RpcTimes()
         self.through = 0
-        """What waits for no more than this has been answered."""
+        """Answers that waited for an offset up to this one have left. Never falls."""
         self._entries: deque[_Entry] = deque()
+        """By `end`, which never falls; an answered entry stays until those before it are answered too."""
         self._count = 0
+        """Answers that wait: the sum of the entries' counts."""
 
     def add(
         self,
@@ -74,7 +65,7 @@ class AckQueue:
         """
         assert not self._entries or self._entries[-1].end <= end
         assert len(owed) == 1 or not kinds
-        count = sum([len(answers) for _session, answers in owed])
+        count = sum([len(answers) for _outbox, answers in owed])
         self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, owed, count, kinds, read_at))
         self._count += count
 
@@ -87,27 +78,15 @@ class AckQueue:
         self.through = max(self.through, through)
         entries, times = self._entries, self._times
         if entries and entries[0].end <= through:
-            times.look()
+            times.clock_now()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
-            left = count = entry.count
-            self._count -= count
-            for session, answers in entry.owed:
-                if session.is_open:
-                    session.link.send(answers[0] if len(answers) == 1 else b"".join(answers))
-                else:
-                    left -= len(answers)
-            took_s = times.at - entry.read_at
-            if left < count:
-                times.add_all(count - left, entry.kinds, took_s, FAILED)
-            elif not entry.kinds:  # HOT: as it nearly always is
-                times.count(times.plain, left, took_s)
-                continue
-            if left:
-                times.add_all(left, entry.kinds, took_s)
+            self._count -= entry.count
+            release(times, entry.owed, entry.kinds, entry.read_at)
+        self._check()
 
     def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
-        """Answer what has waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
+        """Answer producers that have waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
         for entry in self._entries:
             if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
                 break  # what came later has later deadlines
@@ -121,35 +100,23 @@ class AckQueue:
                 )
         while self._entries and not self._entries[0].count:
             self._entries.popleft()
+        self._check()
+
+    def abandon(self, confirmed: int, code: int, remark: str) -> None:
+        """Answer at once, with another code, producers that wait for slaves behind `confirmed`."""
+        for entry in self._entries:
+            if entry.end > confirmed and entry.slaves_deadline_ms < NEVER:
+                self._answer(entry, code, remark)
+        while self._entries and not self._entries[0].count:
+            self._entries.popleft()
+        self._check()
+
+    def _check(self) -> None:
+        assert self._count >= 0 and (self._entries or not self._count), (self._count, len(self._entries))
 
     def _answer(self, entry: _Entry, code: int, remark: str) -> None:
         owed, entry.owed = entry.owed, ()
         self._count -= entry.count
         entry.count = 0
-        give(self._times, owed, entry.kinds, entry.read_at, code, remark)
-
-
-def give(
-    times: RpcTimes, owed: Sequence[Owed], kinds: Sequence[Kind], read_at: float, code: int, remark: str
-) -> None:
-    """Hand over answers that said "stored", with another code."""
-    for session, answers in owed:
-        if session.is_open:
-            session.link.send(b"".join([with_code(answer, code, remark) for answer in answers]))
-        result = SUCCESS if session.is_open else FAILED
-        times.add_all(len(answers), kinds, times.look() - read_at, result, code)
-
-
-def with_code(answer: bytes, code: int, remark: str) -> bytes:
-    """The frame of an answer, with another code and a remark. HOT where a master has lost its slaves."""
-    if answer[4] == JSON and answer.startswith(_SUCCESS, 8) and _NO_REMARK not in answer:
-        header = (
-            b'{"code":%d,"remark":%b,' % (code, json.dumps(remark).encode()) + answer[8 + len(_SUCCESS) :]
-        )
-        grown = len(header) + 8 - len(answer)
-        size, header_size = _SIZES.unpack_from(answer)
-        return _SIZES.pack(size + grown, header_size + grown) + header
-    command = decode_frame(answer[4:])
-    command.code = code
-    command.remark = remark
-    return encode_frame(command)
+        self._times.clock_now()
+        release(self._times, owed, entry.kinds, entry.read_at, code, remark)

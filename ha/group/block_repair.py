@@ -1,20 +1,20 @@
-"""Mending a damaged place of the log from another member's copy: whom to ask for what, and what of it to believe.
+"""Repair a damaged place of the log from another member's copy: which members to ask, and which bytes to believe.
 
-    LOG_BLOCK (30011)   any member to any other, on the remoting port: `BlockAsk` -> `BlockAnswer`
+    LOG_BLOCK (30011)   any member to any other, on the remoting port: `BlockRequest` -> `BlockResponse`
 
-Either side asks: a slave its master first, a master its slaves, and each then whoever else is on the roll. RocketMQ's
-brokers are never asked. The damaged place is known in whole blocks, and how to tell that a block is right depends on
-what its owner still has:
+Either side asks: a slave its master first, a master its slaves, and each then the other slaves of the policy.
+RocketMQ's brokers are never asked. The damaged place is known in whole blocks, and how to tell that a block is right
+depends on what its owner still has:
 
     checksum of the block    the bytes must have it; it was made when the block was flushed
     no checksums             the other's must vouch for them, and spliced into what is whole here they must be records
                              that stand where they say; what both have in front of them must be the same
 
-Whoever is asked gives nothing that does not match its own checksums, and nothing of a part of the log that its list
-of epochs and the asker's tell apart: on a part that diverged, each copy is right and neither is the other's.
+A member that is asked gives nothing that does not match its own checksums, and nothing of a part of the log that its
+list of epochs and the asker's tell apart: on a part that diverged, each copy is right and neither is the other's.
 
-Pure: `Mender` says what is due, `bytes_for` what to fetch and whether to take it, `refusal_of` what to give. Left to
-others: the conversation (`broker.replication.block_repair`), reading and writing the place
+Pure: `RepairSchedule` says which place is due, `repair_bytes` what to fetch and whether to take it, `refusal_of` what
+to give. Left to others: the conversation (the caller's), and reading and writing the place
 (`store.integrity.block_repair`).
 """
 
@@ -34,15 +34,15 @@ from store.integrity.checksums import Damaged
 from store.integrity.scrubber import whole_records
 
 __all__ = [
-    "BlockAnswer",
-    "BlockAsk",
-    "Mender",
-    "NotTaken",
+    "BlockRequest",
+    "BlockResponse",
+    "RepairSchedule",
+    "RepairRefused",
     "Span",
-    "bytes_for",
+    "repair_bytes",
     "refusal_of",
-    "taken_untrusted",
-    "whom_to_ask",
+    "block_untrusted",
+    "repair_sources",
 ]
 
 PIECES_MAX = 8
@@ -50,37 +50,39 @@ PIECES_MAX = 8
 RETRY_FIRST_MS, RETRY_MAX_MS = 1_000, 60_000
 
 
-class BlockAsk(msgspec.Struct, frozen=True):
-    """A member asks for bytes that it has lost."""
+class BlockRequest(msgspec.Struct, frozen=True):
+    """A member's request for bytes that it has lost."""
 
     cluster: str
     broker_name: str
     address: str
-    """Where the asker is reached on the remoting port."""
+    """The address of the sender on the remoting port."""
     segment_size: int
     start: int
     """Log offsets, of one segment."""
     end: int
     wanted: int | None
-    """The CRC32C that the bytes have; None where the asker has no checksums of them."""
+    """The CRC32C that the bytes have; None where the sender has no checksums of them."""
     log_end: int
     epochs: list[tuple[int, int]] = []
 
 
-class BlockAnswer(msgspec.Struct, frozen=True):
+class BlockResponse(msgspec.Struct, frozen=True):
+    """The bytes that were asked for."""
+
     start: int
     sum: int
     """CRC32C of `data`."""
     data: bytes
 
 
-class NotTaken(Exception):
-    """What another member has is not what is missing here: the text says why."""
+class RepairRefused(Exception):
+    """A refusal of another member's bytes: the text says why they are not those that are missing here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes of the log to be asked for, at most a block."""
+    """A range of the log to be asked for, at most a block."""
 
     start: int
     end: int
@@ -91,9 +93,18 @@ class Span:
 
 
 def refusal_of(
-    ask: BlockAsk, cluster: str, broker_name: str, segment_size: int, epochs: Epochs, begin: int, flushed: int
+    ask: BlockRequest,
+    cluster: str,
+    broker_name: str,
+    segment_size: int,
+    epochs: Epochs,
+    begin: int,
+    flushed: int,
 ) -> str | None:
-    """Why this member does not even look for these bytes, or None. Its log goes from `begin`; `flushed` is final."""
+    """Return the reason why this member does not even look for these bytes, or None.
+
+    Its log goes from `begin`; what is `flushed` is final.
+    """
     if (ask.cluster, ask.broker_name) != (cluster, broker_name):
         return f"this broker belongs to {broker_name} of cluster {cluster}"
     if ask.segment_size != segment_size:
@@ -117,22 +128,22 @@ def refusal_of(
 # -- whoever asks ---------------------------------------------------------------------------------------------
 
 
-def whom_to_ask(
+def repair_sources(
     record: RoleRecord, own: str, master: str, acknowledged: Mapping[str, int], end: int
 ) -> tuple[str, ...]:
-    """The other members, those first that are most likely to have the bytes before `end`.
+    """Return the other members, those first that are most likely to have the bytes before `end`.
 
     `master` is a slave's master; `acknowledged` what slaves that are connected here have reported.
     """
-    others = set(record.terms.slaves.values()) | ({master} if master else set()) | set(acknowledged)
+    others = set(record.policy.slaves.values()) | ({master} if master else set()) | set(acknowledged)
     return tuple(
         sorted(others - {own, ""}, key=lambda each: (each != master, acknowledged.get(each, -1) < end, each))
     )
 
 
-def taken_untrusted(span: Span, body: bytes) -> bytes:
-    """The bytes of an answer. Raises `RemoteProtocolError` if they are not those that were asked for."""
-    answer = decode_untrusted(BlockAnswer, body)
+def block_untrusted(span: Span, body: bytes) -> bytes:
+    """Return the bytes of an answer. Raises `RemoteProtocolError` if they are not those that were asked for."""
+    answer = decode_untrusted(BlockResponse, body)
     if answer.start != span.start or len(answer.data) != span.end - span.start:
         raise RemoteProtocolError(
             f"asked for log offset {span.start} to {span.end}, it sent {len(answer.data)} bytes of {answer.start}"
@@ -147,24 +158,26 @@ def taken_untrusted(span: Span, body: bytes) -> bytes:
     return answer.data
 
 
-def bytes_for(
+def repair_bytes(
     place: Damaged, before: bytes, segment_size: int, block_size: int = BLOCK_SIZE
 ) -> Generator[Span, bytes, bytes]:
-    """What belongs in a damaged place: yields what to ask for, is sent what came, returns the bytes to put there.
+    """Collect the bytes of a damaged place: yields each span to ask for, is sent its bytes, returns those to put there.
 
     `before` is what is whole in the place, in front of the records of which one is not. What is returned can be
-    longer than the place, by whole blocks: a damaged size does not tell where its record ends. Raises `NotTaken`.
+    longer than the place, by whole blocks: a damaged size does not tell where its record ends. Raises `RepairRefused`.
     """
     data = b""
     if place.stop - place.start > PIECES_MAX * block_size:
-        raise NotTaken(f"{place.stop - place.start} bytes are more than is fetched while the broker runs")
+        raise RepairRefused(
+            f"{place.stop - place.start} bytes are more than is fetched while the broker runs"
+        )
     while True:
         start = place.start + len(data)
         stop = min(start + block_size, segment_size)
         if place.wanted is not None:
             stop = place.stop
         if start >= stop or len(data) // block_size >= PIECES_MAX:
-            raise NotTaken(f"no record ends in the {len(data)} bytes from log offset {place.offset} on")
+            raise RepairRefused(f"no record ends in the {len(data)} bytes from log offset {place.offset} on")
         data += yield Span(place.base_offset + start, place.base_offset + stop, place.wanted)
         if place.wanted is not None:
             return data
@@ -172,13 +185,13 @@ def bytes_for(
             continue
         at = place.record - place.start
         if data[:at] != before:
-            raise NotTaken("it differs in what is whole here, too: its log is another one")
+            raise RepairRefused("it differs in what is whole here, too: its log is another one")
         try:
             used, at_filler = whole_records(
                 data[at:], place.base_offset + place.record, segment_size - place.record
             )
         except CorruptRecord as exc:
-            raise NotTaken(f"its copy is damaged, too: {exc}") from exc
+            raise RepairRefused(f"its copy is damaged, too: {exc}") from exc
         if used or at_filler:
             return data
 
@@ -194,32 +207,32 @@ class _Tried:
 
 
 @dataclass(slots=True)
-class Mender:
-    """Which damaged place is due, and what people are told about those that nobody could help with."""
+class RepairSchedule:
+    """The order in which damaged places are repaired, and the reports about those that no member could repair."""
 
     _tried: dict[Damaged, _Tried] = field(default_factory=dict)
-    _unsure: set[Damaged] = field(default_factory=set)
+    _uncertain: set[Damaged] = field(default_factory=set)
 
     def due(self, places: Sequence[Damaged], now_ms: int) -> Damaged | None:
-        """The place to mend now: the oldest bytes of those whose time has come."""
+        """Return the place to repair now: the oldest bytes of those whose time has come."""
         for gone in self._tried.keys() - set(places):
             del self._tried[gone]
-            self._unsure.discard(gone)
+            self._uncertain.discard(gone)
         return next(
             (place for place in places if place not in self._tried or self._tried[place].again_ms <= now_ms),
             None,
         )
 
-    def is_unsure(self, place: Damaged) -> bool:
-        """Whether what is read at this place may be on no disk: then it is written anew, however good it looks."""
-        return place in self._unsure
+    def is_uncertain(self, place: Damaged) -> bool:
+        """Return whether the bytes at this place may be on no disk: they are written anew, however good they look."""
+        return place in self._uncertain
 
     def not_durable(self, place: Damaged) -> None:
-        """It was written, and the sync failed: after that the page cache proves nothing."""
-        self._unsure.add(place)
+        """Note that a place was written and its sync failed: after that the page cache proves nothing."""
+        self._uncertain.add(place)
 
     def failed(self, place: Damaged, reasons: Iterable[str], now_ms: int) -> str | None:
-        """Nobody helped. It is tried again, ever more rarely; what to tell people, unless it is what they know."""
+        """Schedule a failed place anew, ever more rarely; return the reasons, unless they were reported already."""
         tried = self._tried.setdefault(place, _Tried())
         tried.again_ms, tried.pause_ms = now_ms + tried.pause_ms, min(2 * tried.pause_ms, RETRY_MAX_MS)
         text = "; ".join(reasons) or "there is no other member to ask"

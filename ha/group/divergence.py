@@ -1,4 +1,4 @@
-"""Where two logs part: found by checksums, before a byte flows.
+"""Find the offset at which two logs part, by checksums, before a byte is replicated.
 
     |  the same in both                         | first difference              slave's end
                                last record of both ^ boundary: the slave's log is cut here
@@ -12,8 +12,7 @@ Searching by halves needs "the same up to somewhere, different from there on", a
 can look the same in any two logs: so a place counts as the same only with as many MiB before it as no padding fills.
 
 Generators: each yields a question and is sent its answer. Reads of the own log block; a helper thread runs them. Left
-to others: who is asked and how (`hello`, `broker.replication.sync`), and what becomes of the tail
-(`store.offline.diverged`).
+to others: carrying the queries (`ha.group.hello` has the messages), and the tail's fate (`store.offline.diverged`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = [
     "Extent",
     "Finding",
     "LogView",
-    "Question",
+    "LogQuery",
     "Sums",
     "compare",
     "sums_of",
@@ -57,43 +56,45 @@ class LogView(Protocol):
 
     @property
     def end(self) -> int:
-        """Behind the last whole record."""
+        """The offset behind the last whole record."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly these bytes, which are all there."""
+        """Read exactly these bytes, which are all there."""
 
     def boundary(self, offset: int) -> int:
-        """Where the last record that ends at or before `offset` ends."""
+        """Return the end of the last record that ends at or before `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Asks for the CRC32C of each of these (start, end)."""
+    """A query for the CRC32C of each of these (start, end)."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Asks for the bytes from `start` to `end`, a page at most."""
+    """A query for the bytes from `start` to `end`, a page at most."""
 
     start: int
     end: int
 
 
-Question: TypeAlias = Sums | Bytes
-Search: TypeAlias = Generator[Question, "Sequence[int | None] | bytes", int]
+LogQuery: TypeAlias = Sums | Bytes
+Search: TypeAlias = Generator[LogQuery, "Sequence[int | None] | bytes", int]
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one member says about its log."""
+    """The first and the last offset of one member's log."""
 
     begin: int
     end: int
 
 
 class Finding(enum.Enum):
+    """The relation of a slave's log to its master's."""
+
     SAME = "same"
     """The slave's log is the beginning of the master's: it goes on from its end."""
     LONGER = "longer"
@@ -108,13 +109,15 @@ class Finding(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
+    """The result of a comparison."""
+
     finding: Finding
     common: int = 0
-    """Behind the last record of both."""
+    """The offset behind the last record that both have."""
 
 
 def tail(begin: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The ranges of the last 64 MiB: what a hello brings sums of."""
+    """Return the ranges of the last 64 MiB, of which a hello brings sums."""
     first = max(begin, (max(end, 1) - 1) // BLOCK * BLOCK - (BLOCKS_AT_ONCE - 1) * BLOCK)
     return pieces(first, end, BLOCK)
 
@@ -130,7 +133,7 @@ def pieces(start: int, end: int, step: int) -> tuple[tuple[int, int], ...]:
 
 
 def sums_of(log: LogView, ranges: Sequence[tuple[int, int]]) -> tuple[int | None, ...]:
-    """The sums of one's own bytes; None for what is not all there. Blocks."""
+    """Return the sums of the own bytes; None for a range that is not all there. Blocks."""
     found: list[int | None] = []
     for start, end in ranges:
         whole = log.begin <= start < end <= log.end
@@ -140,8 +143,8 @@ def sums_of(log: LogView, ranges: Sequence[tuple[int, int]]) -> tuple[int | None
 
 def compare(
     log: LogView, mine: Extent, theirs: Extent
-) -> Generator[Question, Sequence[int | None] | bytes, Compared]:
-    """Find out what a slave's log (`log`, described by `mine`) has to do with its master's. Blocks for own reads."""
+) -> Generator[LogQuery, Sequence[int | None] | bytes, Compared]:
+    """Compare a slave's log (`log`, described by `mine`) with its master's. Blocks for own reads."""
     if mine.end == mine.begin:
         return Compared(Finding.SAME, mine.end)
     if mine.end < theirs.begin:
@@ -161,7 +164,7 @@ def compare(
 
 
 def first_difference(log: LogView, low: int, top: int) -> Search:
-    """The first offset in [low, top) at which the two logs differ, or `top`."""
+    """Return the first offset in [low, top) at which the two logs differ, or `top`."""
     base = low - low % BLOCK
     count = (top - base + BLOCK - 1) // BLOCK
 
@@ -199,7 +202,7 @@ def first_difference(log: LogView, low: int, top: int) -> Search:
 
 def _first_different(
     log: LogView, ranges: Sequence[tuple[int, int]]
-) -> Generator[Question, Sequence[int | None] | bytes, tuple[int, int] | None]:
+) -> Generator[LogQuery, Sequence[int | None] | bytes, tuple[int, int] | None]:
     if not ranges:
         return None
     theirs = yield Sums(tuple(ranges))

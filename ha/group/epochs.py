@@ -1,8 +1,8 @@
-"""Epochs: who wrote which part of the log, kept so that two logs can be compared without reading them.
+"""Keep the list of a log's epochs: which master wrote which part, so that two logs are compared without reading them.
 
     {"epochs": [[1, 0], [4, 73810], [5, 2210944]]}          <root>/ropewalk/epochs.json
 
-An epoch is the reign of one master. The list holds where each began: bytes from `start` up to the next start were
+An epoch is the time of one master. The list holds where each began: bytes from `start` up to the next start were
 appended by that epoch's master. One epoch has one writer, so two lists that agree on an epoch's number and start
 agree on its bytes, as far as both logs reach.
 
@@ -10,7 +10,8 @@ Invariants: epochs and starts both rise from entry to entry. An epoch that ended
 that never changed its master, and one that came from RocketMQ, has the empty list: all its bytes are of epoch 0.
 
 A slave takes its master's list over whole, also entries that begin behind its own end: `of_end` looks at bytes that
-are there and at nothing else. Left to others: the file (`broker.ha_files`), and what a difference means (`divergence`).
+are there and at nothing else. Left to others: the file (the caller's), and the meaning of a difference
+(`ha.group.divergence`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ EPOCHS_MAX = 10_000
 
 
 class EpochEntry(NamedTuple):
+    """An epoch and the place at which it begins in the log."""
+
     epoch: int
     start: int
     """Log offset of the first byte of this epoch."""
@@ -33,7 +36,7 @@ class EpochEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The list; a change makes a new one."""
+    """An immutable list of epochs; a change makes a new one."""
 
     entries: tuple[EpochEntry, ...] = ()
 
@@ -46,7 +49,7 @@ class Epochs:
 
     @classmethod
     def of(cls, pairs: Iterable[Sequence[int]]) -> Epochs:
-        """A list from pairs of numbers, as files and peers bring them. Raises ValueError for what is none."""
+        """Make a list from pairs of numbers, as files and peers bring them. Raises ValueError for others."""
         entries = []
         for pair in pairs:
             if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
@@ -55,18 +58,19 @@ class Epochs:
         return cls(tuple(entries[-EPOCHS_MAX:]))
 
     def pairs(self) -> list[tuple[int, int]]:
+        """Return the list as pairs of numbers, for files and peers."""
         return [(entry.epoch, entry.start) for entry in self.entries]
 
     def of_end(self, end: int) -> int:
-        """The epoch of the last byte of a log that ends at `end`."""
+        """Return the epoch of the last byte of a log that ends at `end`."""
         return max((entry.epoch for entry in self.entries if entry.start < end), default=0)
 
     def cut(self, end: int) -> Epochs:
-        """The list of a log that was cut to end here."""
+        """Return the list of this log when it is cut to end at `end`."""
         return Epochs(tuple(entry for entry in self.entries if entry.start < end))
 
     def begin(self, epoch: int, start: int) -> Epochs:
-        """A new master's reign begins, at the end of its log.
+        """Begin the epoch of a new master at the end of its log.
 
         What the list says about bytes behind that is about bytes which this log does not have, and goes.
         """
@@ -76,7 +80,7 @@ class Epochs:
         return Epochs((*kept, EpochEntry(epoch, start))[-EPOCHS_MAX:])
 
     def agree_up_to(self, end: int, other: Epochs, other_end: int) -> int:
-        """Up to where two logs have the same writers, by these lists alone: where one looks first for a difference.
+        """Return the offset up to which two logs have the same writers, by these lists alone.
 
         What a log really has in common with another one is for its bytes to say (`divergence`).
         """

@@ -1,4 +1,4 @@
-"""Who becomes master: the rule, and the conversation of whoever carries it out, a person's command or `ha watch`.
+"""Choose the member that becomes master, and conduct the conversation that makes it so.
 
 A message is acknowledged when `required` slaves have it. If of n slaves at least n - required + 1 promise never to
 listen to the old master again, each set of acknowledging slaves had one of them in it: so the one among them whose log
@@ -7,16 +7,17 @@ reaches furthest has every acknowledged message, and the old master can never ag
 deposed master wrote for itself.
 
 A planned switch is simpler, because the old master itself promises: it takes no message from then on, says where its
-log ends, and whoever has all of that may be promoted, however many others answer.
+log ends, and any slave that has all of that may be promoted, however many others answer.
 
     failover   ACCEPT all -> enough: PROMOTE the furthest -> FOLLOW the others
-                          -> too few: RELEASE whoever accepted; only `force` goes on, and what is at risk is told
+                          -> too few: RELEASE those that accepted; only `force` goes on, and what is at risk is told
     switch     FENCE the master -> CATCH_UP the target -> ACCEPT the slaves -> PROMOTE the target -> FOLLOW the others
-                          -> it takes too long: RELEASE whoever accepted, and the master goes on
+                          -> it takes too long: RELEASE those that accepted, and the master goes on
 
-After PROMOTE has left there is no way back: an answer that is lost is asked for again, and `release` is never said.
-`Handover` takes answers and the passing of time, and returns what to ask whom; it knows no sockets and no clock. Left
-to others: what a member does when it is asked (`roles`), and carrying the questions (`tools.admin.ha`).
+After PROMOTE has left there is no way back: an answer that is lost is asked for again, and RELEASE is never sent.
+`Handover` takes answers and the passing of time, and returns the questions to send; it knows no sockets and no clock.
+The operator that carries them is a person's command or `admin ha watch`. Left to others: what a member does when it is
+asked (`ha.group.roles`), and carrying the questions (the operator's).
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ha.group.roles import SLAVE, Terms
+from ha.group.roles import SLAVE, QuorumPolicy
 
 __all__ = [
     "Answer",
-    "Ask",
+    "QuestionKind",
     "Choice",
     "Handover",
-    "Kind",
+    "HandoverKind",
     "Member",
     "Phase",
-    "Send",
-    "Standing",
+    "Question",
+    "MemberStatus",
     "choose",
 ]
 
@@ -50,74 +51,80 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a member stands: its answer to ACCEPT and to LOOK."""
+class MemberStatus:
+    """The status of a member: its answer to every question."""
 
     address: str
     broker_id: int
     role: str
-    epoch: int
-    reign: int
+    promised_epoch: int
+    leader_epoch: int
     end: int
-    """Behind the last byte of its log."""
+    """The offset behind the last byte of its log."""
     log_epoch: int = 0
-    """Of its last byte."""
+    """The epoch of its last byte."""
     waiting: int = 0
-    """Producers that a master still owes an answer about a slave."""
-    terms: Terms = field(default_factory=Terms)
+    """Producers to whom a master still owes an answer, because a slave has not reported."""
+    policy: QuorumPolicy = field(default_factory=QuorumPolicy)
     master_end: int = 0
-    """What a slave last heard of its master's end."""
+    """The end of the master's log when this slave last heard of it."""
     master_age_ms: int = -1
-    """How long before contact with the master was lost, or before now, that was; -1: never heard."""
-    doubt: int = 0
-    """The newest epoch that it promised to somebody else before, and has heard nothing of since."""
+    """The age of `master_end` when contact with the master was lost, or now; -1: never heard."""
+    newest_open_promise: int = 0
+    """The newest epoch that it promised to another operator before, and that was not released since."""
 
     @property
     def rank(self) -> tuple[int, int]:
+        """Return the order of logs: the epoch of the last byte first, length second."""
         return self.log_epoch, self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whom to promote, or why nobody."""
+    """The member to promote, or the reason why none is."""
 
-    winner: Standing | None
+    winner: MemberStatus | None
     reason: str = ""
-    """Why not, or what is at risk; empty where nothing is."""
+    """The reason why none is promoted, or what is at risk; empty where nothing is."""
 
 
 def choose(
-    answers: Mapping[str, Standing],
-    master: Standing | None,
+    answers: Mapping[str, MemberStatus],
+    master: MemberStatus | None,
     *,
     wanted: str = "",
     force: bool = False,
 ) -> Choice:
-    """The rule. `answers` are of members that accepted the epoch, by address, all slaves; `master` if it did too."""
+    """Choose by the rule. `answers` are of slaves that accepted the epoch, by address; `master` if it did too."""
     slaves = sorted(answers.values(), key=lambda each: each.broker_id)
     if not slaves:
         return Choice(None, "no slave accepted the new epoch: there is nobody to promote")
-    terms = newest_terms([*slaves, *([master] if master is not None else [])])
-    counted = [each for each in slaves if str(each.broker_id) in terms.slaves]
+    policy = newest_policy([*slaves, *([master] if master is not None else [])])
+    counted = [each for each in slaves if str(each.broker_id) in policy.slaves]
     best = max(each.rank for each in slaves)
     risk = ""
     if master is not None:
         if master.rank > best:
             risk = f"no slave has all of the master's log: {master.end - best[1]} bytes are missing"
         best = max(best, master.rank)
-    elif terms.required_acks == 0:
-        risk = _at_risk(terms, slaves, best, "this group acknowledges before any slave has a message")
-    elif (doubt := max(each.doubt for each in slaves)) > max(each.reign for each in slaves):
-        # Its master would have terms that nobody here knows, and may have acknowledged under them.
+    elif policy.required_acks == 0:
+        risk = _at_risk(policy, slaves, best, "this group acknowledges before any slave has a message")
+    elif (newest_open_promise := max(each.newest_open_promise for each in slaves)) > max(
+        each.leader_epoch for each in slaves
+    ):
+        # Its master would have a policy that no member here knows, and may have acknowledged under it.
         risk = _at_risk(
-            terms, slaves, best, f"somebody may have become master of epoch {doubt}, and does not answer"
-        )
-    elif len(counted) < terms.answers_needed:
-        risk = _at_risk(
-            terms,
+            policy,
             slaves,
             best,
-            f"{len(counted)} of {len(terms.slaves)} slaves accepted, {terms.answers_needed} have to",
+            f"somebody may have become master of epoch {newest_open_promise}, and does not answer",
+        )
+    elif len(counted) < policy.answers_needed:
+        risk = _at_risk(
+            policy,
+            slaves,
+            best,
+            f"{len(counted)} of {len(policy.slaves)} slaves accepted, {policy.answers_needed} have to",
         )
     if risk and not force:
         return Choice(None, risk)
@@ -132,13 +139,13 @@ def choose(
     return Choice(chosen[0] if chosen else fit[0], risk)
 
 
-def newest_terms(standings: Sequence[Standing]) -> Terms:
-    """What the group promised last, by the member that knows most of it."""
-    return max(standings, key=lambda each: (each.reign, each.terms.version)).terms
+def newest_policy(statuses: Sequence[MemberStatus]) -> QuorumPolicy:
+    """Return the group's newest policy, by the member that knows most of it."""
+    return max(statuses, key=lambda each: (each.leader_epoch, each.policy.version)).policy
 
 
-def _at_risk(terms: Terms, slaves: Sequence[Standing], best: tuple[int, int], why: str) -> str:
-    """Why it is a risk, and how much was certainly not copied when the master was last heard."""
+def _at_risk(policy: QuorumPolicy, slaves: Sequence[MemberStatus], best: tuple[int, int], why: str) -> str:
+    """Describe the risk, and how much was certainly not copied when the master was last heard."""
     heard = [each for each in slaves if each.master_age_ms >= 0]
     if not heard:
         return f"{why}; nobody knows how far the master's log reached"
@@ -150,15 +157,17 @@ def _at_risk(terms: Terms, slaves: Sequence[Standing], best: tuple[int, int], wh
 # -- the conversation -----------------------------------------------------------------------------------
 
 
-class Kind(enum.Enum):
+class HandoverKind(enum.Enum):
+    """A planned switch, or a failover from a master that is gone."""
+
     SWITCH = "switch"
     FAILOVER = "failover"
 
 
-class Ask(enum.Enum):
-    """What a member is asked; its answer to each is a `Standing`."""
+class QuestionKind(enum.Enum):
+    """The kinds of question; the answer to each is a `MemberStatus`."""
 
-    LOOK = "look"
+    MEMBER_STATUS = "status"
     ACCEPT = "accept"
     RELEASE = "release"
     PROMOTE = "promote"
@@ -166,28 +175,30 @@ class Ask(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """One question. `broker_id` and `master` are for FOLLOW and PROMOTE: whose id, and which other master."""
+class Question:
+    """A question to one member. `broker_id` and `master` are for FOLLOW and PROMOTE: its id, and the other master."""
 
     address: str
-    ask: Ask
+    kind: QuestionKind
     epoch: int
-    by: str
+    operator: str
     broker_id: int = 0
     master: str = ""
-    terms: Terms | None = None
-    """For PROMOTE the newest that anybody knows, for FOLLOW the new master's."""
+    policy: QuorumPolicy | None = None
+    """For PROMOTE the newest that any member knows, for FOLLOW the new master's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: where the member stands, or why it said no, or nothing (both empty)."""
+    """The outcome of a question: the member's status, or why it said no, or nothing (both empty)."""
 
-    standing: Standing | None = None
+    status: MemberStatus | None = None
     refusal: str = ""
 
 
 class Phase(enum.Enum):
+    """The phases of a handover; each waits for the answers to its questions."""
+
     FENCE = "fence"
     CATCH_UP = "catch up"
     ACCEPT = "accept"
@@ -199,94 +210,96 @@ class Phase(enum.Enum):
 
 
 _ASKED_IN = {
-    Phase.FENCE: Ask.ACCEPT,
-    Phase.CATCH_UP: Ask.LOOK,
-    Phase.ACCEPT: Ask.ACCEPT,
-    Phase.PROMOTE: Ask.PROMOTE,
-    Phase.FOLLOW: Ask.FOLLOW,
-    Phase.RELEASE: Ask.RELEASE,
+    Phase.FENCE: QuestionKind.ACCEPT,
+    Phase.CATCH_UP: QuestionKind.MEMBER_STATUS,
+    Phase.ACCEPT: QuestionKind.ACCEPT,
+    Phase.PROMOTE: QuestionKind.PROMOTE,
+    Phase.FOLLOW: QuestionKind.FOLLOW,
+    Phase.RELEASE: QuestionKind.RELEASE,
 }
 
 
 class Handover:
-    """One attempt to make another member the master, under one epoch and one asker's name.
+    """The attempt to make another member the master, under a single epoch and a single operator's name.
 
-    `start` begins it. Every question is answered by `heard`, with an empty Answer where nothing came; `time_is_up`
-    ends what a phase may take. Each returns the questions that are due. It is over when `phase` is DONE or FAILED.
+    `start` begins it. Every question is answered by `on_answer`, with an empty Answer where nothing came;
+    `on_timeout` ends what a phase may take. Each returns the questions that are due. It is over when `phase` is DONE
+    or FAILED.
     """
 
     def __init__(
         self,
-        kind: Kind,
+        kind: HandoverKind,
         members: Sequence[Member],
         epoch: int,
-        by: str,
+        operator: str,
         *,
         master: str = "",
         target: str = "",
         force: bool = False,
     ) -> None:
-        """`epoch` is above every epoch that was seen; `master` is the old one's address, `target` who is wanted."""
-        assert by and epoch > 0
-        assert kind is Kind.FAILOVER or master, "a switch needs a master that is there"
+        """`epoch` is above every epoch that was seen; `master` is the old one's address, `target` the wanted one's."""
+        assert operator and epoch > 0
+        assert kind is HandoverKind.FAILOVER or master, "a switch needs a master that is there"
         self.kind = kind
         self.members = {each.address: each for each in members}
         self.epoch = epoch
-        self.by = by
+        self.operator = operator
         self.master = master
         self.target = target
         self.force = force
-        self.phase = Phase.FENCE if kind is Kind.SWITCH else Phase.ACCEPT
-        self.winner: Standing | None = None
+        self.phase = Phase.FENCE if kind is HandoverKind.SWITCH else Phase.ACCEPT
+        self.winner: MemberStatus | None = None
         self.reason = ""
         """Why it failed, or what was at risk when `force` went on."""
-        self.master_standing: Standing | None = None
-        self._accepted: dict[str, Standing] = {}
-        self._terms: Terms | None = None
+        self.master_status: MemberStatus | None = None
+        self._accepted: dict[str, MemberStatus] = {}
+        self._policy: QuorumPolicy | None = None
         self._tried: set[str] = set()
-        """Who was asked to accept: an answer that was lost may have been a yes."""
+        """Members that were asked to accept: an answer that was lost may have been a yes."""
         self._open: set[str] = set()
         self._answer_lost = False
-        """Whether a PROMOTE may have been carried out without a word."""
+        """Whether a PROMOTE may have been carried out and its answer lost."""
         self._refusals: list[str] = []
 
     @property
     def is_over(self) -> bool:
         return self.phase in (Phase.DONE, Phase.FAILED)
 
-    def start(self) -> list[Send]:
-        if self.kind is Kind.SWITCH:
+    def start(self) -> list[Question]:
+        """Return the first questions."""
+        if self.kind is HandoverKind.SWITCH:
             return self._ask_to_accept([self.master])
         return self._ask_to_accept(sorted(self.members.keys() - {self.master}))
 
-    def heard(self, address: str, ask: Ask, answer: Answer) -> list[Send]:
-        """The outcome of one question."""
-        if ask is not _ASKED_IN.get(self.phase):
+    def on_answer(self, address: str, kind: QuestionKind, answer: Answer) -> list[Question]:
+        """Advance by the outcome of one question; return the questions that are due."""
+        if kind is not _ASKED_IN.get(self.phase):
             return []  # late: its phase is over
         self._open.discard(address)
-        match self.phase, ask:
-            case Phase.FENCE, Ask.ACCEPT:
+        match self.phase, kind:
+            case Phase.FENCE, QuestionKind.ACCEPT:
                 return self._fenced(answer)
-            case Phase.CATCH_UP, Ask.LOOK:
+            case Phase.CATCH_UP, QuestionKind.MEMBER_STATUS:
                 return self._caught_up(address, answer)
-            case Phase.ACCEPT, Ask.ACCEPT:
+            case Phase.ACCEPT, QuestionKind.ACCEPT:
                 return self._accepted_by(address, answer)
-            case Phase.PROMOTE, Ask.PROMOTE:
+            case Phase.PROMOTE, QuestionKind.PROMOTE:
                 return self._promoted(answer)
-            case (Phase.FOLLOW, Ask.FOLLOW) | (Phase.RELEASE, Ask.RELEASE):
+            case (Phase.FOLLOW, QuestionKind.FOLLOW) | (Phase.RELEASE, QuestionKind.RELEASE):
                 if not self._open:
                     self.phase = Phase.DONE if self.phase is Phase.FOLLOW else Phase.FAILED
         return []
 
-    def time_is_up(self) -> list[Send]:
-        """This phase has lasted as long as it may."""
+    def on_timeout(self) -> list[Question]:
+        """End a phase that has lasted as long as it may; return the questions that are due."""
         match self.phase:
             case Phase.FENCE:
-                return self._give_up(
+                return self._release(
                     f"the master {self.master} did not answer: if it is gone, this is a failover"
                 )
             case Phase.CATCH_UP:
-                return self._give_up("the slave did not reach the master's end in time")
+                return self._release("the slave did not reach the master's end in time")
             case Phase.ACCEPT:
                 self._open.clear()
                 return self._decide()
@@ -303,114 +316,119 @@ class Handover:
                 self.phase = Phase.FAILED
         return []
 
-    def abandon(self, reason: str) -> list[Send]:
-        """Whoever carries this out has to stop: set everybody free, unless somebody may have been promoted."""
+    def abandon(self, reason: str) -> list[Question]:
+        """Stop, because the operator has to: release every member, unless one may have been promoted."""
         if self.phase in (Phase.FENCE, Phase.CATCH_UP, Phase.ACCEPT):
-            return self._give_up(reason)
+            return self._release(reason)
         return []
 
     # -- switch ----------------------------------------------------------------------------------------
 
-    def _fenced(self, answer: Answer) -> list[Send]:
-        standing = answer.standing
-        if standing is None:
-            return self._give_up(answer.refusal or f"the master {self.master} did not answer")
-        self.master_standing = standing
+    def _fenced(self, answer: Answer) -> list[Question]:
+        status = answer.status
+        if status is None:
+            return self._release(answer.refusal or f"the master {self.master} did not answer")
+        self.master_status = status
         self.phase = Phase.CATCH_UP
-        return [self._send(self.target, Ask.LOOK), self._send(self.master, Ask.LOOK)]
+        return [
+            self._question(self.target, QuestionKind.MEMBER_STATUS),
+            self._question(self.master, QuestionKind.MEMBER_STATUS),
+        ]
 
-    def _caught_up(self, address: str, answer: Answer) -> list[Send]:
-        """Look again until the target has it all, and the master has told every producer what became of its message."""
-        assert self.master_standing is not None
-        standing = answer.standing
-        if address == self.master and standing is not None:
-            if standing.end != self.master_standing.end or standing.epoch != self.epoch:
-                return self._give_up("the master went on by itself")
-            self.master_standing = standing
-        elif address == self.target and standing is not None:
-            self.winner = standing
-        ready = self.winner is not None and self.winner.end >= self.master_standing.end
-        if ready and self.master_standing.waiting == 0:
+    def _caught_up(self, address: str, answer: Answer) -> list[Question]:
+        """Ask again until the target has it all, and the master has answered every producer that waited."""
+        assert self.master_status is not None
+        status = answer.status
+        if address == self.master and status is not None:
+            if status.end != self.master_status.end or status.promised_epoch != self.epoch:
+                return self._release("the master went on by itself")
+            self.master_status = status
+        elif address == self.target and status is not None:
+            self.winner = status
+        ready = self.winner is not None and self.winner.end >= self.master_status.end
+        if ready and self.master_status.waiting == 0:
             self.phase = Phase.ACCEPT
             return self._ask_to_accept(sorted(self.members.keys() - {self.master}))
-        return [self._send(address, Ask.LOOK)]
+        return [self._question(address, QuestionKind.MEMBER_STATUS)]
 
     # -- both ------------------------------------------------------------------------------------------
 
-    def _ask_to_accept(self, addresses: Sequence[str]) -> list[Send]:
+    def _ask_to_accept(self, addresses: Sequence[str]) -> list[Question]:
         self._tried.update(addresses)
         self._open = set(addresses)
         if not addresses:
-            return self._give_up("the group has no slave that is known")
-        return [self._send(address, Ask.ACCEPT) for address in addresses]
+            return self._release("the group has no slave that is known")
+        return [self._question(address, QuestionKind.ACCEPT) for address in addresses]
 
-    def _accepted_by(self, address: str, answer: Answer) -> list[Send]:
-        standing = answer.standing
-        if standing is None:
+    def _accepted_by(self, address: str, answer: Answer) -> list[Question]:
+        status = answer.status
+        if status is None:
             self._refusals.append(f"{address}: {answer.refusal or 'no answer'}")
-        elif standing.role != SLAVE:
-            self._refusals.append(f"{address}: it is a {standing.role} of epoch {standing.reign}")
+        elif status.role != SLAVE:
+            self._refusals.append(f"{address}: it is a {status.role} of epoch {status.leader_epoch}")
         else:
-            self._accepted[address] = standing
+            self._accepted[address] = status
         return [] if self._open else self._decide()
 
-    def _decide(self) -> list[Send]:
-        choice = choose(self._accepted, self.master_standing, wanted=self.target, force=self.force)
+    def _decide(self) -> list[Question]:
+        choice = choose(self._accepted, self.master_status, wanted=self.target, force=self.force)
         self.reason = choice.reason
         if choice.winner is None:
             told = f" ({'; '.join(self._refusals)})" if self._refusals else ""
-            return self._give_up(choice.reason + told)
+            return self._release(choice.reason + told)
         self.winner = choice.winner
         self.phase = Phase.PROMOTE
         known = [
             *self._accepted.values(),
-            *([self.master_standing] if self.master_standing is not None else []),
+            *([self.master_status] if self.master_status is not None else []),
         ]
-        self._terms = newest_terms(known)
+        self._policy = newest_policy(known)
         return [self._ask_to_lead(self.winner.address)]
 
-    def _ask_to_lead(self, address: str) -> Send:
-        return Send(address, Ask.PROMOTE, self.epoch, self.by, master=self.master, terms=self._terms)
+    def _ask_to_lead(self, address: str) -> Question:
+        return Question(
+            address, QuestionKind.PROMOTE, self.epoch, self.operator, master=self.master, policy=self._policy
+        )
 
-    def _promoted(self, answer: Answer) -> list[Send]:
+    def _promoted(self, answer: Answer) -> list[Question]:
         assert self.winner is not None
-        if answer.standing is None and not answer.refusal:
+        if answer.status is None and not answer.refusal:
             self._answer_lost = True
             return [self._ask_to_lead(self.winner.address)]  # it may be one: ask again
-        if answer.standing is None:
+        if answer.status is None:
             reason = f"{self.winner.address} does not become master: {answer.refusal}"
             if not self._answer_lost:
-                return self._give_up(reason)
+                return self._release(reason)
             self.phase, self.reason = (
                 Phase.FAILED,
                 reason,
             )  # it may have been one for a while: nobody is released
             return []
-        self.winner = answer.standing
+        self.winner = answer.status
         self.phase = Phase.FOLLOW
         old_id = self._accepted[self.winner.address].broker_id
-        sends = []
+        questions = []
         for address in sorted((self._accepted.keys() | {self.master}) - {self.winner.address, ""}):
             member = self._accepted.get(address)
             broker_id = member.broker_id if member is not None else old_id
-            sends.append(
-                Send(
+            questions.append(
+                Question(
                     address,
-                    Ask.FOLLOW,
+                    QuestionKind.FOLLOW,
                     self.epoch,
-                    self.by,
+                    self.operator,
                     broker_id,
                     self.winner.address,
-                    self.winner.terms,
+                    self.winner.policy,
                 )
             )
-        self._open = {send.address for send in sends}
-        if not sends:
+        self._open = {question.address for question in questions}
+        if not questions:
             self.phase = Phase.DONE
-        return sends
+        return questions
 
-    def _give_up(self, reason: str) -> list[Send]:
-        """Nobody is promoted, and never will be under this asker's name: whoever promised is free again."""
+    def _release(self, reason: str) -> list[Question]:
+        """End without a promotion, for ever under this operator's name: the members that promised are free again."""
         assert self.phase is not Phase.FOLLOW
         self.reason = reason
         self.winner = None
@@ -418,7 +436,7 @@ class Handover:
         self._open = set(self._tried)
         if not self._tried:
             self.phase = Phase.FAILED
-        return [self._send(address, Ask.RELEASE) for address in sorted(self._tried)]
+        return [self._question(address, QuestionKind.RELEASE) for address in sorted(self._tried)]
 
-    def _send(self, address: str, ask: Ask) -> Send:
-        return Send(address, ask, self.epoch, self.by)
+    def _question(self, address: str, kind: QuestionKind) -> Question:
+        return Question(address, kind, self.epoch, self.operator)

@@ -1,17 +1,17 @@
-"""What Ropewalk members say to each other on the remoting port, and what a master makes of a slave's hello.
+"""Define the messages of Ropewalk members on the remoting port, and judge a slave's hello.
 
-    CHALLENGE  (30000)   who is there, and a number to prove the secret with
-    HELLO      (30001)   slave to master, before the first report: who I am, what my log is     -> Welcome
+    CHALLENGE  (30000)   the version of this member, and a number to prove the secret with
+    HELLO      (30001)   slave to master, before the first report: its identity and its log    -> Welcome
     LOG_SUMS   (30002)   CRC32C of ranges of the log                                            -> sums
     LOG_BYTES  (30003)   a page of the log                                                      -> raw bytes
     SYNC       (30004)   slave to master, several times a second: metadata and positions        -> SyncAnswer
-    LOOK … FOLLOW (30005 to 30009)   a handover's questions (`ha.group.handover`)                    -> Standing
+    MEMBER_STATUS … FOLLOW (30005 to 30009)   a handover's questions (`ha.group.handover`)           -> MemberStatus
     LOG_BLOCK  (30011)   any member to any other: bytes in place of damaged ones (`ha.group.block_repair`)
 
 Bodies are msgpack of the structs below. A stock RocketMQ broker answers 3 to all of it, and is then treated as one.
 
 Where the group has a secret every request but CHALLENGE carries `proof` = HMAC-SHA256(secret, challenge, code, body)
-in hex: the challenge was drawn for this very connection, so what somebody overheard is worth nothing on another one.
+in hex: the challenge was drawn for this very connection, so an overheard proof is worth nothing on another one.
 The secret itself never travels.
 """
 
@@ -24,17 +24,17 @@ from typing import TypeVar
 import msgspec
 
 from ha.group.epochs import Epochs
-from ha.group.handover import Standing
-from ha.group.roles import MASTER_ID, RoleRecord, Terms
+from ha.group.handover import MemberStatus
+from ha.group.roles import MASTER_ID, QuorumPolicy, RoleRecord
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
     "Challenge",
-    "EpochAsk",
+    "EpochRequest",
     "Hello",
-    "RangesAsk",
+    "RangesRequest",
     "SlaveView",
-    "StandingMessage",
+    "MemberStatusMessage",
     "Sums",
     "Welcome",
     "decode_untrusted",
@@ -61,17 +61,17 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A slave introduces itself."""
+    """The introduction of a slave to its master."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
-    """Where it is reached on the remoting port."""
+    """Its address on the remoting port."""
     socket: str
     """`ip:port` of its end of the HA connection that this hello is about; empty if it has none open."""
-    epoch: int
-    """The highest that it has accepted."""
+    promised_epoch: int = msgspec.field(name="epoch")
+    """The highest epoch that it has accepted."""
     begin: int
     end: int
     segment_size: int
@@ -79,51 +79,53 @@ class Hello(msgspec.Struct, frozen=True):
     ranges: list[tuple[int, int]] = []
     sums: list[int | None] = []
     """CRC32C of each of `ranges`, the last 64 MiB of its log."""
-    terms_version: int = 0
-    """Of the terms on its disk."""
-    terms_of: int = 0
-    """The epoch of the master that gave them."""
+    policy_version: int = msgspec.field(name="terms_version", default=0)
+    """Of the policy on its disk."""
+    policy_epoch: int = msgspec.field(name="terms_of", default=0)
+    """The epoch of the master that gave that policy."""
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The master's answer: what its own log is, and what the group's acknowledgements rest on."""
+    """The master's answer: its own log, and the policy of the group's acknowledgements."""
 
-    epoch: int
+    leader_epoch: int = msgspec.field(name="epoch")
     begin: int
     end: int
     epochs: list[tuple[int, int]]
     sums: list[int | None]
     """Of the hello's ranges, in the master's log; None for what is not all in it."""
-    terms: Terms = Terms()
+    policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
 
 
-class RangesAsk(msgspec.Struct, frozen=True):
-    """LOG_SUMS: any number of ranges; LOG_BYTES: exactly one."""
+class RangesRequest(msgspec.Struct, frozen=True):
+    """The ranges that LOG_SUMS (any number) and LOG_BYTES (exactly one) ask for."""
 
     ranges: list[tuple[int, int]]
 
 
 class Sums(msgspec.Struct, frozen=True):
+    """The answer to LOG_SUMS: a CRC32C for each range, None for one that is not all in the log."""
+
     sums: list[int | None]
 
 
-class EpochAsk(msgspec.Struct, frozen=True):
-    """ACCEPT, RELEASE, PROMOTE and FOLLOW; the last three fields are for those that need them."""
+class EpochRequest(msgspec.Struct, frozen=True):
+    """The body of ACCEPT, RELEASE, PROMOTE and FOLLOW; the last three fields are for those that need them."""
 
     cluster: str
     broker_name: str
     epoch: int
-    by: str
+    operator: str = msgspec.field(name="by")
     broker_id: int = 0
     master: str = ""
-    terms: Terms | None = None
+    policy: QuorumPolicy | None = msgspec.field(name="terms", default=None)
 
 
 class SlaveView(msgspec.Struct, frozen=True):
     """A connection of a slave, as its master sees it."""
 
     address: str
-    """Where it is reached on the remoting port; its end of the HA connection, if it never said."""
+    """Its address on the remoting port; its end of the HA connection, if it never said hello."""
     broker_id: int
     """-1 for a slave that said no hello."""
     acknowledged: int
@@ -133,20 +135,20 @@ class SlaveView(msgspec.Struct, frozen=True):
     bytes_per_second: int = 0
 
 
-class StandingMessage(msgspec.Struct, frozen=True):
-    """A `Standing` on the wire, with what people like to know besides."""
+class MemberStatusMessage(msgspec.Struct, frozen=True):
+    """A `MemberStatus` on the wire, with the further columns of `admin ha status`."""
 
     broker_name: str
     broker_id: int
     address: str
     role: str
-    epoch: int
-    reign: int
+    promised_epoch: int = msgspec.field(name="epoch")
+    leader_epoch: int = msgspec.field(name="reign")
     begin: int
     end: int
     log_epoch: int = 0
     waiting: int = 0
-    terms: Terms = Terms()
+    policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
     master: str = ""
     master_end: int = 0
     master_age_ms: int = -1
@@ -165,19 +167,20 @@ class StandingMessage(msgspec.Struct, frozen=True):
     slaves: list[SlaveView] = []
     damaged: int = 0
     """Places of its log that do not match their checksums, and are not served."""
-    mended: int = 0
+    repaired: int = msgspec.field(name="mended", default=0)
     """Places that it has taken from another member's copy since it started."""
-    doubt: int = 0
-    """The newest epoch that was promised to somebody else before, and neither released nor heard of again."""
+    newest_open_promise: int = msgspec.field(name="doubt", default=0)
+    """The newest epoch that was promised to another operator before, and neither released nor superseded since."""
 
-    def standing(self) -> Standing:
-        return Standing(
-            self.address, self.broker_id, self.role, self.epoch, self.reign, self.end, self.log_epoch,
-            self.waiting, self.terms, self.master_end, self.master_age_ms, self.doubt,
+    def status(self) -> MemberStatus:
+        return MemberStatus(
+            self.address, self.broker_id, self.role, self.promised_epoch, self.leader_epoch, self.end, self.log_epoch,
+            self.waiting, self.policy, self.master_end, self.master_age_ms, self.newest_open_promise,
         )  # fmt: skip
 
 
 def encode(message: msgspec.Struct) -> bytes:
+    """Encode a message as msgpack."""
     return msgspec.msgpack.encode(message)
 
 
@@ -195,13 +198,13 @@ def decode_untrusted(kind: type[_S], body: bytes) -> _S:
 
 
 def proof_of(secret: str, challenge: bytes, code: int, body: bytes) -> str:
-    """What shows that the sender of this body knows the secret."""
+    """Return the proof that the sender of this body knows the secret."""
     words = challenge + code.to_bytes(4, "big") + body
     return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
 
 
 def proves(proof: str, secret: str, challenge: bytes, code: int, body: bytes) -> bool:
-    """Whether it does. A connection that was given no challenge proves nothing."""
+    """Return whether a proof is right. A connection that was given no challenge proves nothing."""
     return bool(challenge) and hmac.compare_digest(
         proof_of(secret, challenge, code, body).encode(), proof.encode()
     )
@@ -213,7 +216,7 @@ def proves(proof: str, secret: str, challenge: bytes, code: int, body: bytes) ->
 def refusal_of(
     hello: Hello, cluster: str, broker_name: str, record: RoleRecord, segment_size: int, taken: str
 ) -> str | None:
-    """Why this slave cannot follow, in words for its owner, or None.
+    """Return the reason why this slave cannot follow, in words for its owner, or None.
 
     `taken` is the address of another slave that is connected under the same id, or empty.
     """
@@ -225,8 +228,8 @@ def refusal_of(
     if record.role == "SLAVE":
         where = f"; its master is {record.master}" if record.master else ""
         return f"this broker is a slave itself, with id {record.broker_id}{where}"
-    if hello.epoch > record.reign:
-        return f"the slave has accepted epoch {hello.epoch}, and this master reigns in epoch {record.reign}"
+    if hello.promised_epoch > record.leader_epoch:
+        return f"the slave has accepted epoch {hello.promised_epoch}, and this master leads epoch {record.leader_epoch}"
     if taken and taken != hello.address:
         return (
             f"{taken} is connected as slave {hello.broker_id} already: give each slave a brokerId of its own"
@@ -244,7 +247,7 @@ def refusal_of(
 
 
 def ranges_refusal(ranges: list[tuple[int, int]]) -> str | None:
-    """Why these ranges are not summed, or None."""
+    """Return the reason why these ranges are not summed, or None."""
     if len(ranges) > RANGES_MAX or any(not 0 <= start < end for start, end in ranges):
         return f"{len(ranges)} ranges, or one of them is none"
     if sum(end - start for start, end in ranges) > SUMMED_MAX:

@@ -1,4 +1,4 @@
-"""Metadata that follows the log: what a slave has seen, what it is told, and whose consumer offset wins.
+"""Replicate metadata beside the log: tables by generation, and consumer offsets by the later commit.
 
 Every table of a broker has a generation, a number that rises with each change. A slave asks several times a second
 and names the generations it has, and of which run of which master; it is told the tables that moved since. Whole
@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ha.group.roles import Terms
+from ha.group.roles import QuorumPolicy
 
-__all__ = ["Commit", "OffsetJournal", "Seen", "SyncAnswer", "SyncAsk", "wins"]
+__all__ = ["Commit", "OffsetJournal", "Seen", "SyncRequest", "SyncResponse", "wins"]
 
 COMMITS_MAX = 20_000
 """Offsets in one message; the rest comes with the next."""
@@ -30,29 +30,29 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a slave has of one master's tables."""
+    """The generations of one master's tables that a slave has."""
 
     run: str = ""
-    """Which run of which master these generations are of; another run means: tell me everything."""
+    """The process of the master that counted these generations; with another process everything is sent anew."""
     topics: int = -1
     groups: int = -1
     offsets: int = 0
     delays: int = -1
 
 
-class SyncAsk(msgspec.Struct, frozen=True):
-    """A slave asks, and tells of the commits that consumers made with it."""
+class SyncRequest(msgspec.Struct, frozen=True):
+    """A slave's request for changed tables, with the commits that consumers made at the slave."""
 
     broker_id: int
     address: str
-    epoch: int
+    promised_epoch: int = msgspec.field(name="epoch")
     seen: Seen
     end: int = 0
     flushed: int = 0
-    terms_version: int = 0
-    """Of the terms on the slave's disk."""
-    terms_of: int = 0
-    """The epoch of the master that gave them."""
+    policy_version: int = msgspec.field(name="terms_version", default=0)
+    """Of the policy on the slave's disk."""
+    policy_epoch: int = msgspec.field(name="terms_of", default=0)
+    """The epoch of the master that gave that policy."""
     commits: list[Commit] = []
     topics_version: tuple[int, int, int] = (0, 0, 0)
     groups_version: tuple[int, int, int] = (0, 0, 0)
@@ -62,17 +62,16 @@ class SyncAsk(msgspec.Struct, frozen=True):
     """The tables themselves, when the master wanted them."""
 
 
-class SyncAnswer(msgspec.Struct, frozen=True):
-    """What moved since, and where the master stands."""
+class SyncResponse(msgspec.Struct, frozen=True):
+    """The tables and commits that moved since, and how far the master's log reaches."""
 
-    epoch: int
-    """The master's reign."""
+    leader_epoch: int = msgspec.field(name="epoch")
     seen: Seen
     end: int
     readable: int
-    """Consumers may read up to here."""
+    """The log offset up to which consumers may read."""
     time_ms: int
-    terms: Terms
+    policy: QuorumPolicy = msgspec.field(name="terms")
     topics: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
     delays: dict[str, int] | None = None
@@ -84,14 +83,15 @@ class SyncAnswer(msgspec.Struct, frozen=True):
 
 
 def wins(new: tuple[int, int], old: tuple[int, int] | None) -> bool:
-    """Whether a commit (offset, time) takes the place of another."""
+    """Return whether a commit (offset, time) takes the place of another."""
     return old is None or (new[1], new[0]) > (old[1], old[0])
 
 
 class OffsetJournal:
-    """When each consumer offset was committed, and in which order they changed here.
+    """An ordered record of the times at which consumer offsets were committed here.
 
-    Beside a table of offsets, which has neither. `record` is told of every change; `since` replays it.
+    It stands beside a table of offsets, which has neither times nor order. `record` is told of every change;
+    `since` replays it.
     """
 
     def __init__(self) -> None:
@@ -104,22 +104,23 @@ class OffsetJournal:
         return len(self._at)
 
     def record(self, key: Key, time_ms: int) -> None:
-        """The offset of this queue has changed now, or was found to have changed then. HOT."""
+        """Record that the offset of this queue changed at this time. HOT."""
         self.sequence += 1
         self._at.pop(key, None)
         self._at[key] = (self.sequence, time_ms)
 
     def forget(self, keys: Iterable[Key]) -> None:
+        """Remove the entries of queues that are gone."""
         for key in keys:
             self._at.pop(key, None)
 
     def time_of(self, key: Key) -> int:
-        """When it was committed; 0 for what this journal has not heard of."""
+        """Return the time of the last commit; 0 for a queue without an entry."""
         found = self._at.get(key)
         return found[1] if found is not None else 0
 
     def since(self, sequence: int, limit: int = COMMITS_MAX) -> tuple[list[tuple[Key, int]], int]:
-        """The (key, time) that changed after `sequence`, oldest first, and the sequence that this leads up to."""
+        """Return the (key, time) that changed after `sequence`, oldest first, and the sequence reached."""
         changed: list[tuple[int, Key, int]] = []
         for key in reversed(self._at):
             at, time_ms = self._at[key]
@@ -131,9 +132,10 @@ class OffsetJournal:
         return [(key, time_ms) for _at, key, time_ms in taken], taken[-1][0] if taken else sequence
 
     def times(self) -> dict[Key, int]:
+        """Return the time of the last commit of every queue."""
         return {key: time_ms for key, (_sequence, time_ms) in self._at.items()}
 
     def load(self, entries: Iterable[tuple[Key, int]]) -> None:
-        """Take over a table that was loaded, with the time of each of its offsets."""
+        """Record every offset of a loaded table with its time."""
         for key, time_ms in entries:
             self.record(key, time_ms)

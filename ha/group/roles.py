@@ -1,22 +1,23 @@
-"""One member's part in its group: what it is, what it has promised, and what it does when somebody asks for more.
+"""Decide one member's role in its broker group: what it has promised, and which request changes its role.
 
-    epoch   the highest epoch this member has accepted: it never again listens to a master of a lower one
-    reign   the epoch in which its present role was given to it; `reign <= epoch`, always
+    promised_epoch   the highest epoch this member has accepted: it never again listens to a master of a lower one
+    leader_epoch     the epoch in which its present role was given to it; `leader_epoch <= promised_epoch`, always
 
-A member whose epoch is ahead of its reign stands between two masters. A slave in that place has dropped its old
-master. A master in that place is *fenced*: it takes no message, and what it has not yet acknowledged it acknowledges
-only if a slave that still follows it reports the bytes. Both go on when somebody is promoted in the new epoch, or
-when whoever asked for it gives up and releases them; nobody else can, because an epoch is accepted from one asker
-only. That is what makes it safe to go back: the asker alone could have promoted somebody, and knows that it did not.
-It knows that of its own epoch and of no other: a promise that a later one overtook holds again when that is released.
+A member whose promised epoch is ahead of its leader epoch stands between two masters. A slave in that place has
+dropped its old master. A master in that place is *fenced*: it takes no message, and what it has not yet acknowledged
+it acknowledges only if a slave that still follows it reports the bytes. Both go on when a member is promoted in the new
+epoch, or when the operator that asked for it gives up and releases them; no other can release them, because an epoch is
+accepted from one operator only. That is what makes it safe to go back: this operator alone could have promoted a
+member, and knows that it did not. It knows that of its own epoch and of no other: a promise that a later one
+superseded holds again when that one is released.
 
-    free      epoch == reign                accept -> promised
-    promised  epoch > reign, `by` is set    promote -> free (a master), follow -> free (a slave)
-                                            release -> free, or promised to whoever asked before and has not released
+    free      promised_epoch == leader_epoch                  accept -> promised
+    promised  promised_epoch > leader_epoch, promised_to set  promote -> free (a master), follow -> free (a slave)
+                                            release -> free, or promised to the operator of the superseded promise
 
-Everything here is on disk before anybody hears of it, so a member that crashes wakes up with the same promises.
-`RoleCore` decides and changes nothing in the world: each call returns the record to save and the act that is due.
-Left to others: files, links and timers (`broker.replication.sync`), and the rule who is promoted (`promotion`).
+Every record is on disk before it is answered for, so a member that crashes wakes up with the same promises. `RoleCore`
+decides and changes nothing in the world: each call returns the record to save and the action that is due. Left to
+others: files, links and timers (the caller's), and the rule which member is promoted (`ha.group.handover`).
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ __all__ = [
     "MASTER_ID",
     "SLAVE",
     "SYNC_MASTER",
-    "Act",
-    "Outcome",
+    "RoleAction",
+    "RoleDecision",
     "RoleCore",
     "RoleRecord",
-    "Terms",
+    "QuorumPolicy",
 ]
 
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 MASTER_ID = 0
 SLAVES_MAX = 64
-_OVERTAKEN_MAX = 8
+_SUPERSEDED_MAX = 8
 
 
-class Terms(msgspec.Struct, frozen=True, rename="camel"):
-    """What the acknowledgements of a group rest on, as its master says and every slave remembers.
+class QuorumPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """The rule of a group's acknowledgements, set by its master and kept by every slave.
 
     A slave has to know it when the master is gone: how many members there are, and on how many of them an
     acknowledged message is.
@@ -55,34 +56,35 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
     in_sync_replicas: int = 1
     """Copies of a message, the master's included, before it is acknowledged."""
     version: int = 0
-    """Rises with every change; a slave says which one it has."""
+    """Rises with every change; a slave reports which version it has."""
     slaves: dict[str, str] = {}
     """Broker id, as text, -> address on the remoting port, of every slave that was ever accepted under this id.
 
-    An empty address is a master of before, which nobody who was asked knew the address of.
+    An empty address is a former master, whose address no member knew when it was replaced.
     """
-    joined: dict[str, int] = {}
-    """Slaves that do not count yet -> the version in which they came, which not every slave was heard to have."""
-    before: int = 0
-    """How many slaves are waited for until each has heard that fewer are enough; 0 where that is settled."""
+    pending_slaves: dict[str, int] = msgspec.field(name="joined", default_factory=dict)
+    """Slaves that do not count yet -> the version in which they came, which not every slave has reported to have."""
+    previous_acks: int = msgspec.field(name="before", default=0)
+    """Slaves to wait for until each has reported that it knows fewer are enough; 0 when every slave does."""
 
     @property
     def required_acks(self) -> int:
-        """How many slaves have a message when it is acknowledged."""
+        """Return how many slaves have a message when it is acknowledged."""
         return max(0, self.in_sync_replicas - 1) if self.role == SYNC_MASTER else 0
 
     @property
     def answers_needed(self) -> int:
-        """How many slaves have to accept a new epoch, so that each set of acknowledging slaves has one among them.
+        """Return how many slaves have to accept a new epoch, so that each set of acknowledging slaves includes an
+        accepting one.
 
         Where no slave is waited for, no number is enough: any message may be on the lost master alone.
         """
         return max(1, len(self.slaves) - self.required_acks + 1)
 
-    def with_slave(self, broker_id: int, address: str) -> Terms:
-        """With this slave on the roll. Raises ValueError when there is no room for one more.
+    def with_slave(self, broker_id: int, address: str) -> QuorumPolicy:
+        """Return the policy with this slave in it. Raises ValueError when there is no room for one more.
 
-        One that only has another address counts as before: how many have to answer is a matter of the ids.
+        A slave that only has another address counts as before: how many have to answer is a matter of the ids.
         """
         name = str(broker_id)
         if self.slaves.get(name) == address:
@@ -90,19 +92,20 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
         if name not in self.slaves and len(self.slaves) >= SLAVES_MAX:
             raise ValueError(f"a group has at most {SLAVES_MAX} slaves")
         version, slaves = self.version + 1, {**self.slaves, name: address}
-        joined = self.joined if name in self.slaves else {**self.joined, name: version}
-        return msgspec.structs.replace(self, version=version, slaves=slaves, joined=joined)
+        pending = self.pending_slaves if name in self.slaves else {**self.pending_slaves, name: version}
+        return msgspec.structs.replace(self, version=version, slaves=slaves, pending_slaves=pending)
 
-    def without_slave(self, broker_id: int) -> Terms:
-        """A slave that will not come back is not counted on any more."""
+    def without_slave(self, broker_id: int) -> QuorumPolicy:
+        """Return the policy without a slave that will not come back."""
         slaves = {name: address for name, address in self.slaves.items() if name != str(broker_id)}
-        joined = {name: since for name, since in self.joined.items() if name in slaves}
-        before = self.before if slaves else 0  # there is nobody left who could hear of anything
+        pending = {name: since for name, since in self.pending_slaves.items() if name in slaves}
+        previous = self.previous_acks if slaves else 0  # there is no slave left that could hear of anything
         return msgspec.structs.replace(
-            self, version=self.version + 1, slaves=slaves, joined=joined, before=before
+            self, version=self.version + 1, slaves=slaves, pending_slaves=pending, previous_acks=previous
         )
 
-    def with_promise(self, role: str, in_sync_replicas: int) -> Terms:
+    def with_requirement(self, role: str, in_sync_replicas: int) -> QuorumPolicy:
+        """Return the policy under which messages are acknowledged as this role and number of copies say."""
         if (self.role, self.in_sync_replicas) == (role, in_sync_replicas):
             return self
         return msgspec.structs.replace(
@@ -110,21 +113,21 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
             role=role,
             in_sync_replicas=in_sync_replicas,
             version=self.version + 1,
-            before=max(self.before, self.required_acks) if self.slaves else 0,
+            previous_acks=max(self.previous_acks, self.required_acks) if self.slaves else 0,
         )
 
-    def settled(self, known: int) -> Terms:
-        """With every slave known to have this version, or a newer one: the version does not rise by it."""
-        joined = {name: since for name, since in self.joined.items() if since > known}
-        before = self.before if known < self.version else 0
-        if (joined, before) == (self.joined, self.before):
+    def confirmed_by_all(self, known: int) -> QuorumPolicy:
+        """Return the policy when every slave is known to have version `known`, or a newer one: the same version."""
+        pending = {name: since for name, since in self.pending_slaves.items() if since > known}
+        previous = self.previous_acks if known < self.version else 0
+        if (pending, previous) == (self.pending_slaves, self.previous_acks):
             return self
-        return msgspec.structs.replace(self, joined=joined, before=before)
+        return msgspec.structs.replace(self, pending_slaves=pending, previous_acks=previous)
 
-    def after_swap(self, winner: int, old_master: str) -> Terms:
-        """The terms of the master that was slave `winner`: its old id now belongs to the master before it.
+    def after_swap(self, winner: int, old_master: str) -> QuorumPolicy:
+        """Return the policy of the master that was slave `winner`: its old id now belongs to the master before it.
 
-        That one stays on the roll also where nobody knows its address any more: it has messages that were
+        The old master stays in it also where its address is not known any more: it has messages that were
         acknowledged, and with one slave fewer too few answers would be enough for the next handover.
         """
         slaves = {**self.slaves, str(winner): old_master}
@@ -132,31 +135,34 @@ class Terms(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RoleRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """What `<root>/ropewalk/role.json` holds."""
+    """The content of `<root>/ropewalk/role.json`."""
 
     role: str
     broker_id: int
-    epoch: int = 0
-    reign: int = 0
-    by: str = ""
-    """Who was promised this epoch; empty when nobody waits for anything."""
+    promised_epoch: int = msgspec.field(name="epoch", default=0)
+    leader_epoch: int = msgspec.field(name="reign", default=0)
+    promised_to: str = msgspec.field(name="by", default="")
+    """The operator to whom this epoch was promised; empty when no promise is open."""
     master: str = ""
-    """Whom a slave follows, by its address on the remoting port; empty: whoever the name server names."""
-    terms: Terms = msgspec.field(default_factory=Terms)
-    overtaken: tuple[tuple[int, str], ...] = ()
-    """Promises that a later one overtook and nobody released: epoch and asker, the oldest first."""
+    """The address of a slave's master on the remoting port; empty: the one that the name server names."""
+    policy: QuorumPolicy = msgspec.field(name="terms", default_factory=QuorumPolicy)
+    superseded: tuple[tuple[int, str], ...] = msgspec.field(name="overtaken", default=())
+    """Promises that a later one superseded and that were not released: epoch and operator, the oldest first."""
 
     def __post_init__(self) -> None:
         if self.role not in (ASYNC_MASTER, SYNC_MASTER, SLAVE):
             raise ValueError(f"{self.role!r} is no role")
-        if (self.role == SLAVE) != (self.broker_id > MASTER_ID) or not 0 <= self.reign <= self.epoch:
+        if (self.role == SLAVE) != (
+            self.broker_id > MASTER_ID
+        ) or not 0 <= self.leader_epoch <= self.promised_epoch:
             raise ValueError(
-                f"a {self.role} with id {self.broker_id}, epoch {self.epoch} and reign {self.reign}"
+                f"a {self.role} with id {self.broker_id}, promised epoch {self.promised_epoch} and leader epoch "
+                f"{self.leader_epoch}"
             )
 
 
-class Act(enum.Enum):
-    """What the world has to do about a change of the record."""
+class RoleAction(enum.Enum):
+    """The action that is due when a record changes."""
 
     NOTHING = "nothing"
     FENCE = "fence"
@@ -166,17 +172,17 @@ class Act(enum.Enum):
     RESUME = "resume"
     """When the record is saved: be again what it was."""
     LEAD = "lead"
-    """When the record is saved: begin a reign at the own end, take messages."""
+    """When the record is saved: begin an epoch at the own end, take messages."""
     FOLLOW = "follow"
     """At once: take no message, acknowledge none, hang up on slaves and on an older master; then follow the new one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a request comes to: yes with a record and an act, or no with a reason."""
+class RoleDecision:
+    """The answer to a request: yes with a record and an action, or no with a reason."""
 
     record: RoleRecord
-    act: Act = Act.NOTHING
+    action: RoleAction = RoleAction.NOTHING
     refusal: str | None = None
 
 
@@ -192,155 +198,172 @@ class RoleCore:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this is a master that may take no message."""
-        return self.is_master and self.record.epoch > self.record.reign
+        """Return whether this is a master that may take no message."""
+        return self.is_master and self.record.promised_epoch > self.record.leader_epoch
 
     def listens_to(self, epoch: int) -> bool:
-        """Whether a master of this epoch may be followed."""
-        return not self.is_master and epoch >= self.record.epoch
+        """Return whether a master of this epoch may be followed."""
+        return not self.is_master and epoch >= self.record.promised_epoch
 
     # -- an epoch is asked for -------------------------------------------------------------------------
 
-    def accept(self, epoch: int, by: str) -> Outcome:
-        """Promise not to listen to anybody below `epoch`. Asked twice by the same, the promise holds once."""
+    def accept(self, epoch: int, operator: str) -> RoleDecision:
+        """Promise not to listen to any master below `epoch`. Asked twice by one operator, the promise holds once."""
         record = self.record
-        if not by:
-            return self._refused("who asks for an epoch has to say who it is")
-        if epoch == record.epoch > record.reign and by == record.by:
-            return Outcome(record)
-        if epoch <= record.epoch:
-            return self._refused(f"epoch {record.epoch} is accepted already, and {epoch} is not above it")
-        overtaken = record.overtaken
-        if record.epoch > record.reign:
-            overtaken = (*overtaken, (record.epoch, record.by))
-        if len(overtaken) > _OVERTAKEN_MAX:
-            # The two oldest become one that nobody releases: that is more than was promised, and never less.
-            overtaken = ((overtaken[1][0], ""), *overtaken[2:])
-        act = Act.FENCE if self.is_master else Act.DROP
-        return self._change(msgspec.structs.replace(record, epoch=epoch, by=by, overtaken=overtaken), act)
+        if not operator:
+            return self._refused("a request for an epoch has to name its operator")
+        if epoch == record.promised_epoch > record.leader_epoch and operator == record.promised_to:
+            return RoleDecision(record)
+        if epoch <= record.promised_epoch:
+            return self._refused(
+                f"epoch {record.promised_epoch} is accepted already, and {epoch} is not above it"
+            )
+        superseded = record.superseded
+        if record.promised_epoch > record.leader_epoch:
+            superseded = (*superseded, (record.promised_epoch, record.promised_to))
+        if len(superseded) > _SUPERSEDED_MAX:
+            # The two oldest become one that no operator releases: that is more than was promised, and never less.
+            superseded = ((superseded[1][0], ""), *superseded[2:])
+        new = msgspec.structs.replace(
+            record, promised_epoch=epoch, promised_to=operator, superseded=superseded
+        )
+        return self._change(new, RoleAction.FENCE if self.is_master else RoleAction.DROP)
 
-    def release(self, epoch: int, by: str) -> Outcome:
-        """The asker gives up: nobody was promoted in this epoch, and nobody will be."""
-        record, overtaken = self.record, self.record.overtaken
-        if by and (epoch, by) in overtaken:
-            rest = tuple(each for each in overtaken if each != (epoch, by))
-            return self._change(msgspec.structs.replace(record, overtaken=rest), Act.NOTHING)
-        if epoch != record.epoch or by != record.by or record.epoch == record.reign:
-            return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
-        if overtaken:
-            # Somebody else was promised an epoch before, and may have promoted a master in it by now.
-            before, asker = overtaken[-1]
-            new = msgspec.structs.replace(record, epoch=before, by=asker, overtaken=overtaken[:-1])
-            return self._change(new, Act.NOTHING)
-        return self._change(msgspec.structs.replace(record, epoch=record.reign, by=""), Act.RESUME)
+    def release(self, epoch: int, operator: str) -> RoleDecision:
+        """Take a promise back, because its operator gave up: no member was promoted in this epoch, nor will be."""
+        record, superseded = self.record, self.record.superseded
+        if operator and (epoch, operator) in superseded:
+            rest = tuple(each for each in superseded if each != (epoch, operator))
+            return self._change(msgspec.structs.replace(record, superseded=rest), RoleAction.NOTHING)
+        if not self._is_promised(epoch, operator):
+            return self._refused(f"epoch {epoch} was not promised to {operator or 'nobody'}")
+        if superseded:
+            # Another operator was promised an epoch before, and may have promoted a master in it by now.
+            before, its_operator = superseded[-1]
+            new = msgspec.structs.replace(
+                record, promised_epoch=before, promised_to=its_operator, superseded=superseded[:-1]
+            )
+            return self._change(new, RoleAction.NOTHING)
+        new = msgspec.structs.replace(record, promised_epoch=record.leader_epoch, promised_to="")
+        return self._change(new, RoleAction.RESUME)
+
+    def _is_promised(self, epoch: int, operator: str) -> bool:
+        record = self.record
+        return epoch == record.promised_epoch > record.leader_epoch and operator == record.promised_to
 
     # -- a role is given -------------------------------------------------------------------------------
 
-    def promote(self, epoch: int, by: str, *, old_master: str = "", terms: Terms | None = None) -> Outcome:
-        """Be the master of `epoch`, which was promised to this asker.
+    def promote(
+        self, epoch: int, operator: str, *, old_master: str = "", policy: QuorumPolicy | None = None
+    ) -> RoleDecision:
+        """Become the master of `epoch`, which was promised to this operator.
 
-        `old_master` is the address of the one before, which gets this member's id when it comes back; `terms` are the
-        newest that anybody who accepted knows: a slave that was cut off for a while may have older ones.
+        `old_master` is the address of the one before, which gets this member's id when it comes back; `policy` is the
+        newest that any member that accepted knows: a slave that was cut off for a while may have an older one.
         """
         record = self.record
-        if self.is_master and epoch == record.epoch == record.reign and by == record.by:
-            return Outcome(record)  # the answer was lost, and the question came again
-        if epoch != record.epoch or by != record.by or record.epoch == record.reign:
-            return self._refused(f"epoch {epoch} was not promised to {by or 'nobody'}")
-        terms = record.terms if terms is None or self.is_master else terms
+        done = epoch == record.promised_epoch == record.leader_epoch and operator == record.promised_to
+        if self.is_master and done:
+            return RoleDecision(record)  # the answer was lost, and the question came again
+        if not self._is_promised(epoch, operator):
+            return self._refused(f"epoch {epoch} was not promised to {operator or 'nobody'}")
+        policy = record.policy if policy is None or self.is_master else policy
         if not self.is_master:
-            terms = terms.after_swap(record.broker_id, old_master)
-        new = RoleRecord(terms.role, MASTER_ID, epoch, epoch, by, "", terms)
-        return self._change(new, Act.LEAD)
+            policy = policy.after_swap(record.broker_id, old_master)
+        new = RoleRecord(policy.role, MASTER_ID, epoch, epoch, operator, "", policy)
+        return self._change(new, RoleAction.LEAD)
 
-    def follow(self, epoch: int, broker_id: int, master: str, terms: Terms | None = None) -> Outcome:
-        """Be a slave of the master of `epoch`: told by whoever promoted it, or by itself on contact.
+    def follow(
+        self, epoch: int, broker_id: int, master: str, policy: QuorumPolicy | None = None
+    ) -> RoleDecision:
+        """Become a slave of the master of `epoch`: on the operator's word, or by itself on contact.
 
-        `terms` are that master's: under those of an older reign this member would think that other answers are enough.
+        `policy` is that master's: under one of an older epoch this member would think that other answers are enough.
         """
         record = self.record
-        if epoch < record.epoch:
-            return self._refused(f"epoch {record.epoch} is accepted here, and {epoch} is below it")
-        if self.is_master and epoch == record.reign:
+        if epoch < record.promised_epoch:
+            return self._refused(f"epoch {record.promised_epoch} is accepted here, and {epoch} is below it")
+        if self.is_master and epoch == record.leader_epoch:
             return self._refused(f"this is the master of epoch {epoch}")
         if broker_id <= MASTER_ID:
             return self._refused(f"a slave cannot have the id {broker_id}")
-        if terms is None or (epoch == record.reign and terms.version <= record.terms.version):
-            terms = record.terms
-        new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, terms)
+        if policy is None or (epoch == record.leader_epoch and policy.version <= record.policy.version):
+            policy = record.policy
+        new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, policy)
         if new == record:
-            return Outcome(record)
-        return self._change(new, Act.FOLLOW)
+            return RoleDecision(record)
+        return self._change(new, RoleAction.FOLLOW)
 
-    # -- what the terms become -------------------------------------------------------------------------
+    # -- the policy changes ----------------------------------------------------------------------------
 
-    def learn(self, terms: Terms) -> Outcome:
-        """A slave takes its master's terms over."""
-        if self.is_master or terms == self.record.terms:
-            return Outcome(self.record)
-        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+    def adopt_policy(self, policy: QuorumPolicy) -> RoleDecision:
+        """Take over the master's policy, as a slave."""
+        if self.is_master:
+            return RoleDecision(self.record)
+        return self._with_policy(policy)
 
-    def enrol(self, broker_id: int, address: str) -> Outcome:
-        """A master puts a slave on its roll. Raises ValueError when there is no room."""
+    def add_slave(self, broker_id: int, address: str) -> RoleDecision:
+        """Add a slave to the policy, as a master. Raises ValueError when there is no room."""
         assert self.is_master
-        terms = self.record.terms.with_slave(broker_id, address)
-        if terms is self.record.terms:
-            return Outcome(self.record)
-        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+        return self._with_policy(self.record.policy.with_slave(broker_id, address))
 
-    def settle(self, known: int) -> Outcome:
-        """A master has heard that each of its slaves has the terms of version `known`."""
-        terms = self.record.terms.settled(known) if self.is_master else self.record.terms
-        if terms is self.record.terms:
-            return Outcome(self.record)
-        return self._change(msgspec.structs.replace(self.record, terms=terms), Act.NOTHING)
+    def confirm_policy(self, known: int) -> RoleDecision:
+        """Note, as a master, that each of its slaves has the policy of version `known`."""
+        policy = self.record.policy
+        return self._with_policy(policy.confirmed_by_all(known) if self.is_master else policy)
 
-    def forget(self, broker_id: int) -> Outcome:
-        """A master strikes a slave off its roll: the caller has seen that the others have everything."""
-        record = self.record
+    def remove_slave(self, broker_id: int) -> RoleDecision:
+        """Remove a slave from the policy, as a master: the caller has seen that the others have everything."""
+        policy = self.record.policy
         if not self.is_master or self.is_fenced:
-            return self._refused("only a master that reigns changes the roll")
-        if str(broker_id) not in record.terms.slaves:
-            known = ", ".join(sorted(record.terms.slaves, key=int)) or "none"
-            return self._refused(f"no slave {broker_id} is on the roll; there are: {known}")
-        return self._change(
-            msgspec.structs.replace(record, terms=record.terms.without_slave(broker_id)), Act.NOTHING
+            return self._refused("only a master that is not fenced removes a slave")
+        if str(broker_id) not in policy.slaves:
+            known = ", ".join(sorted(policy.slaves, key=int)) or "none"
+            return self._refused(f"the group has no slave {broker_id}; there are: {known}")
+        return self._with_policy(policy.without_slave(broker_id))
+
+    def _with_policy(self, policy: QuorumPolicy) -> RoleDecision:
+        if policy == self.record.policy:
+            return RoleDecision(self.record)
+        return self._change(msgspec.structs.replace(self.record, policy=policy), RoleAction.NOTHING)
+
+    def _change(self, record: RoleRecord, action: RoleAction) -> RoleDecision:
+        assert record.promised_epoch >= self.record.leader_epoch, (
+            "a promise is never forgotten below the leader epoch"
         )
-
-    def _change(self, record: RoleRecord, act: Act) -> Outcome:
-        assert record.epoch >= self.record.reign, "an accepted epoch is never forgotten below the reign"
         self.record = record
-        return Outcome(record, act)
+        return RoleDecision(record, action)
 
-    def _refused(self, why: str) -> Outcome:
-        return Outcome(self.record, refusal=why)
+    def _refused(self, why: str) -> RoleDecision:
+        return RoleDecision(self.record, refusal=why)
 
 
 @dataclass(slots=True)
-class Roll:
-    """Whose reports may count, as a master sees it.
+class SlaveRoster:
+    """The slaves whose reports may count, as a master sees them.
 
-    A slave that is new on the roll must not count before every other slave knows of it: one that does not would,
-    with the master gone, think that fewer answers are enough. Who waits for that is in the terms, on disk and with
-    whoever is promoted: a master that starts again, or another one, must not count it either.
+    A slave that is new must not count before every other slave knows of it: one that does not would, with the master
+    gone, think that fewer answers are enough. Which slaves wait for that is in the policy, on disk and with the
+    member that is promoted: a master that starts again, or another one, must not count them either.
     """
 
-    terms: Terms
-    taken: dict[str, int] = field(default_factory=dict)
-    """Broker id -> the version of the terms that this slave said it has."""
+    policy: QuorumPolicy
+    known_versions: dict[str, int] = field(default_factory=dict)
+    """Broker id -> the version of the policy that this slave reported to have."""
 
     @property
     def required_acks(self) -> int:
-        """How many slaves to wait for. While one has not heard that fewer are enough, they are not."""
-        return max(self.terms.required_acks, self.terms.before)
+        """Return how many slaves to wait for: not fewer before each has heard that fewer are enough."""
+        return max(self.policy.required_acks, self.policy.previous_acks)
 
-    def has(self, broker_id: int, version: int) -> int:
-        """A slave says which terms it has, on its disk; returns the version that every one has, or a newer one."""
+    def record_version(self, broker_id: int, version: int) -> int:
+        """Record which policy a slave has on its disk; return the version that every slave has, or a newer one."""
         name = str(broker_id)
-        self.taken[name] = max(version, self.taken.get(name, 0))
-        return min((self.taken.get(each, 0) for each in self.terms.slaves), default=self.terms.version)
+        self.known_versions[name] = max(version, self.known_versions.get(name, 0))
+        known = (self.known_versions.get(each, 0) for each in self.policy.slaves)
+        return min(known, default=self.policy.version)
 
     def counts(self, broker_id: int) -> bool:
-        """Whether the reports of this slave count for acknowledgements."""
+        """Return whether the reports of this slave count for acknowledgements."""
         name = str(broker_id)
-        return name in self.terms.slaves and name not in self.terms.joined
+        return name in self.policy.slaves and name not in self.policy.pending_slaves

@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 
 from ha.stream.connection import HaRules
-from ha.stream.progress import Copying
+from ha.stream.progress import CopyProgress
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_report
 from store.follow import Follower, StreamRejected
@@ -48,7 +48,7 @@ class SlaveLink(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def push(self) -> None:
-        """Try to have what is owed leave now, and not only when the turn ends; never waits."""
+        """Try to have owed bytes leave now, and not only when the turn ends; never waits."""
 
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ def joined(
 
 
 class HaClient:
-    """One slave's connection to its master, again and again."""
+    """The slave's end of the connection to its master, which is made again and again."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class HaClient:
         """Bytes received in the last full second."""
         self.master_end = 0
         """Where the master's log ended when it was last heard of: by its own word, or by what it sent at least."""
-        self.copying = Copying()
+        self.copy_progress = CopyProgress()
         self._flushed = flushed
         self._clock = now_ms
         self._ack_after_flush = ack_after_flush
@@ -134,7 +134,7 @@ class HaClient:
 
     @property
     def wait_ms(self) -> int:
-        """How long until the next try to connect is due."""
+        """Return the time until the next try to connect is due."""
         return max(0, self._next_try_ms - self._clock())
 
     def opened(self, link: SlaveLink) -> None:
@@ -195,7 +195,7 @@ class HaClient:
         self._next_try_ms = self._clock() + self._retry_ms
 
     def drop(self, why: str) -> None:
-        """Hang up; a new connection is tried at once, to whoever is the master then."""
+        """Hang up; a new connection to the present master is tried at once."""
         if self.link is not None:
             self.link.close()
             self.closed()
@@ -204,9 +204,10 @@ class HaClient:
         self._retry_ms = 0
         self._next_try_ms = self._clock()
 
-    def shutdown(self) -> None:
-        """Hang up for good."""
+    def shutdown(self, why: str = "") -> None:
+        """Hang up for good; `why` is told in the log."""
         if self.link is not None:
+            self.why = self.why or why
             self.link.close()
             self.closed()
         self.state = ClientState.SHUTDOWN
@@ -214,7 +215,7 @@ class HaClient:
     # -- in ------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take in what the master sent. Raises `RemoteProtocolError` for what cannot be."""
+        """Append the master's bytes. Raises `RemoteProtocolError` for what cannot be."""
         if self.link is None:
             return
         self.read_ms = self._clock()
@@ -301,7 +302,7 @@ class HaClient:
         return min(boundary, self._flushed()) if self._ack_after_flush else boundary
 
     def turn_ended(self) -> None:
-        """Whatever this turn brought is appended: report it."""
+        """Report the bytes that this turn has appended."""
         if self._begins:
             self._try_to_begin()
         if self.state is not ClientState.TRANSFER:
@@ -342,7 +343,7 @@ class HaClient:
         """The work of time; call several times a second."""
         now = self._clock()
         if self.state is ClientState.TRANSFER and (
-            news := self.copying.look(self.behind, self.received_bytes, now)
+            news := self.copy_progress.observe(self.behind, self.received_bytes, now)
         ):
             log.info("replication", news=news)
         passed = now - self._second_ms
@@ -362,7 +363,7 @@ class HaClient:
 
 
 class Stream:
-    """One connection to the master as the shell serves it: what comes late, of an older one, touches nothing."""
+    """A single connection to the master as the shell serves it: what comes late, of an older one, touches nothing."""
 
     has_backlog = False
 

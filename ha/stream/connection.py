@@ -1,4 +1,4 @@
-"""What a master owes one slave: the bytes behind its report, in order, a frame at a time.
+"""Stream the log to a single slave: the bytes behind its report, in order, a frame at a time.
 
     silent     until the first report, which says where to begin
     transfer   frames as long as there are bytes; a heartbeat when there were none for a while
@@ -48,10 +48,10 @@ class Link(Protocol):
     def send(self, data: bytes | memoryview) -> None: ...
 
     def push(self) -> None:
-        """Try to have what is owed leave now; never waits."""
+        """Try to have owed bytes leave now; never waits."""
 
-    def own(self) -> None:
-        """Copy what is owed out of the maps of the log."""
+    def detach_from_map(self) -> None:
+        """Copy owed bytes out of the maps of the log."""
 
     def close(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Source(Protocol):
 
     @property
     def begin(self) -> int:
-        """Where the oldest byte stands."""
+        """Return the offset of the oldest byte."""
 
     @property
     def end(self) -> int:
@@ -76,7 +76,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HaRules:
-    """What the configuration says about replication. Times in ms, sizes in bytes."""
+    """The configuration of replication. Times in ms, sizes in bytes."""
 
     heartbeat_ms: int = 5_000
     housekeeping_ms: int = 20_000
@@ -115,6 +115,8 @@ class HaConnection:
         self.sent_bytes = 0
         self.rate = 0
         """Bytes sent in the last full second."""
+        self.on_leave: Callable[[], None] = lambda: None
+        """Called when the slave has hung up, while its last report still counts."""
         self._source = source
         self._rules = rules
         self._start_of = start_of
@@ -148,7 +150,7 @@ class HaConnection:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether the shell should come back as soon as the slave has taken something."""
+        """Return whether the shell should come back as soon as the slave has taken something."""
         return (
             self.state is State.TRANSFER
             and not self._fetching
@@ -163,14 +165,16 @@ class HaConnection:
         self.advance()
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """Note that the slave has hung up."""
+        if self.state is State.TRANSFER:
+            self.on_leave()
         self.state = State.SHUTDOWN
         self._changed(self)
 
     # -- out -----------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Owe the slave what the log has more than it was sent, as far as may be under way. HOT."""
+        """Owe the slave the bytes behind those that were sent, as far as may be under way. HOT."""
         if self.state is not State.TRANSFER or self._fetching:
             return
         link, source = self.link, self._source
@@ -238,12 +242,12 @@ class HaConnection:
             if self.link.out_size != self._stuck[0]:
                 self._stuck = self.link.out_size, now_ms
             elif self.link.out_size and now_ms - self._stuck[1] > _STUCK_MS:
-                self.link.own()  # it may leave much later, from pages that went cold
+                self.link.detach_from_map()  # it may leave much later, from pages that went cold
             self.advance()
             if now_ms - self.written_ms > self._rules.heartbeat_ms and not self.link.out_size:
                 self.link.send(encode_header(self.next_offset, 0))
                 self.written_ms = now_ms
 
     def is_in_sync(self, end: int) -> bool:
-        """Whether its report is close enough to the end of the log."""
+        """Return whether the slave's report is close enough to the end of the log."""
         return self.state is State.TRANSFER and end - self.acknowledged < self._rules.gap_max

@@ -1,4 +1,4 @@
-"""How a long copy gets on: what people are told while a slave is far behind its master.
+"""Report the progress of a long copy to people, while a slave is far behind its master.
 
     begins     further behind than `FAR`: an empty slave, one that was away for long, one behind retention
     ends       closer than `NEAR`; in between it is told every few seconds how much is done and what is left
@@ -8,7 +8,7 @@ Time, and how much was received, are handed in.
 
 from __future__ import annotations
 
-__all__ = ["FAR", "NEAR", "TOLD_MS", "Copying"]
+__all__ = ["FAR", "NEAR", "TOLD_MS", "CopyProgress"]
 
 FAR = 64 << 20
 NEAR = 4 << 20
@@ -16,8 +16,8 @@ TOLD_MS = 5_000
 _MB = 1_000_000
 
 
-class Copying:
-    """One slave's."""
+class CopyProgress:
+    """The progress of one slave's copy."""
 
     def __init__(self) -> None:
         self._began: tuple[int, int] | None = None
@@ -27,11 +27,11 @@ class Copying:
 
     @property
     def text(self) -> str:
-        """How far it is, in a word or two; empty where there is nothing to copy."""
+        """Return the progress in a word or two; empty where there is nothing to copy."""
         return f"copying, {self._percent()} %" if self._began is not None else ""
 
-    def look(self, behind: int, received: int, now_ms: int) -> str | None:
-        """Take note of what is missing, and of all that was ever received; what to tell people, if anything."""
+    def observe(self, behind: int, received: int, now_ms: int) -> str | None:
+        """Take the bytes that are missing, and the sum of all that were received; return news for people, if any."""
         if self._began is None:
             if behind <= FAR:
                 return None

@@ -34,12 +34,12 @@ _HELLO_KEPT_MS = 10_000
 class MasterSource(Source, Protocol):
     @property
     def last_segment(self) -> int:
-        """Where the newest segment begins."""
+        """Return the offset at which the newest segment begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Who a peer is, from its hello."""
+    """The identity of a peer, from its hello."""
 
     broker_id: int
     address: str
@@ -60,6 +60,8 @@ class HaService:
         self.rules = rules
         self.connections: list[HaConnection] = []
         """Oldest first."""
+        self.on_leave: Callable[[], None] = lambda: None
+        """Called when a slave has hung up, while its last report still counts."""
         self.secret_required = False
         """Whether peers that have not said hello are refused."""
         self.found_at_start = source.end
@@ -94,6 +96,7 @@ class HaService:
     def accept(self, link: Link) -> HaConnection:
         """A peer has connected."""
         connection = HaConnection(link, self._source, self.rules, self._start_of, self._changed, self._now_ms)
+        connection.on_leave = self.on_leave
         self.connections.append(connection)
         if not self._open:
             log.info("refused on the HA port: this broker is no master", peer=_name(link))
@@ -179,8 +182,8 @@ class HaService:
 
     # -- who counts ----------------------------------------------------------------------------------
 
-    def register(self, slaves: Mapping[str, int]) -> None:
-        """How many slaves of this group the name servers know, by IP."""
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Take the numbers of this group's slaves at the name servers, by IP."""
         if slaves != self._registered:
             self._registered = dict(slaves)
             self._counted = None
@@ -248,12 +251,12 @@ class HaService:
     # -- turns and time ------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Owe every slave what the log has got."""
+        """Owe every slave the bytes that were appended."""
         for connection in self.connections:
             connection.advance()
 
-    def hurry(self) -> None:
-        """Have what the log has got leave now, and not only when the turn ends."""
+    def replicate_early(self) -> None:
+        """Have appended bytes leave now, and not only when the turn ends."""
         for connection in self.connections:
             connection.advance()
             connection.link.push()

@@ -39,7 +39,7 @@ class LogSource:
 
     @property
     def last_segment(self) -> int:
-        """Where the newest segment begins."""
+        """Return the offset at which the newest segment begins."""
         return self._log.segments[-1].base_offset if self._log.segments else 0
 
     def warm(self, offset: int, size: int) -> memoryview | None:

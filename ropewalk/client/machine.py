@@ -1,4 +1,4 @@
-"""What shells hand to the cores: this machine's clocks, a name for one client on it, and cores built on them."""
+"""The machine's clocks and addresses, and the cores built on them: for shells to hand out."""
 
 from __future__ import annotations
 
@@ -6,43 +6,54 @@ import os
 import time
 from collections.abc import Mapping
 
-from ropewalk.client.core.consume.consuming import ConsumeFrom, ConsumerCore, ConsumerIdentity
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
+from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
 from ropewalk.client.core.consume.pulling import PullCore
+from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
 
 
 def clock() -> float:
-    """Seconds that never go back."""
+    """Return seconds of a clock that never goes back."""
     return time.monotonic()
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970: what messages carry."""
+    """Return milliseconds since 1970: what messages carry."""
     return time.time_ns() // 1_000_000
 
 
 def new_client_id(instance: str | None = None) -> str:
-    """`ip@instance`; without a name for the instance, one that no other client has."""
+    """Return `ip@instance`; without a name for the instance, one that no other client has."""
     ip = ".".join(map(str, local_ip()))
     return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
 
 
+def own_client_id(given: str | None) -> str:
+    """Return the client id for a process that was forked: a given one, told apart by the process, or a new one."""
+    return new_client_id() if given is None else f"{given}#{os.getpid()}"
+
+
 def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> ConsumerCore:
-    """A consumer's core on this machine's clocks. Raises `BadAddress` when the list cannot be read."""
+    """Return a consumer's core on this machine's clocks. Raises `BadAddress` when the list cannot be read."""
     return ConsumerCore(name_servers, identity, unique_keys=default_unique_keys(), clock=clock, now_ms=now_ms)
 
 
 def subscriptions(topics: Mapping[str, str]) -> tuple[Subscription, ...]:
-    """Topics with their expressions, as subscriptions made now."""
+    """Return topics with their expressions, as subscriptions made now."""
     if not isinstance(topics, Mapping):
         raise TypeError(f'topics say what is wanted of each, as in {{"orders": "*"}}; this is {topics!r}')
     return tuple(Subscription(topic, expression, now_ms()) for topic, expression in topics.items())
 
 
 def new_pull_core(
-    group: str, topics: Mapping[str, str], name_servers: str, consume_from: ConsumeFrom
+    group: str,
+    topics: Mapping[str, str],
+    name_servers: str,
+    consume_from: ConsumeFrom,
+    on_skipped: OnSkipped,
 ) -> PullCore:
-    """A pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
+    """Return a pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
     identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics), consume_from, active=True)
-    return PullCore(new_consumer_core(name_servers, identity), clock)
+    return PullCore(new_consumer_core(name_servers, identity), clock, on_skipped)

@@ -23,7 +23,7 @@ _OVERHEAD: Final = 22
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; topic, queue, born time and the rest come from the request."""
+    """A message of a batch; topic, queue, born time and the rest come from the request."""
 
     flag: int
     body: bytes
@@ -31,7 +31,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a batch send. Raises LocalProtocolError for properties that no item can hold."""
+    """Encode the body of a batch send. Raises LocalProtocolError for properties that no item can hold."""
     parts: list[bytes] = []
     pack = _HEAD.pack
     for flag, body, properties in items:
@@ -44,7 +44,7 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def split_batch(body: bytes) -> list[BatchItem]:
-    """The items of a batch send, at least one. Raises MalformedBatch."""
+    """Split a batch send's body into its items, at least one. Raises MalformedBatch."""
     items: list[BatchItem] = []
     position, end = 0, len(body)
     unpack = _HEAD.unpack_from

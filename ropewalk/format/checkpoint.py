@@ -27,7 +27,7 @@ _FIELDS: Final = Struct(">5q")
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The five fields. Timestamps are store times in ms, offsets are of the commit log."""
+    """The five fields of the file. Timestamps are store times in ms, offsets are of the commit log."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -37,13 +37,11 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Everything stored up to this time was flushed, in the log and in the queues; three seconds of
-        margin.
-        """
+        """Return the store time through which log and queues were flushed, with three seconds of margin."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - 3000)
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Encode the whole file."""
         return _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,

@@ -43,11 +43,11 @@ DEPTH_MAX: Final = 200
 
 
 class FastjsonError(RopewalkError, ValueError):
-    """These bytes are neither JSON nor fastjson's dialect of it."""
+    """An error for bytes that are neither JSON nor fastjson's dialect of it."""
 
 
 class QueueKey(NamedTuple):
-    """RocketMQ's MessageQueue where it is the key of a map."""
+    """A queue in RocketMQ's form of a map's key, a MessageQueue."""
 
     topic: str
     broker_name: str
@@ -100,7 +100,7 @@ def pretty(value: Any) -> bytes:
 
 
 def queue_keys(table: Mapping[str, Any]) -> QueueKeys:
-    """The map of `loads` again with `QueueKey`s, whether its writer used objects as keys or their text."""
+    """Return the map of `loads` with `QueueKey`s, whether its writer used objects as keys or their text."""
     result = QueueKeys()
     for text, value in table.items():
         key = loads(text, references=False)

@@ -1,4 +1,4 @@
-"""To find bytes in a file that is mapped, on every Python.
+"""Search for bytes in a mapped file, on every Python.
 
 Before 3.11.5 `mmap.find` looks at the byte behind the part that it searches. Where that is the end of the map, and no
 other memory of the process happens to lie behind it, the process dies (cpython issue 105235). Debian 12 has 3.11.2.
@@ -20,7 +20,7 @@ class Bytes(Protocol):
 
 
 def find_bytes(data: Bytes, wanted: bytes, start: int, end: int) -> int:
-    """Where `wanted` stands first in `data[start:end]`, as `find` tells it; -1 if nowhere. `start` is not negative."""
+    """Return the first position of `wanted` in `data[start:end]`, or -1, as `find` does; `start` is not below 0."""
     last = len(data) - 1
     found = data.find(wanted, start, min(end, last))
     if found < 0 and end > last:

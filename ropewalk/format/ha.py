@@ -29,7 +29,7 @@ encode_header = _HEADER.pack
 
 
 class Reports:
-    """A slave's reports out of the pieces in which they arrive; the grid of eight bytes is never lost."""
+    """A decoder of a slave's reports from the pieces in which they arrive; the grid of eight bytes is never lost."""
 
     __slots__ = ("_rest",)
 
@@ -37,7 +37,7 @@ class Reports:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[int, ...]:
-        """The reports that are complete now, oldest first."""
+        """Return the reports that are complete now, oldest first."""
         if len(data) == REPORT_SIZE and not self._rest:  # as it nearly always is
             return _REPORT.unpack(data)
         if self._rest:
@@ -48,7 +48,7 @@ class Reports:
 
 
 class Frames:
-    """A master's frames out of the pieces in which they arrive.
+    """A decoder of a master's frames from the pieces in which they arrive.
 
     A body is handed on as it comes and not collected: it is a piece of a stream, and the place for it is the log.
     """
@@ -63,11 +63,11 @@ class Frames:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing has begun that is not complete."""
+        """Return True between two frames, when none is partly received."""
         return not self._left and not self._rest
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-        """(log offset, bytes that stand there) in order; a heartbeat has no bytes.
+        """Return (log offset, bytes of the log) of each complete frame, in order; a heartbeat has no bytes.
 
         Raises `RemoteProtocolError` for a header that cannot be: it is judged before its body arrives.
         """

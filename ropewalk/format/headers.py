@@ -30,11 +30,11 @@ H = TypeVar("H", bound=msgspec.Struct)
 
 
 class HeaderError(RopewalkError, ValueError):
-    """A field of a request or response is missing or of the wrong type."""
+    """An error for a field of a request or response that is missing or of the wrong type."""
 
 
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
-    """Give the fields of a command their types. Raises HeaderError."""
+    """Decode the fields of a command into a typed header. Raises HeaderError."""
     try:
         return msgspec.convert(ext, cls, strict=False)
     except (msgspec.ValidationError, ValueError):
@@ -46,7 +46,7 @@ def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
 
 
 def decode_json_ext(cls: type[H], raw: msgspec.Raw | bytes) -> H:
-    """Give the raw `extFields` of a JSON header their types. Raises HeaderError, or RemoteProtocolError if
+    """Decode the raw `extFields` of a JSON header into a typed header. Raises HeaderError, or RemoteProtocolError if
     the bytes are not even an object.
     """
     try:
@@ -58,7 +58,7 @@ def decode_json_ext(cls: type[H], raw: msgspec.Raw | bytes) -> H:
 
 @cache
 def json_decoder(cls: type[H]) -> msgspec.json.Decoder[H]:
-    """The decoder that `decode_json_ext` tries first; keep it to save the look-up.
+    """Return the decoder that `decode_json_ext` tries first; keep it to save the look-up.
 
     It raises msgspec's own errors, also for the harmless oddities that `decode_json_ext` then reads.
     """
@@ -66,7 +66,7 @@ def json_decoder(cls: type[H]) -> msgspec.json.Decoder[H]:
 
 
 def encode_header(header: msgspec.Struct) -> dict[str, str]:
-    """The fields of a header as a command carries them."""
+    """Encode a typed header into the fields of a command."""
     result: dict[str, str] = {}
     for field in _fields(type(header)):
         value = getattr(header, field.name)
@@ -113,7 +113,7 @@ def _title(cls: type) -> str:
 
 
 class SendMessageHeader(msgspec.Struct, rename="camel"):
-    """10 and 324."""
+    """The header of codes 10 and 324."""
 
     producer_group: str
     topic: str
@@ -132,7 +132,7 @@ class SendMessageHeader(msgspec.Struct, rename="camel"):
 
 
 class SendMessageHeaderV2(msgspec.Struct):
-    """310, 320 and 325: the same fields under names of one letter."""
+    """The header of codes 310, 320 and 325: the same fields under names of one letter."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -164,7 +164,7 @@ class SendResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class ReplyMessageHeader(msgspec.Struct, rename="camel"):
-    """326, from broker to client."""
+    """The header of code 326, from broker to client."""
 
     producer_group: str
     topic: str
@@ -183,7 +183,7 @@ class ReplyMessageHeader(msgspec.Struct, rename="camel"):
 
 
 class RecallMessageHeader(msgspec.Struct, rename="camel"):
-    """370."""
+    """The header of code 370."""
 
     topic: str
     recall_handle: str
@@ -200,7 +200,7 @@ class MsgIdResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class PullMessageHeader(msgspec.Struct, rename="camel"):
-    """11 and 361. Which fields count is decided by the bits of `sys_flag`."""
+    """The header of codes 11 and 361. Which fields count is decided by the bits of `sys_flag`."""
 
     consumer_group: str
     topic: str
@@ -220,7 +220,7 @@ class PullMessageHeader(msgspec.Struct, rename="camel"):
 
 
 class BulkPullHeader(msgspec.Struct, rename="camel"):
-    """30020, Ropewalk's own: as much of `[offset, end_offset)` as fits. Answered as a pull is."""
+    """The header of code 30020, Ropewalk's own: as much of `[offset, end_offset)` as fits. Answered as a pull is."""
 
     consumer_group: str
     topic: str
@@ -248,7 +248,7 @@ class PullResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel"):
-    """14."""
+    """The header of code 14."""
 
     consumer_group: str
     topic: str
@@ -257,7 +257,7 @@ class QueryConsumerOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel"):
-    """15."""
+    """The header of code 15."""
 
     consumer_group: str
     topic: str
@@ -266,7 +266,7 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class SearchOffsetHeader(msgspec.Struct, rename="camel"):
-    """29. `timestamp` is in ms, `boundary_type` LOWER or UPPER in any case."""
+    """The header of code 29. `timestamp` is in ms, `boundary_type` LOWER or UPPER in any case."""
 
     topic: str
     queue_id: I32
@@ -275,14 +275,14 @@ class SearchOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class QueueHeader(msgspec.Struct, rename="camel"):
-    """31 and 32."""
+    """The header of codes 31 and 32."""
 
     topic: str
     queue_id: I32
 
 
 class GetMaxOffsetHeader(msgspec.Struct, rename="camel"):
-    """30."""
+    """The header of code 30."""
 
     topic: str
     queue_id: I32
@@ -302,14 +302,14 @@ class TimestampResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class ViewMessageHeader(msgspec.Struct, rename="camel"):
-    """33. `offset` is of the commit log."""
+    """The header of code 33. `offset` is of the commit log."""
 
     offset: I64
     topic: str | None = None
 
 
 class QueryMessageHeader(msgspec.Struct, rename="camel"):
-    """12. Times are in ms. The index type is K for keys, U for unique keys, T for tags."""
+    """The header of code 12. Times are in ms. The index type is K for keys, U for unique keys, T for tags."""
 
     topic: str
     key: str
@@ -338,7 +338,7 @@ class HeartbeatResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class UnregisterClientHeader(msgspec.Struct, rename="camel"):
-    """35."""
+    """The header of code 35."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -346,19 +346,19 @@ class UnregisterClientHeader(msgspec.Struct, rename="camel"):
 
 
 class ConsumerGroupHeader(msgspec.Struct, rename="camel"):
-    """38, 40 and 203."""
+    """The header of codes 38, 40 and 203."""
 
     consumer_group: str
 
 
 class ProducerGroupHeader(msgspec.Struct, rename="camel"):
-    """204."""
+    """The header of code 204."""
 
     producer_group: str
 
 
 class ConsumerSendBackHeader(msgspec.Struct, rename="camel"):
-    """36. `offset` is of the commit log."""
+    """The header of code 36. `offset` is of the commit log."""
 
     offset: I64
     group: str
@@ -370,7 +370,7 @@ class ConsumerSendBackHeader(msgspec.Struct, rename="camel"):
 
 
 class EndTransactionHeader(msgspec.Struct, rename="camel"):
-    """37. `commit_or_rollback` is 0, 8 or 12, as in a message's sys flag."""
+    """The header of code 37. `commit_or_rollback` is 0, 8 or 12, as in a message's sys flag."""
 
     producer_group: str
     tran_state_table_offset: I64
@@ -383,7 +383,7 @@ class EndTransactionHeader(msgspec.Struct, rename="camel"):
 
 
 class CheckTransactionStateHeader(msgspec.Struct, rename="camel"):
-    """39, from broker to client."""
+    """The header of code 39, from broker to client."""
 
     tran_state_table_offset: I64
     commit_log_offset: I64
@@ -394,11 +394,18 @@ class CheckTransactionStateHeader(msgspec.Struct, rename="camel"):
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
+class ResumeCheckHeader(msgspec.Struct, rename="camel"):
+    """The header of code 323. `msg_id` is an offset message id."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 # Topics, groups and state, for tools
 
 
 class CreateTopicHeader(msgspec.Struct, rename="camel"):
-    """17."""
+    """The header of code 17."""
 
     topic: str
     default_topic: str
@@ -419,14 +426,14 @@ class TopicHeader(msgspec.Struct, rename="camel"):
 
 
 class GroupHeader(msgspec.Struct, rename="camel"):
-    """343, 345 and 352."""
+    """The header of codes 343, 345 and 352."""
 
     group: str
     topic: str | None = None
 
 
 class GroupForbiddenHeader(msgspec.Struct, rename="camel"):
-    """353. Without `readable` it only asks."""
+    """The header of code 353. Without `readable` it only asks."""
 
     group: str
     topic: str
@@ -434,14 +441,14 @@ class GroupForbiddenHeader(msgspec.Struct, rename="camel"):
 
 
 class DeleteGroupHeader(msgspec.Struct, rename="camel"):
-    """207."""
+    """The header of code 207."""
 
     group_name: str
     clean_offset: bool = False
 
 
 class ConsumeStatsHeader(msgspec.Struct, rename="camel"):
-    """208."""
+    """The header of code 208."""
 
     consumer_group: str
     topic: str | None = None
@@ -449,14 +456,14 @@ class ConsumeStatsHeader(msgspec.Struct, rename="camel"):
 
 
 class TopicGroupHeader(msgspec.Struct, rename="camel"):
-    """303."""
+    """The header of code 303."""
 
     topic: str
     group: str
 
 
 class CorrectionOffsetHeader(msgspec.Struct, rename="camel"):
-    """308. `filter_groups` are separated by commas."""
+    """The header of code 308. `filter_groups` are separated by commas."""
 
     compare_group: str
     topic: str
@@ -464,7 +471,7 @@ class CorrectionOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class CloneGroupOffsetHeader(msgspec.Struct, rename="camel"):
-    """314. Without a topic: all of the source's."""
+    """The header of code 314. Without a topic: all of the source's."""
 
     src_group: str
     dest_group: str
@@ -473,20 +480,20 @@ class CloneGroupOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class BrokerStatsHeader(msgspec.Struct, rename="camel"):
-    """315."""
+    """The header of code 315."""
 
     stats_name: str
     stats_key: str
 
 
 class BrokerConsumeStatsHeader(msgspec.Struct, rename="camel"):
-    """317."""
+    """The header of code 317."""
 
     is_order: bool
 
 
 class QueryConsumeQueueHeader(msgspec.Struct, rename="camel"):
-    """321. `index` is a queue offset."""
+    """The header of code 321. `index` is a queue offset."""
 
     topic: str
     queue_id: I32
@@ -504,7 +511,7 @@ class ConsumerStatusHeader(msgspec.Struct, rename="camel"):
 
 
 class RelayHeader(msgspec.Struct, rename="camel"):
-    """307 and 309, which a broker hands on to one consumer."""
+    """The header of codes 307 and 309, which a broker hands on to one consumer."""
 
     consumer_group: str
     client_id: str
@@ -526,7 +533,7 @@ class ResetOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
-    """103. `body_crc32` is 31 bits of CRC-32 over the body as sent, 0 for unchecked."""
+    """The header of code 103. `body_crc32` is 31 bits of CRC-32 over the body as sent, 0 for unchecked."""
 
     broker_name: str
     broker_addr: str
@@ -548,7 +555,7 @@ class RegisterBrokerResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class BrokerIdentityHeader(msgspec.Struct, rename="camel"):
-    """104 and 322."""
+    """The header of codes 104 and 322."""
 
     broker_name: str
     broker_addr: str
@@ -563,7 +570,7 @@ class QueryDataVersionResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class RouteHeader(msgspec.Struct, rename="camel"):
-    """105."""
+    """The header of code 105."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -572,7 +579,7 @@ class RouteHeader(msgspec.Struct, rename="camel"):
 
 
 class BrokerHeartbeatHeader(msgspec.Struct, rename="camel"):
-    """904. The misspelt name is the wire's."""
+    """The header of code 904. The misspelt name is the wire's."""
 
     cluster_name: str
     broker_addr: str
@@ -586,14 +593,14 @@ class BrokerHeartbeatHeader(msgspec.Struct, rename="camel"):
 
 
 class BrokerMemberGroupHeader(msgspec.Struct, rename="camel"):
-    """901."""
+    """The header of code 901."""
 
     cluster_name: str
     broker_name: str
 
 
 class PutKvConfigHeader(msgspec.Struct, rename="camel"):
-    """100."""
+    """The header of code 100."""
 
     namespace: str
     key: str
@@ -601,7 +608,7 @@ class PutKvConfigHeader(msgspec.Struct, rename="camel"):
 
 
 class KvConfigHeader(msgspec.Struct, rename="camel"):
-    """101 and 102."""
+    """The header of codes 101 and 102."""
 
     namespace: str
     key: str
@@ -614,13 +621,13 @@ class GetKvConfigResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class NamespaceHeader(msgspec.Struct, rename="camel"):
-    """219."""
+    """The header of code 219."""
 
     namespace: str
 
 
 class BrokerNameHeader(msgspec.Struct, rename="camel"):
-    """205 and 327."""
+    """The header of codes 205 and 327."""
 
     broker_name: str
 
@@ -638,20 +645,20 @@ class AddPermResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class ClusterHeader(msgspec.Struct, rename="camel"):
-    """224."""
+    """The header of code 224."""
 
     cluster: str
 
 
 class DeleteTopicInNamesrvHeader(msgspec.Struct, rename="camel"):
-    """216. With a cluster name the topic goes from that cluster's brokers only."""
+    """The header of code 216. With a cluster name the topic goes from that cluster's brokers only."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class MinBrokerIdChangeHeader(msgspec.Struct, rename="camel"):
-    """905, from name server to broker."""
+    """The header of code 905, from name server to broker."""
 
     min_broker_id: I64 | None = None
     broker_name: str | None = None

@@ -58,7 +58,7 @@ _CHUNK: Final = 20  # of a client's unique key, these first characters hardly ch
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How many slots and items every file of an index has; a wrong one misreads the files without a sign."""
+    """Slots and items of every file of an index; a wrong geometry misreads the files without a sign."""
 
     slots: int = 5_000_000
     items: int = 20_000_000
@@ -75,7 +75,7 @@ class Geometry:
         return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * item
 
     def holds(self, header: IndexHeader) -> bool:
-        """Whether a header can belong to a file of this geometry."""
+        """Return True for a header that can belong to a file of this geometry."""
         return (
             1 <= header.next_item <= self.items
             and 0 <= header.slots_used <= min(self.slots, header.next_item - 1)
@@ -87,7 +87,7 @@ class Geometry:
 
 @dataclass(slots=True)
 class IndexHeader:
-    """The first 40 bytes. Times in ms."""
+    """The header of an index file, its first 40 bytes. Times in ms."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -109,7 +109,7 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> IndexHeader:
-        """Read the first 40 bytes; the caller knows that they are there."""
+        """Decode the first 40 bytes of a file; the caller knows that they are there."""
         header = cls(*_HEADER.unpack_from(data))
         header.next_item = max(
             header.next_item, 1
@@ -117,25 +117,25 @@ class IndexHeader:
         return header
 
     def following(self) -> IndexHeader:
-        """The header of the file behind this full one, before anything is in it."""
+        """Return the header of the file behind this full one, before an item is in it."""
         end_ms, end = self.end_timestamp, self.end_offset
         return IndexHeader(end_ms, end_ms, end, end)
 
 
 def time_difference(store_timestamp: int, begin_timestamp: int) -> int:
-    """An item's third field: whole seconds since the file's begin time, never negative."""
+    """Return an item's third field: whole seconds since the file's begin time, never negative."""
     if begin_timestamp <= 0 or store_timestamp <= begin_timestamp:
         return 0
     return min((store_timestamp - begin_timestamp) // 1000, _SECONDS_MAX)
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash under which a key of a topic is indexed: 31 bits."""
+    """Return the hash under which a key of a topic is indexed: 31 bits."""
     return _absolute(java_hash(f"{topic}#{key}") & _MASK)
 
 
 def record_hashes(topic: bytes, properties: bytes) -> list[int]:
-    """The hashes under which one stored record is indexed, in order. HOT: 3 us for the usual two.
+    """Return the hashes under which a stored record is indexed, in order. HOT: 3 us for the usual two.
 
     Text that is no UTF-8 is indexed under what the original's decoder makes of it.
     """
@@ -152,7 +152,7 @@ def record_hashes(topic: bytes, properties: bytes) -> list[int]:
 
 
 def words_of(keys: str) -> Iterator[str]:
-    """The single keys of a KEYS property."""
+    """Split a KEYS property into its keys."""
     return (word for word in keys.split(" ") if word)
 
 

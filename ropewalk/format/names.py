@@ -1,4 +1,4 @@
-"""What topics and groups may be called, and which names are the system's own.
+"""Names of topics and groups: allowed characters and lengths, prefixes, and the names of the system itself.
 
 A name is letters, digits and `_ - % |`. That keeps it free of path separators and blanks: it becomes a
 directory of the store, a key of JSON files and a word in texts. Retry and dead-letter topics carry their
@@ -84,13 +84,13 @@ _FORBIDDEN: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 def check_topic(name: str) -> str | None:
-    """Why a name cannot be a topic's, in words for its user; None if it can."""
+    """Return the reason, in words for its user, why a name cannot be a topic's; None if it can."""
     long = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return _check(name, "topic", RETRY_TOPIC_SIZE_MAX if long else TOPIC_SIZE_MAX)
 
 
 def check_group(name: str) -> str | None:
-    """Why a name cannot be a group's, in words for its user; None if it can."""
+    """Return the reason, in words for its user, why a name cannot be a group's; None if it can."""
     return _check(name, "group", GROUP_SIZE_MAX)
 
 
@@ -109,25 +109,25 @@ def _check(name: str, kind: str, size_max: int) -> str | None:
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic belongs to the brokers and not to a user."""
+    """Return True for a topic of the brokers and not of a user."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """Whether a group belongs to the brokers or tools and not to a user."""
+    """Return True for a group of the brokers or tools and not of a user."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """The topic that holds a group's messages until they are tried again."""
+    """Return the topic that holds a group's messages until they are tried again."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic that holds a group's messages that nobody could consume."""
+    """Return the topic that holds a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic through which answers of request-reply calls go in a cluster."""
+    """Return the topic through which answers of request-reply calls go in a cluster."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"

@@ -89,9 +89,12 @@ class P:
     TRANSIENT_TOPIC_SYS_FLAG: Final = "__RMQ.TRANSIENT.TOPIC_SYS_FLAG"
     TRANSIENT_GROUP_SYS_FLAG: Final = "__RMQ.TRANSIENT.GROUP_SYS_FLAG"
 
+    DROPPED_PROPERTIES: Final = "DROPPED_PROPERTIES"
+    """Ropewalk's own: names of properties that a retry had no room for."""
+
 
 def parse_properties(text: str | bytes) -> dict[str, str]:
-    """Read a property text. Every text is legal; pieces that say nothing are dropped."""
+    """Parse a property text. Every text is legal; pieces that say nothing are dropped."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     result: dict[str, str] = {}
@@ -103,7 +106,7 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Write a property text, with a 0x02 behind every entry.
+    """Encode a property text, with a 0x02 behind every entry.
 
     Entries that every reader would drop, without a name or a value, are left out. A name or value holding a
     separator would be read as something else and raises LocalProtocolError. The size is not judged here: what
@@ -127,13 +130,13 @@ def _check_separators(properties: Mapping[str, str]) -> None:
 
 
 def append_property(raw: bytes, name: str, value: str) -> bytes:
-    """Raw property text with one more entry, for text that has to stay as its client wrote it."""
+    """Append an entry to raw property text, for text that has to stay as its client wrote it."""
     joint = b"" if not raw or raw.endswith(b"\x02") else b"\x02"
     return b"".join((raw, joint, encode_properties({name: value})))
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """What `parse_properties` would give for one name, in a third of the time: for texts that are not parsed."""
+    """Return the value that `parse_properties` would give for a name, in a third of the time."""
     mark = name + b"\x01"
     end = len(raw)
     while (start := raw.rfind(mark, 0, end)) >= 0:
@@ -148,7 +151,7 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 units, so two for a character outside the BMP; a signed 32-bit
+    """Compute Java's `String.hashCode`: over UTF-16 units, so two for a character outside the BMP; a signed 32-bit
     value.
     """
     result = 0
@@ -164,7 +167,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=8192)
 def tags_code(tags: str | None) -> int:
-    """The third field of a queue entry: the hash of the tag, 0 for none. Negative hashes stay negative in 64
+    """Return the third field of a queue entry: the hash of the tag, 0 for none. Negative hashes stay negative in 64
     bits.
 
     Cached because a topic has few tags and many messages.
@@ -179,3 +182,32 @@ def tags_code_of(properties: bytes) -> int:
         if piece.startswith(b"TAGS\x01") and len(piece) > 5:
             tags = piece[5:].decode(errors="replace")
     return tags_code(tags)
+
+
+_KNOWN: Final = frozenset(value for name, value in vars(P).items() if not name.startswith("_"))
+_DROPPED_NAMES_MAX: Final = 64
+
+
+def fit_properties(properties: Mapping[str, str], size_max: int) -> dict[str, str]:
+    """Return the properties that fit, for a message that is stored again with more of them than it had.
+
+    Those of the program go first, the longest before the others, then keys, then tags; those that brokers and clients
+    live by stay. `DROPPED_PROPERTIES` names what was dropped, as far as a short text can.
+    """
+    size = len(encode_properties(properties))
+    if size <= size_max:
+        return dict(properties)
+    fitted = dict(properties)
+    lengths = {name: len(f"{name}{value}".encode()) + 2 for name, value in properties.items()}
+    own = sorted((name for name in properties if name not in _KNOWN), key=lambda name: -lengths[name])
+    dropped: list[str] = []
+    room = size_max - len(P.DROPPED_PROPERTIES) - 2 - _DROPPED_NAMES_MAX
+    for name in (*own, P.KEYS, P.TAGS):
+        if size <= room:
+            break
+        if name in fitted:
+            size -= lengths[name]
+            del fitted[name]
+            dropped.append(name)
+    told = ",".join(dropped).encode()[:_DROPPED_NAMES_MAX].decode(errors="ignore")
+    return {**fitted, P.DROPPED_PROPERTIES: told}

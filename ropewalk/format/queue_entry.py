@@ -26,7 +26,7 @@ PRE_BLANK: Final = pack(0, 0x7FFFFFFF, 0)
 
 
 class QueueEntry(NamedTuple):
-    """One entry, read."""
+    """A decoded queue entry."""
 
     offset: int
     size: int
@@ -34,15 +34,15 @@ class QueueEntry(NamedTuple):
 
 
 def unpack(buffer: bytes | bytearray | memoryview, position: int = 0) -> QueueEntry:
-    """Read the entry at a position; the caller knows that 20 bytes are there."""
+    """Decode the entry at a position; the caller knows that 20 bytes are there."""
     return QueueEntry._make(ENTRY.unpack_from(buffer, position))
 
 
 def unpack_all(buffer: bytes | bytearray | memoryview) -> list[QueueEntry]:
-    """Read a run of whole entries."""
+    """Decode a run of whole entries."""
     return list(map(QueueEntry._make, ENTRY.iter_unpack(buffer)))
 
 
 def is_message(offset: int, size: int) -> bool:
-    """Whether an entry names a record, and is neither unwritten nor filling."""
+    """Return True for an entry that names a record, and is neither unwritten nor filling."""
     return offset >= 0 and 0 < size < 0x7FFFFFFF

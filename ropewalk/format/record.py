@@ -93,7 +93,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(TOPIC_SIZE_MAX_V1 + 
 
 
 class Record(msgspec.Struct):
-    """One record, read. Times are ms since 1970, hosts (ip, port); the body is as stored."""
+    """A decoded record. Times are ms since 1970, hosts (ip, port); the body is as stored."""
 
     offset: int
     size: int
@@ -116,12 +116,12 @@ class Record(msgspec.Struct):
 
     @property
     def msg_id(self) -> str:
-        """The offset message id: where the record was stored first, and at which offset."""
+        """Return the offset message id: the host that stored the record first, and its log offset there."""
         return message_id(encode_host(*self.store_host), self.offset)
 
     @property
     def uniq_key(self) -> str | None:
-        """The id that the sending client made up, which consumers show as message id."""
+        """Return the id that the sending client made, which consumers show as message id."""
         return self.properties.get(P.UNIQ_KEY)
 
     @property
@@ -137,14 +137,14 @@ class Record(msgspec.Struct):
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """The checksum stored with a body: 31 bits; 0 for an empty body."""
+    """Compute the checksum stored with a body: 31 bits; 0 for an empty body."""
     return crc32(body) & 0x7FFFFFFF
 
 
 def record_size(
     topic_size: int, body_size: int, properties_size: int, born_host_size: int = 8, store_host_size: int = 8
 ) -> int:
-    """Bytes that `encode_record` will return for parts of these sizes."""
+    """Return the number of bytes that `encode_record` will return for parts of these sizes."""
     topic_field_size = 2 if topic_size > TOPIC_SIZE_MAX_V1 else 1
     hosts_size = born_host_size + store_host_size
     return 74 + hosts_size + topic_field_size + topic_size + body_size + properties_size
@@ -166,7 +166,7 @@ def encode_record(
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """The bytes of one record.
+    """Encode a record.
 
     Hosts come from `encode_host` and decide the two address bits of the sys flag, whatever `sys_flag` says
     about them. Sizes within the format's own limits are for the caller to ensure; beyond them this raises
@@ -223,13 +223,13 @@ def _head_for(born_host: bytes, store_host: bytes) -> tuple[Struct, int]:
 
 
 def encode_blank(remaining: int) -> bytes:
-    """The eight bytes that close a file with `remaining` bytes left, themselves included."""
+    """Encode the eight bytes that close a file with `remaining` bytes left, themselves included."""
     assert 8 <= remaining <= 0x7FFFFFFF, remaining
     return _BLANK.pack(remaining, MAGIC_BLANK)
 
 
 def crc_property(record_without_it: bytes | memoryview) -> bytes:
-    """The whole-record checksum as its last property: 20 bytes over everything in front of them.
+    """Encode the whole-record checksum as a record's last property: 20 bytes over everything in front of them.
 
     The record's size and properties length must already count these 20 bytes. The ten digits stand least
     significant first, as the original writes them.
@@ -242,7 +242,7 @@ def crc_property(record_without_it: bytes | memoryview) -> bytes:
 
 
 def read_frame(buffer: bytes | bytearray | memoryview, position: int = 0) -> tuple[int, int]:
-    """The claimed size and the magic at a position: enough to tell record, blank and nothing apart.
+    """Read the claimed size and the magic at a position: enough to tell record, blank and nothing apart.
 
     Raises CorruptRecord if eight bytes are not there.
     """
@@ -253,14 +253,14 @@ def read_frame(buffer: bytes | bytearray | memoryview, position: int = 0) -> tup
 
 
 def is_blank(buffer: bytes | bytearray | memoryview, position: int = 0) -> bool:
-    """Whether the file's records end here and go on in the next file."""
+    """Return True for a filler, behind which the log goes on in the next file."""
     return len(buffer) - position >= 8 and _FRAME.unpack_from(buffer, position)[1] == MAGIC_BLANK
 
 
 def decode_record(
     buffer: bytes | bytearray | memoryview, position: int = 0, *, check_crc: bool = True
 ) -> Record:
-    """Read the record at a position. Raises CorruptRecord.
+    """Decode the record at a position. Raises CorruptRecord.
 
     `check_crc=False` trusts the body, for readers that have just checked it or cannot afford to.
     """
@@ -379,7 +379,7 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
 
 
 def decode_records(body: bytes | bytearray | memoryview, *, check_crc: bool = True) -> list[Record]:
-    """The records of a pull's answer, back to back. Raises CorruptRecord."""
+    """Decode the records of a pull's answer, which lie back to back. Raises CorruptRecord."""
     records: list[Record] = []
     position = 0
     while position < len(body):
@@ -394,7 +394,7 @@ def decode_records(body: bytes | bytearray | memoryview, *, check_crc: bool = Tr
 
 @lru_cache(maxsize=4096)
 def encode_host(ip: str, port: int) -> bytes:
-    """A host field: 8 bytes for IPv4, 20 for IPv6. Raises ValueError for what is no address.
+    """Encode a host field: 8 bytes for IPv4, 20 for IPv6. Raises ValueError for what is no address.
 
     Cached because a connection's peer is the born host of all its messages.
     """
@@ -403,17 +403,17 @@ def encode_host(ip: str, port: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode_host(field: bytes) -> tuple[str, int]:
-    """The address and port in a host field of 8 or 20 bytes; the port is whatever its writer put there."""
+    """Decode the address and port in a host field of 8 or 20 bytes; the port is as its writer put it there."""
     return str(ipaddress.ip_address(field[:-4])), int.from_bytes(field[-4:], "big", signed=True)
 
 
 def message_id(store_host: bytes, offset: int) -> str:
-    """The offset message id: upper-case hex of the store host's field and the offset, 32 or 56 characters."""
+    """Return the offset message id: upper-case hex of the store host's field and the offset, 32 or 56 characters."""
     return (store_host + offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[str, int, int]:
-    """(ip, port, offset) of an offset message id. Raises ValueError; a client's UNIQ_KEY looks alike and may
+    """Parse an offset message id into (ip, port, offset). Raises ValueError; a client's UNIQ_KEY looks alike and may
     pass.
     """
     if len(text) not in (32, 56):

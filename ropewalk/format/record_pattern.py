@@ -24,7 +24,7 @@ _FORMS_MAX: Final = 64
 
 
 class RecordForm(NamedTuple):
-    """A pattern for bodies of one size, bytes.
+    """A packed form of records whose bodies have the same size, in bytes.
 
     `pack` takes: `head`, CRC of the body, queue id, `flag`, queue offset, offset, `sys_flag`, born time, `born_host`,
     store time, `rest`, body, `middle`, key, `after`; what is quoted comes from here or from the pattern, times in ms.
@@ -40,7 +40,7 @@ class RecordForm(NamedTuple):
 
 
 class RecordPattern:
-    """One kind of record. The *key* is the value among its properties that changes; its width never does."""
+    """A pattern of records that are alike. The *key* is the property value that changes; its width never does."""
 
     __slots__ = (
         "_forms",
@@ -85,7 +85,7 @@ class RecordPattern:
         self._forms: dict[int, RecordForm] = {}
 
     def in_pieces(self, *widths: int) -> RecordPattern:
-        """The same kind, with records of which each has a `middle` of its own, given in pieces of these widths."""
+        """Return the pattern for records that each have a `middle` of their own, in pieces of these widths."""
         if sum(widths) != len(self.middle):
             raise ValueError(f"pieces of {widths} bytes for a middle of {len(self.middle)}")
         pattern = copy(self)
@@ -94,7 +94,7 @@ class RecordPattern:
         return pattern
 
     def form(self, body_size: int) -> RecordForm:
-        """How records with bodies of this size are packed. Raises LocalProtocolError if there are none so long."""
+        """Return the form of records with bodies of this size. Raises LocalProtocolError above a record's limit."""
         form = self._forms.get(body_size)
         if form is None:
             size = self._size + body_size

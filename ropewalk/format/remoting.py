@@ -60,7 +60,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 @dataclass(slots=True)
 class Command:
-    """One request or response.
+    """A request or response.
 
     `opaque` ties a response to its request; each direction of a connection counts its own. `ext` never holds
     None: an absent field has no entry.
@@ -82,13 +82,13 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """The sender reads no answer. None may be written, not even for an error."""
+        """Return True for a request whose sender reads no answer: none may be written, not even for an error."""
         return bool(self.flag & FrameFlag.ONEWAY)
 
     def reply(
         self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
     ) -> Command:
-        """The response to this request, in the request's own serialisation."""
+        """Return the response to this request, in the request's own serialisation."""
         return Command(
             code=code,
             ext={} if ext is None else ext,
@@ -151,7 +151,7 @@ def _cutter(length: int) -> Callable[[memoryview], Iterator[tuple[bytes, bytes]]
 
 
 class FrameBuffer:
-    """Cuts what arrives from one peer into payloads.
+    """A buffer that cuts a peer's byte stream into payloads.
 
     Bytes of a frame that is still incomplete are the only ones kept. A length out of bounds is refused as
     soon as its four bytes are here; frames in front of it in the same read are dropped with it, and their
@@ -170,11 +170,11 @@ class FrameBuffer:
 
     @property
     def buffered(self) -> int:
-        """Bytes kept for a frame that is not complete yet."""
+        """Return the number of bytes kept for a frame that is not complete yet."""
         return len(self._partial)
 
     def is_whole(self, data: bytes) -> bool:
-        """Whether these next bytes of the stream are one complete frame, which `feed` would give as it is. HOT."""
+        """Return True for bytes that are one complete frame, which `feed` would give as it is. HOT."""
         return (
             not self._partial
             and self._failure is None
@@ -182,18 +182,8 @@ class FrameBuffer:
             and _LENGTH.unpack_from(data)[0] == len(data) - 4 <= self._length_max
         )
 
-    def count_alike(self, data: bytes) -> int:
-        """How many frames these next bytes of the stream begin with, if all have the first one's size. HOT.
-
-        0 where they do not begin with a frame; whether they do have that size is for who looks at them.
-        """
-        if self._partial or self._failure is not None or len(data) < 8:
-            return 0
-        (length,) = _LENGTH.unpack_from(data)
-        return len(data) // (4 + length) if 4 <= length <= self._length_max else 0
-
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """Take the next bytes of the stream; give the payloads that are complete now, in order.
+        """Add the next bytes of the stream and return the payloads that are complete now, in order.
 
         Costs time in proportion to `data`, however the stream is cut. Raises RemoteProtocolError.
         """
@@ -261,7 +251,7 @@ class FrameBuffer:
 
 
 def split_payload(payload: bytes) -> tuple[int, bytes, bytes]:
-    """A payload's serialize type, header and body."""
+    """Split a payload into serialize type, header and body."""
     if len(payload) < 4:
         raise RemoteProtocolError(f"payload of {len(payload)} bytes has no header word")
     (word,) = _WORD.unpack_from(payload)
@@ -272,7 +262,7 @@ def split_payload(payload: bytes) -> tuple[int, bytes, bytes]:
 
 
 def decode_frame(payload: bytes) -> Command:
-    """Read one payload (a frame without its length field). Raises RemoteProtocolError."""
+    """Decode a payload (a frame without its length field). Raises RemoteProtocolError."""
     serialize_type, header, body = split_payload(payload)
     if serialize_type == JSON:
         return _decode_json(header, body)
@@ -282,7 +272,7 @@ def decode_frame(payload: bytes) -> Command:
 
 
 def decode_json_header(header: bytes) -> JsonHeader:
-    """Read a JSON header, leaving `extFields` as it came. Raises RemoteProtocolError."""
+    """Decode a JSON header, leaving `extFields` as it came. Raises RemoteProtocolError."""
     try:
         return _JSON_HEADER.decode(header)
     except _UNREADABLE:
@@ -302,7 +292,7 @@ def decode_json_header(header: bytes) -> JsonHeader:
 
 
 def decode_ext(raw: msgspec.Raw | bytes) -> dict[str, str]:
-    """Read the `extFields` of a JSON header: values that are not strings become their text, nulls go.
+    """Decode the `extFields` of a JSON header: values that are not strings become their text, nulls go.
 
     Raises RemoteProtocolError.
     """
@@ -398,7 +388,7 @@ def _decode_binary_ext(header: bytes, position: int, end: int) -> dict[str, str]
 
 
 def encode_frame(command: Command, opaque: int | None = None, flag: int | None = None) -> bytes:
-    """The frame of a command, length field included; `opaque` and `flag` replace the command's own.
+    """Encode the frame of a command, length field included; `opaque` and `flag` replace the command's own.
 
     A command whose code does not fit the binary header is written as JSON whatever it asks for: every
     receiver goes by the frame itself. Raises LocalProtocolError for what no frame can carry.
@@ -418,7 +408,7 @@ def encode_frame(command: Command, opaque: int | None = None, flag: int | None =
 
 
 def frame_bytes(serialize_type: int, header: bytes, body: bytes) -> bytes:
-    """The frame around an encoded header, for callers that build headers themselves."""
+    """Return the frame around an encoded header, for callers that build headers themselves."""
     length = 4 + len(header) + len(body)
     if length + 4 > FRAME_SIZE_MAX or len(header) > 0xFFFFFF:
         raise LocalProtocolError(f"frame of {length + 4} bytes is over {FRAME_SIZE_MAX}")

@@ -30,13 +30,13 @@ _SUM: Final = Struct(">I")
 
 
 def block_sum(block: bytes | bytearray | memoryview) -> int:
-    """The checksum of one block. Lets other threads run while it computes a large one."""
+    """Compute the checksum of a block. Lets other threads run while it computes a large one."""
     return int(crc32c.crc32c(block))
 
 
 @dataclass(slots=True)
 class Sidecar:
-    """One segment's checksums. All sizes in bytes; `sums` holds one for each begun block of what is covered."""
+    """The checksums of a segment. All sizes in bytes; `sums` holds one for each begun block of what is covered."""
 
     base_offset: int
     segment_size: int
@@ -49,17 +49,17 @@ class Sidecar:
         return self.covered == self.segment_size
 
     def block(self, number: int) -> tuple[int, int]:
-        """Where a block begins and ends in its segment."""
+        """Return the begin and the end of a block in its segment."""
         start = number * self.block_size
         return start, min(start + self.block_size, self.covered)
 
     def blocks_of(self, position: int, size: int) -> range:
-        """The covered blocks that these bytes of the segment touch."""
+        """Return the covered blocks that a range of the segment touches."""
         end = min(position + size, self.covered)
         return range(position // self.block_size, -(-end // self.block_size)) if position < end else range(0)
 
     def shorten(self, position: int) -> bool:
-        """Forget what is said about bytes behind `position`, whole blocks at a time; whether that was anything."""
+        """Drop the checksums of bytes behind `position`, whole blocks at a time; return True if there were any."""
         if position >= self.covered:
             return False
         count = position // self.block_size
@@ -68,14 +68,14 @@ class Sidecar:
         return True
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Encode the whole file."""
         head = _HEAD.pack(_MAGIC, self.block_size, self.base_offset, self.segment_size, self.covered)
         data = head + b"".join(map(_SUM.pack, self.sums))
         return data + _SUM.pack(block_sum(data))
 
     @classmethod
     def decode(cls, data: bytes | None) -> Sidecar | None:
-        """Read a file; None for one that is no whole sidecar. Bytes behind it do not count."""
+        """Decode a file; return None for a file that is no whole sidecar. Bytes behind it do not count."""
         if data is None or len(data) < _HEAD.size + _SUM.size:
             return None
         magic, block_size, base, segment_size, covered = _HEAD.unpack_from(data)

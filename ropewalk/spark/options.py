@@ -5,7 +5,8 @@ Spark hands options over as text under lower-cased names. `parse_options` turns 
 An option that exists but means nothing here (a sink's option in a read, a broker's beside `mode=store`) is refused
 too: whoever wrote it expects something of it. Names that start with `x-` are the caller's own and pass.
 
-Times are milliseconds since 1970 or ISO 8601, UTC where no zone is written, whatever the session's zone is.
+Times are milliseconds since 1970 or ISO 8601 with a zone. One without is refused: it would be of the session's zone for
+most users of Spark, which a data source does not know. `ropewalk.spark.read` knows it and takes them.
 Sizes may end in k, m or g (of 1024), durations in ms, s, m or h.
 """
 
@@ -16,13 +17,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.rows.schema import PRESETS, Selection, chosen_columns, nearest
 
-__all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "parse_options"]
+__all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "fits", "parse_options"]
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -38,7 +39,7 @@ class BadOption(RopewalkError):
     """An option that does not exist, does not fit here, or cannot have this value."""
 
 
-class _Unfit(Exception):
+class _InvalidValue(Exception):
     """A value that its option cannot have; the text says what would do."""
 
 
@@ -52,27 +53,27 @@ def _option(name: str, uses: str, parse: Callable[[str], Any], default: Any, **m
 
 def _text(value: str) -> str:
     if not value.strip():
-        raise _Unfit("it must not be empty")
+        raise _InvalidValue("it must not be empty")
     return value.strip()
 
 
 def _words(value: str) -> tuple[str, ...]:
     words = tuple(word.strip() for word in re.split("[,;]", value) if word.strip())
     if not words:
-        raise _Unfit("expected names with commas between them")
+        raise _InvalidValue("expected names with commas between them")
     return words
 
 
 def _bool(value: str) -> bool:
     if value.strip().lower() not in ("true", "false"):
-        raise _Unfit("expected true or false")
+        raise _InvalidValue("expected true or false")
     return value.strip().lower() == "true"
 
 
 def _whole(least: int = 1) -> Callable[[str], int]:
     def parse(value: str) -> int:
         if not re.fullmatch(r"\s*[+-]?\d+\s*", value) or int(value) < least:
-            raise _Unfit(f"expected a whole number from {least} on")
+            raise _InvalidValue(f"expected a whole number from {least} on")
         return int(value)
 
     return parse
@@ -85,14 +86,14 @@ _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h":
 def _size(value: str) -> int:
     found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", value, re.IGNORECASE)
     if found is None or int(found[1]) == 0:
-        raise _Unfit("expected a size in bytes, such as 4194304 or 4m")
+        raise _InvalidValue("expected a size in bytes, such as 4194304 or 4m")
     return int(found[1]) * _SCALES[found[2].lower()]
 
 
 def _duration_ms(value: str) -> int:
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value, re.IGNORECASE)
     if found is None or found[2].lower() not in _UNITS_MS:
-        raise _Unfit("expected a duration in ms, or such as 30s or 15m")
+        raise _InvalidValue("expected a duration in ms, or such as 30s or 15m")
     return int(found[1]) * _UNITS_MS[found[2].lower()]
 
 
@@ -102,11 +103,15 @@ def _time_ms(value: str) -> int:
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
-        raise _Unfit(
-            "expected milliseconds since 1970 or a time such as 2025-06-01T12:00:00Z (UTC where no zone is written)"
+        raise _InvalidValue(
+            "expected milliseconds since 1970 or a time with its zone, such as 2025-06-01T12:00:00Z or "
+            "2025-06-01T14:00:00+02:00"
         ) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        raise _InvalidValue(
+            f"it has no zone, and which one is meant? Write {value.strip()}Z for UTC, an offset such as +02:00, or "
+            f"milliseconds since 1970; ropewalk.spark.read(spark, since=...) takes times of the session's zone"
+        )
     return round(moment.timestamp() * 1000)
 
 
@@ -115,7 +120,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
         for word in allowed:
             if value.strip().lower() == word.lower():
                 return word
-        raise _Unfit(f"expected one of {', '.join(allowed)}")
+        raise _InvalidValue(f"expected one of {', '.join(allowed)}")
 
     return parse
 
@@ -124,7 +129,7 @@ def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as exc:
-        raise _Unfit(f"it is no regular expression: {exc}") from None
+        raise _InvalidValue(f"it is no regular expression: {exc}") from None
     return _text(value)
 
 
@@ -132,7 +137,7 @@ def _json(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as exc:
-        raise _Unfit(f"it is no JSON: {exc}") from None
+        raise _InvalidValue(f"it is no JSON: {exc}") from None
 
 
 _ASSIGN_SHAPE: Final = 'expected JSON such as {"topic": {"broker-a": [0, 1]}}'
@@ -143,14 +148,14 @@ _TIMES_SHAPE: Final = 'expected JSON such as {"topic": {"broker-a": {"0": 171800
 def _assign(value: str) -> Mapping[str, Mapping[str, tuple[int, ...]]]:
     given = _json(value)
     if not isinstance(given, dict) or not given:
-        raise _Unfit(_ASSIGN_SHAPE)
+        raise _InvalidValue(_ASSIGN_SHAPE)
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for topic, brokers in given.items():
         if not isinstance(brokers, dict) or not brokers:
-            raise _Unfit(_ASSIGN_SHAPE)
+            raise _InvalidValue(_ASSIGN_SHAPE)
         for broker, queues in brokers.items():
             if not isinstance(queues, list) or not queues or not all(_is_queue(queue) for queue in queues):
-                raise _Unfit(_ASSIGN_SHAPE)
+                raise _InvalidValue(_ASSIGN_SHAPE)
             result.setdefault(topic, {})[broker] = tuple(sorted(set(queues)))
     return result
 
@@ -162,16 +167,16 @@ def _is_queue(value: object) -> bool:
 def _numbers(value: str, least: int, shape: str) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
     given = _json(value)
     if not isinstance(given, dict) or not given:
-        raise _Unfit(shape)
+        raise _InvalidValue(shape)
     for brokers in given.values():
         for queues in brokers.values() if isinstance(brokers, dict) and brokers else ({},):
             if not isinstance(queues, dict) or not queues:
-                raise _Unfit(shape)
+                raise _InvalidValue(shape)
             for queue, number in queues.items():
                 if not queue.isdigit() or isinstance(number, bool) or not isinstance(number, int):
-                    raise _Unfit(shape)
+                    raise _InvalidValue(shape)
                 if number < least:
-                    raise _Unfit(shape)
+                    raise _InvalidValue(shape)
     result: Mapping[str, Mapping[str, Mapping[str, int]]] = given
     return result
 
@@ -185,7 +190,7 @@ def _offsets(value: str) -> Offsets:
         case _:
             shape = f"expected earliest, latest, or {_OFFSETS_SHAPE}"
             if not value.lstrip().startswith("{"):
-                raise _Unfit(shape)
+                raise _InvalidValue(shape)
             return _numbers(value, EARLIEST, shape)
 
 
@@ -199,12 +204,12 @@ def _end_at(value: str) -> str | int:
         return word
     if word.isdigit():
         return int(word)
-    raise _Unfit("expected safe, scan, or an offset in the log")
+    raise _InvalidValue("expected safe, scan, or an offset in the log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Every option with its value. Attribute names are the options' names in Python's spelling."""
+    """The values of all options. Attribute names are the options' names in Python's spelling."""
 
     # Where from
     mode: str = _option("mode", "rsw", _choice("broker", "store"), "broker")
@@ -297,11 +302,11 @@ class Options:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of `topic`, which may name several with commas between them."""
+        """Return the topics of `topic`, which may name several with commas between them."""
         return tuple(name.strip() for name in (self.topic or "").split(",") if name.strip())
 
     def selection(self) -> Selection:
-        """The columns that these options choose. Raises SchemaMismatch."""
+        """Return the columns that these options choose. Raises SchemaMismatch."""
         raw = self.properties_format == "raw"
         return chosen_columns(self.preset, self.columns, raw_properties=raw, headers=self.include_headers)
 
@@ -318,9 +323,9 @@ _SPELLINGS: Final = {
 _USE_TEXT: Final[dict[str, str]] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
 # What Spark itself puts beside a source's options.
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "outputmode", "serialization.format"))
-_TABLES: Final = (
-    "a table cannot be made of this source: Spark keeps a table's options to itself when the table is read. "
-    "Make a view instead: spark.read.format('ropewalk').options(...).load().createOrReplaceTempView('name')"
+_NOTHING: Final = (
+    "no options were given. A table whose columns are listed has none when it is read: leave the columns out "
+    "(CREATE TABLE name USING ropewalk OPTIONS (...); option columns chooses some)"
 )
 _SECRETS: Final[dict[str, tuple[str, str]]] = {
     "access_key": ("accessKey", "ROPEWALK_ACCESS_KEY"),
@@ -330,14 +335,14 @@ _SECRETS: Final[dict[str, tuple[str, str]]] = {
 
 
 def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, str] = os.environ) -> Options:
-    """Read and check what a caller of Spark gave as options. Raises BadOption.
+    """Parse and check the options that a caller of Spark gave. Raises BadOption.
 
     Credentials that are not given come from the environment, so that they need not stand in a plan.
     """
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
-    if not raw or any(spelling.lower().startswith("option.") for spelling in raw):
-        raise BadOption(_TABLES if raw else f"no options were given. If this is a table: {_TABLES}")
+    if not raw:
+        raise BadOption(_NOTHING)
     for spelling, text in raw.items():
         low = spelling.lower()
         if low.startswith("x-") or low in _OF_SPARK:
@@ -353,7 +358,7 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
         item = _FIELDS[name]
         try:
             values[item.name] = item.metadata["parse"](text)
-        except _Unfit as exc:
+        except _InvalidValue as exc:
             shown = "..." if not item.repr else repr(text)
             raise BadOption(f"option {_SPELLINGS[low]} is {shown}: {exc}") from None
     mode = values.get("mode", "broker")
@@ -364,8 +369,16 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
             if attribute not in values and environment.get(variable):
                 values[attribute] = environment[variable]
     options = Options(**values)
-    _check_together(options, given, use)
+    _check_combinations(options, given, use)
     return options
+
+
+def fits(spelling: str, use: Use) -> bool:
+    """Return whether an option exists and has a meaning in a use; `x-…` always has."""
+    low = spelling.lower()
+    if low.startswith("x-"):
+        return True
+    return low in _NAMES and use[0] in _FIELDS[_NAMES[low]].metadata["uses"]
 
 
 def _unknown(name: str) -> str:
@@ -389,7 +402,7 @@ def _check_use(name: str, use: Use, mode: str) -> None:
         )
 
 
-def _check_together(options: Options, given: Mapping[str, str], use: Use) -> None:
+def _check_combinations(options: Options, given: Mapping[str, str], use: Use) -> None:
     if options.mode == "store":
         if use == "write":
             raise BadOption("mode=store only reads: a store belongs to its broker; write with mode=broker")

@@ -1,4 +1,4 @@
-"""A JVM that says nothing unless something is wrong: for commands, whose own words would drown in Spark's.
+"""A JVM that logs errors only: for commands, whose own words would drown in Spark's.
 
 Spark greets with half a dozen lines on standard error before it has done anything: which profile its log has, how to
 change its level, that a library of Hadoop's is missing, that a module incubates. Errors are told there too, so the
@@ -45,7 +45,7 @@ _CONFIGURED: Final = ("-Dlog4j2.configurationFile", "-Dlog4j.configurationFile")
 def quiet_jvm(
     settings: Mapping[str, str], environment: MutableMapping[str, str] = os.environ
 ) -> Iterator[dict[str, str]]:
-    """Settings of a session whose JVM, started within the block, is silent. Raises JavaMissing."""
+    """Yield settings of a session whose JVM, started within the block, is silent. Raises JavaMissing."""
     java = ensure_java(environment)
     home = environment.get("JAVA_HOME")
     with tempfile.TemporaryDirectory(prefix="ropewalk-jvm-") as directory:
@@ -70,7 +70,7 @@ def quiet_jvm(
 
 
 def has_own_log(settings: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether somebody says how the driver logs."""
+    """Return whether the user has configured how the driver logs."""
     options = [settings.get(name, "") for name in (_OPTIONS, "spark.driver.extraJavaOptions")]
     options += [environment.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS")]
     if any(name in text for text in options for name in _CONFIGURED):

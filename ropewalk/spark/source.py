@@ -1,6 +1,6 @@
-"""The class that Spark registers as format "ropewalk": it reads the options and hands over to the half they name.
+"""The data source that Spark registers as format "ropewalk": it parses the options and delegates to a reader or writer.
 
-`mode=store` is `store_source`; `mode=broker` is the live half. Spark makes objects of this class in several processes
+`mode=store` is `store.source`; `mode=broker` is the live half. Spark makes objects of this class in several processes
 and for every micro-batch, so nothing is kept here, and nothing heavy is imported before it is needed.
 """
 
@@ -16,8 +16,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from ropewalk.spark.options import BadOption, Options, Use, parse_options
+from ropewalk.spark.options import BadOption, Options, Use, fits, parse_options
 from ropewalk.spark.rows.schema import Selection, selection_of
+from ropewalk.spark.tables import is_table, options_of, table_options, with_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -30,23 +31,27 @@ _WRONG_USE: Final = "has no meaning in"
 
 
 class RopewalkSource(DataSource):
-    """`spark.read.format("ropewalk")`, and its three siblings."""
+    """The data source of `spark.read.format("ropewalk")`, and its three siblings."""
 
     @classmethod
     def name(cls) -> str:
         return "ropewalk"
 
-    def _options(self, use: Use) -> Options:
-        return parse_options(dict(self.options), use)
+    def _options(self, use: Use, schema: StructType) -> Options:
+        return parse_options(options_of(self.options, schema, use), use)
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
+        if is_table(self.options):
+            options = table_options(self.options)
+            reads = {name: value for name, value in options.items() if fits(name, "read")}
+            return with_options(_struct(parse_options(reads, "read").selection()), options)
         # Asked for by batch and streaming reads alike, and there is no telling which: options that only one of them
         # knows are judged when its reader is made. What neither accepts is told in the words of the one that was
         # meant, which is the one that does not complain about the other's options.
         refused: list[BadOption] = []
         for use in _READS:
             try:
-                return self._options(use).selection().ddl()
+                return parse_options(dict(self.options), use).selection().ddl()
             except BadOption as exc:
                 refused.append(exc)
         raise min(refused, key=lambda exc: _WRONG_USE in str(exc))
@@ -55,7 +60,7 @@ class RopewalkSource(DataSource):
         return selection_of(schema, raw_properties=options.properties_format == "raw")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options("read")
+        options = self._options("read", schema)
         selection = self._selection(options, schema)
         if options.mode == "store":
             from ropewalk.spark.store.source import StoreReader
@@ -66,7 +71,7 @@ class RopewalkSource(DataSource):
         return LiveReader(options, selection)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self._options("stream")
+        options = self._options("stream", schema)
         selection = self._selection(options, schema)
         if options.mode == "store":
             from ropewalk.spark.store.source import StoreStreamReader
@@ -79,9 +84,15 @@ class RopewalkSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ropewalk.spark.sink.writer import LiveWriter
 
-        return LiveWriter(self._options("write"), schema, overwrite)
+        return LiveWriter(self._options("write", schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from ropewalk.spark.sink.writer import LiveStreamWriter
 
-        return LiveStreamWriter(self._options("write"), schema, overwrite)
+        return LiveStreamWriter(self._options("write", schema), schema, overwrite)
+
+
+def _struct(selection: Selection) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(selection.arrow_schema())

@@ -1,4 +1,4 @@
-"""Tasks run where they were not written: each checks that its worker carries the driver's Ropewalk.
+"""Check in tasks that their worker carries the driver's Ropewalk.
 
 Classes of an installed module travel by reference, so a worker with another version would decode with other code than
 the driver planned for, and nobody would notice. Every partition, and every pickled writer, holds a `stamp()` made on
@@ -21,24 +21,24 @@ FORMAT_VERSION: Final = 1
 
 
 class VersionMismatch(RopewalkError):
-    """Driver and worker carry different versions of Ropewalk."""
+    """Different versions of Ropewalk on driver and worker."""
 
 
 class Stamp(NamedTuple):
-    """What made a partition."""
+    """The version of Ropewalk that made a partition."""
 
     version: str
     format_version: int
 
 
 def stamp() -> Stamp:
-    """This process's own."""
+    """Return the stamp of this process."""
     return Stamp(__version__, FORMAT_VERSION)
 
 
 def check_stamp(made_by: Stamp) -> None:
-    """Refuse to work on what another version planned. Raises VersionMismatch."""
-    _settle()
+    """Reject work that another version planned. Raises VersionMismatch."""
+    _freeze_imports()
     here = stamp()
     if made_by != here:
         raise VersionMismatch(
@@ -48,17 +48,17 @@ def check_stamp(made_by: Stamp) -> None:
         )
 
 
-_settled_with = 0
+_frozen_modules = 0
 """How many modules were loaded when this worker last put its objects aside."""
 
 
-def _settle() -> None:
+def _freeze_imports() -> None:
     """Keep what is imported out of garbage collections, in a worker of Spark's.
 
     A worker collects after every task, over 70,000 objects that its imports made: 35 ms each time, a tenth of what a
     read of a gigabyte costs. It has just done so, and what is left stays as long as the process.
     """
-    global _settled_with
-    if "pyspark.worker" in sys.modules and len(sys.modules) != _settled_with:
+    global _frozen_modules
+    if "pyspark.worker" in sys.modules and len(sys.modules) != _frozen_modules:
         gc.freeze()
-        _settled_with = len(sys.modules)
+        _frozen_modules = len(sys.modules)

@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ropewalk.errors import RopewalkError
 
@@ -58,6 +58,15 @@ _libc.mmap.argtypes = (
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+Map: TypeAlias = mmap.mmap
+"""The map of a file, or of memory of no file: a slice of it is a copy of its bytes."""
+
+
+def memory_map(size: int) -> Map:
+    """Return zeroed memory of no file, which goes back to the system as soon as it is dropped."""
+    return mmap.mmap(-1, size)
 
 
 class StoreLocked(RopewalkError):
@@ -115,6 +124,10 @@ class MappedFile:
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
         return _pread_nowait(self._fd, position, size)
+
+    def read_into_nowait(self, position: int, buffer: memoryview) -> bool:
+        """Fill the buffer if the page cache has all that it takes; whether it had. Never waits for the disk."""
+        return _pread_into_nowait(self._fd, position, buffer)
 
     def mend(self, position: int, old: bytes, data: bytes) -> None:
         """Put `data` where `old` is read, page by page and only where they differ; `sync` makes it last. Blocks.
@@ -612,13 +625,16 @@ def _read_ahead_most(device: int) -> int:
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
     buffer = bytearray(size)
+    return bytes(buffer) if _pread_into_nowait(fd, position, buffer) else None
+
+
+def _pread_into_nowait(fd: int, position: int, buffer: bytearray | memoryview) -> bool:
     try:
-        done = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+        return os.preadv(fd, [buffer], position, os.RWF_NOWAIT) == len(buffer)
     except OSError as exc:
         if exc.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS):
-            return None
+            return False
         raise
-    return bytes(buffer) if done == size else None
 
 
 def _data_ranges(fd: int, position: int, size: int) -> list[tuple[int, int]]:

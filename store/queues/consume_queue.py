@@ -54,6 +54,7 @@ class ConsumeQueue:
         "epoch",
         "file_size",
         "first",
+        "loaded_next",
         "min_offset",
         "tail_next",
         "tail_readable",
@@ -76,6 +77,8 @@ class ConsumeQueue:
         self.first = 0
         """The number of the first entry in the first file; `min_offset` can be higher, and is not stored."""
         self.min_offset = 0
+        self.loaded_next = 0
+        """Entries below this number were found in files, and those from it on added since: they cannot be stale."""
         self.written = 0
         self.tail_base = 0
         self.tail_next = self.tail_readable = 0
@@ -364,7 +367,7 @@ class ConsumeQueue:
     def _set_end(self, end: int) -> None:
         self.epoch += 1
         self._leave_pool()
-        self.tail_next = self.tail_readable = self.written = self.tail_base = end
+        self.tail_next = self.tail_readable = self.written = self.tail_base = self.loaded_next = end
         self.tail.clear()
         self._assert_invariants()
         self._loaded_end = 0

@@ -1,4 +1,4 @@
-"""Many messages of one queue at once, as slices of the log: what a data pipeline reads, and no consumer.
+"""Read many messages of one queue at once, as slices of the log: for data pipelines, not for consumers.
 
 A read is planned on the loop from queue entries, up to a count and a size that are far above those of a pull. What
 stands inside the warm window leaves as views of the segments' maps. Records that lie side by side are one piece,
@@ -23,11 +23,13 @@ from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import GetStatus, is_of_topic, nothing_at, read_pinned
-from store.read.warm import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
+from store.read.columns import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
+from store.read.one_by_one import is_of_topic
+from store.read.pinned import read_pinned
+from store.read.reader import GetStatus, out_of_range
 
 COUNT_MAX = 8192
-"""Entries of one read: what the loop looks at in two or three milliseconds."""
+"""Entries of one read, for which the loop needs two or three milliseconds."""
 
 _GAP_MAX = 4096
 _SPAN_MAX = 1 << 20
@@ -37,7 +39,7 @@ Piece = bytes | memoryview
 
 @dataclass(slots=True)
 class BulkResult:
-    """What a read found. `pieces` are whole records in the order of the queue."""
+    """The messages that a read found. `pieces` are whole records in the order of the queue."""
 
     status: GetStatus
     next_offset: int
@@ -50,17 +52,17 @@ class BulkResult:
 
 @dataclass(slots=True)
 class _Run:
-    """Records of one segment to be read together; gaps between them are other queues' records."""
+    """Adjacent or nearly adjacent records of one segment, read together with the gaps between them."""
 
     segment: Segment
     start: int
     end: int
     records: list[tuple[int, int, int]]
-    """Position, size and queue offset of each."""
+    """The position, size and queue offset of each."""
 
 
 class BulkReader:
-    """Carries out bulk reads over one log."""
+    """Reader of long ranges of the queues of one log."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class BulkReader:
     ) -> None:
         self.warm_window = warm_window
         self.failed = 0
-        """Reads that the disk refused, since the start."""
+        """The reads that the disk refused, since the start."""
         self._log = log
         self._completions = completions
         self._helpers = helpers or Helpers()
@@ -94,8 +96,8 @@ class BulkReader:
         `done(result)` is called now if no disk is needed, else later. `matches(tags_code)` filters by the queue entry
         alone. `done(None)` says that too many reads are waiting, or that the disk could not read: answer "busy".
         """
-        if (nothing := nothing_at(queue, offset)) is not None:
-            done(BulkResult(*nothing))
+        if (status := out_of_range(queue, offset)) is not None:
+            done(BulkResult(*status))
             return
         assert queue is not None
         count = max(1, min(end - offset, queue.readable - offset, COUNT_MAX))
@@ -180,7 +182,7 @@ class BulkReader:
         matches: Callable[[int], bool] | None,
         warm_from: int,
     ) -> None:
-        """All of it inside the warm window of the map. HOT: 0.4 us a message."""
+        """Read records that stand in the warm window of the map. HOT: 0.4 us a message."""
         find, identity = self._log.find, IDENTITY.unpack_from
         pieces: list[Piece] = []
         small: list[memoryview] = []
@@ -280,7 +282,7 @@ class BulkReader:
 
 
 def _carry_out(runs: list[_Run], queue_id: int, topic: bytes) -> tuple[list[Piece], int, int]:
-    """On the reader's thread: the records of all runs that are what their entries say, their bytes, their count."""
+    """Read the runs on the reader's thread; return records that are what their entries say, bytes and count."""
     pieces: list[Piece] = []
     total = count = 0
     for run in runs:

@@ -1,4 +1,4 @@
-"""How much of a loop without time goes to consumers far behind: enough to come forward, no more than senders can spare.
+"""Limit how much of a busy loop goes to consumers far behind: they come forward, and senders keep their rate.
 
 A read of what is in no cache any more costs the loop more than a message that is stored, and the machine still more: a
 thread that reads, a client that takes. Where the loop has time that is nobody's loss. Where it has none, and the log
@@ -20,22 +20,22 @@ _CALM_S = 0.1
 """So long it must have had time before it counts as having it: a single window says little."""
 
 
-class ColdShare:
-    """Whether cold reads may be made now. Knows no clock: `look` tells the time, often."""
+class ColdReadBudget:
+    """A limit on the bytes of cold reads while the loop has no time. Has no clock: `observe` brings the time, often."""
 
     __slots__ = ("_begin", "_busy_until", "_end", "_idle_s", "_left", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
-        """The time of the last look, s."""
+        """The time of the last `observe`, s."""
         self._begin = 0.0
         self._idle_s = 0.0
         self._end = 0
         self._left = 0
         self._busy_until = 0.0
 
-    def look(self, now: float, idle_s: float, log_end: int) -> None:
-        """It is `now`, the loop has waited `idle_s` in all its life, and the log ends there. HOT."""
+    def observe(self, now: float, idle_s: float, log_end: int) -> None:
+        """Take in the time, how long the loop has waited in all its life, and the end of the log. HOT."""
         self.now = now
         took = now - self._begin
         if took < WINDOW_S:
@@ -52,6 +52,6 @@ class ColdShare:
         return self._left > 0 or self.now >= self._busy_until
 
     def spend(self, size: int) -> None:
-        """So many bytes were read."""
+        """Charge for bytes that were read."""
         if self.now < self._busy_until:
             self._left -= size

@@ -1,8 +1,13 @@
-"""The read path: which records a consumer gets, and from where their bytes come without stopping the loop.
+"""Read messages of a queue for consumers, from wherever their bytes are, without stopping the loop.
 
-A read is planned on the loop from queue entries, then carried out in the cheapest way that cannot block it: slices
-of the warm map, else `preadv` with RWF_NOWAIT (which answers only from the page cache), else a reader thread. The
-same plan serves all three, so a test that makes every read cold exercises the same code.
+A read is planned on the loop from queue entries. Then its bytes are looked for in this order:
+
+    the window        the map of the log near its end, whose pages the kernel has (`ReadLimits.warm_window`)
+    the page cache    blocks that RWF_NOWAIT gives, now or a moment ago (`store.read.log_blocks`)
+    the disk          blocks that a reader thread brings; the read then goes on as if they had been there
+
+and the records are cut out and proved by columns (`store.read.columns`). What is odd about an answer, large, or far
+apart goes through `store.read.one_by_one`, which reads record by record from the same three places.
 
 Limits of one read follow the original: 32 messages or 256 KiB near the end of the log, 8 or 64 KiB far behind it,
 one queue file, 16000 bytes of entries scanned when a filter lets little through; the first message always comes.
@@ -12,20 +17,27 @@ from __future__ import annotations
 
 import enum
 import struct
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
-from ropewalk.format.record import MAGIC_V1
 from store.index.helper import KeyIndex
 from store.index.search import Found, Query, find_messages, read_record
+from store.io.disk import Map
 from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
-from store.read.cold_read_budget import WAIT_MAX_S, ColdShare
-from store.read.warm import IDENTITY, RECORD_SIZE_MIN, WarmRead, read_warm
+from store.read.block_fetcher import BlockFetcher
+from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
+from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
+from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
+from store.read.pinned import hold_until, read_pinned
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -33,43 +45,17 @@ _CHUNK = 256
 """Entries that are read at once for consumers behind the tail: a pull takes 32, and a read costs as much as those."""
 _CHUNKS_MAX = 256
 _MISSED_BYTES = 8 << 20
-"""So much that is read behind a gap of the page cache counts as cold too: the kernel reads ahead of who reads."""
-_V1_LAST = MAGIC_V1 & 0xFF
+"""So much that is read behind a gap of the page cache counts as cold too: the kernel reads ahead of consumers."""
+_SPREAD_MAX = 16
+"""How much longer than its records the part of the log may be that they stand in, to be read in whole blocks."""
+_FETCHES_MAX = 12
+"""Blocks that are brought for one answer, one after the other; more if others push them out again."""
 _iter_entries = ENTRY.iter_unpack
 
 
-def read_pinned(
-    worker: Worker,
-    job: Callable[[], object],
-    then: Callable[..., None],
-    failed: Callable[[], None],
-    segments: Sequence[Segment],
-) -> None:
-    """Run `job` on a reader's thread, then `then(result)`, or `failed()` after an OSError, on the loop.
-
-    The segments that it reads keep their files until it is done.
-    """
-    for segment in segments:
-        segment.pins += 1
-
-    def read() -> object:
-        try:
-            return job()
-        except OSError as exc:
-            return exc
-
-    def bring(result: object) -> None:
-        for segment in segments:
-            segment.pins -= 1
-        if isinstance(result, OSError):
-            failed()
-        else:
-            then(result)
-
-    worker.submit(read, bring)
-
-
 class GetStatus(enum.Enum):
+    """The outcome of a read, by RocketMQ's names."""
+
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
@@ -83,8 +69,8 @@ class GetStatus(enum.Enum):
     """No read ends so: the broker's own answer to a pull after an administrator moved the group's offset."""
 
 
-def nothing_at(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
-    """What whoever reads at an offset with no message is told: why, where to go on, and the queue's bounds."""
+def out_of_range(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
+    """Return status, next offset and bounds of a read at an offset without a message; None if there is one."""
     if queue is None:
         return GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0
     low, high = queue.min_offset, queue.readable
@@ -101,20 +87,22 @@ def nothing_at(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int,
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Of one pull, near the end of the log ("memory") and far behind it ("disk")."""
+    """Limits of one pull, near the end of the log ("memory") and far behind it ("disk")."""
 
     memory_count: int = 32
     memory_bytes: int = 262_144
     disk_count: int = 8
     disk_bytes: int = 65_536
     memory_window: int = 8 << 30
-    """How far behind the end of the log still counts as memory: an estimate, 40 % of RAM by default."""
+    """The distance from the end of the log that counts as memory: an estimate, 40 % of RAM by default."""
     warm_window: int = 256 << 20
-    """How far behind the end of the log the map may be touched by the loop."""
+    """The distance from the end of the log within which the loop may touch the map."""
 
 
 @dataclass(slots=True)
 class GetResult:
+    """The outcome of a read, and the messages that it found."""
+
     status: GetStatus
     next_offset: int
     min_offset: int
@@ -124,25 +112,24 @@ class GetResult:
     count: int = 0
     """Messages found."""
     last_physical: int = 0
-    """Log offset of the last entry looked at: how far behind the end this consumer is."""
+    """The log offset of the last entry that was read: how far behind the end this consumer is."""
     size: int = 0
     """Bytes of all records."""
 
 
-@dataclass(slots=True)
-class _Piece:
-    """One run of adjacent records in one segment."""
+class ResidentRead(NamedTuple):
+    """The messages of a read that needed no disk."""
 
-    segment: Segment
-    position: int
+    pieces: list[bytes | memoryview]
+    """Whole records, several to a piece, in the order of the queue."""
+    messages: int
     size: int
-    sizes: list[int]
-    numbers: list[int]
-    """The queue offset of each."""
+    last_physical: int
+    """The log offset of the last one."""
 
 
 class Reader:
-    """Carries out reads over one log. `threads` reader threads, at most `in_flight_max` cold reads queued."""
+    """Reader of the messages of one log, with `threads` reader threads, at most `in_flight_max` cold reads queued."""
 
     def __init__(
         self,
@@ -161,28 +148,34 @@ class Reader:
         self._in_flight_max = in_flight_max
         self._warm_window = min(limits.warm_window, limits.memory_window)
         self._chunks: dict[ConsumeQueue, tuple[int, int, bytes]] = {}
-        self.share = ColdShare()
-        """How many of the patient cold reads are made now."""
-        self._put_off: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
+        self.cold_budget = ColdReadBudget()
+        """The limit of the deferrable cold reads."""
+        self._fetcher = BlockFetcher(log, self.cold_budget, self._free_worker)
+        self.blocks = self._fetcher.blocks
+        self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
         """Those that are not: until when they wait at most, how they are made, and refused; the oldest first."""
         self._missed: dict[ConsumeQueue, int] = {}
         """Queues of which something was in no cache, and how much is still to be read until that is forgotten."""
         self.failed = 0
         """Reads that the disk refused, since the start."""
         self.findings: list[str] = []
-        """Damage that reads came across, for people; whoever tells them clears it."""
+        """Damage that reads came across, in words for people; the broker logs and clears it."""
 
-    def get_warm(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> GetResult | None:
-        """What `get` would find without a filter, if all of it is at hand; None says that `get` is to be asked."""
-        found = self.find_warm(queue, offset, max_count, max_bytes)
+    def get_resident(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
+    ) -> GetResult | None:
+        """Return what `get` would find without a filter, if all of it is in memory; None leaves it to `get`."""
+        found = self.find_resident(queue, offset, max_count, max_bytes)
         if found is None:
             return None
         records, count, size, last = found
         low, high = queue.min_offset, queue.readable
         return GetResult(GetStatus.FOUND, offset + count, low, high, records, count, last, size)
 
-    def find_warm(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> WarmRead | None:
-        """The same without the words around it. HOT."""
+    def find_resident(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
+    ) -> ResidentRead | None:
+        """Return the messages of `get_resident` without the words around them. HOT."""
         log, limits = self._log, self.limits
         left = queue.readable - offset
         if left <= 0 or offset < queue.min_offset:
@@ -191,17 +184,116 @@ class Reader:
         if count > left:
             count = left
         entries = self._entries(queue, offset, count if count > 0 else 1)
-        if not entries:
+        if entries is None or len(entries) < ENTRY_SIZE:
             return None
-        warm_from = log.end_offset - self._warm_window
-        if warm_from < log.trusted_offset:
-            warm_from = log.trusted_offset
-        if max_bytes > limits.memory_bytes:
-            max_bytes = limits.memory_bytes
-        return read_warm(log, queue.queue_id, offset, entries, max_bytes, warm_from)
+        count = len(entries) // ENTRY_SIZE
+        offsets, sizes = entry_columns(entries[: count * ENTRY_SIZE], count)
+        end = log.end_offset
+        byte_limit = limits.memory_bytes
+        if offsets[0] < end - limits.memory_window:
+            if offsets[-1] >= end - limits.memory_window:
+                return None
+            byte_limit = limits.disk_bytes
+            count = min(count, limits.disk_count)
+            offsets, sizes = offsets[:count], sizes[:count]
+        if byte_limit > max_bytes:
+            byte_limit = max_bytes
+        total = sum(sizes)
+        if total > byte_limit and count > 1:
+            count = max(1, bisect_right(list(accumulate(sizes)), byte_limit))
+            offsets, sizes = offsets[:count], sizes[:count]
+            total = sum(sizes)
+        first, last = offsets[0], offsets[-1]
+        if first < log.min_offset or min(sizes) < RECORD_SIZE_MIN:
+            return None
+        window_from = end - self._warm_window
+        if window_from < log.trusted_offset:
+            window_from = log.trusted_offset
+        is_cold = False
+        if first < window_from:
+            is_cold = queue in self._missed
+            if is_cold and (self._deferred or not self.cold_budget.has_room):
+                return None
+            if not _suit_blocks(first, last + sizes[-1], total, count):
+                return None
+        numbers = range(offset, offset + count)
+        pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
+        if pieces is None:
+            return None
+        if is_cold:
+            self._spend(queue, total)
+        return ResidentRead(pieces, count, total, last)
+
+    def _cut(
+        self,
+        queue: ConsumeQueue,
+        numbers: range | Sequence[int],
+        offsets: tuple[int, ...],
+        sizes: tuple[int, ...],
+        total: int,
+        window_from: int,
+    ) -> list[bytes | memoryview] | None:
+        """Cut these records out of the window and the blocks; None if some are in neither, or not as they should be.
+
+        HOT. The entries may lie: nothing is known of them but that each record seems to have a size.
+        """
+        log, queue_id, count = self._log, queue.queue_id, len(sizes)
+        topic = None if numbers[0] >= queue.loaded_next else queue.topic_bytes
+        pieces: list[bytes | memoryview] = []
+        if offsets[0] < window_from and max(offsets) != offsets[-1]:
+            return None  # behind the end of a block there is no end of its bytes
+        data: Map | bytes
+        begin = 0
+        while begin < count:
+            first = offsets[begin]
+            in_window = first >= window_from
+            if in_window:
+                segment = log.find(first)
+                if segment is None:
+                    return None
+                data, base, end = segment.map, segment.base_offset, segment.end_offset
+            else:
+                size = sizes[begin]
+                block = self._fetcher.find(first, size, window_from)
+                if block is not None:
+                    data, base, end = block.data, block.base, block.end
+                elif (record := self.blocks.read_across(first, size, self.cold_budget.now)) is not None:
+                    data, base, end = record, first, first + size
+                else:
+                    return None
+            stop = count
+            if offsets[-1] + sizes[-1] > end:
+                stop = bisect_left(offsets, end, begin)
+                if stop > begin and offsets[stop - 1] + sizes[stop - 1] > end:
+                    stop -= 1  # the one record that stands across the end of the block
+                if stop == begin:
+                    return None
+            if stop - begin == count:
+                piece = cut_records(
+                    data, base, queue_id, topic, numbers, offsets, sizes, total, in_window=in_window
+                )
+                return [piece] if piece is not None else None
+            part = slice(begin, stop)
+            sizes_here = sizes[part]
+            piece = cut_records(
+                data,
+                base,
+                queue_id,
+                topic,
+                numbers[part],
+                offsets[part],
+                sizes_here,
+                sum(sizes_here),
+                in_window=in_window,
+            )
+            if piece is None:
+                return None
+            pieces.append(piece)
+            begin = stop
+        return pieces
 
     def _entries(self, queue: ConsumeQueue, offset: int, count: int) -> bytes | None:
-        """`ConsumeQueue.entries_nowait`, with some more kept of what is read from a file."""
+        """Return entries as `ConsumeQueue.entries_nowait` does, and keep some more of those in a file."""
         if offset >= queue.tail_base:
             return queue.entries_nowait(offset, count)
         chunk = self._chunks.get(queue)
@@ -228,19 +320,19 @@ class Reader:
         matches: Callable[[int], bool] | None,
         done: Callable[[GetResult | None], None],
         *,
-        patient: bool = True,
+        deferrable: bool = True,
     ) -> None:
         """Read from `queue` at `offset`; `done(result)` is called now if no disk is needed, else later.
 
         `matches(tags_code)` filters by the queue entry alone; None takes all. `done(None)` says that too many cold
-        reads are waiting already, or that the disk could not read: answer "busy". A `patient` read of what is in no
-        cache may have to wait a moment while the loop has no time (`cold_share`).
+        reads are waiting already, or that the disk could not read: answer "busy". A `deferrable` read of what is in
+        no cache may have to wait a moment while the loop has no time (`cold_read_budget`).
         """
-        if (nothing := nothing_at(queue, offset)) is not None:
+        if (nothing := out_of_range(queue, offset)) is not None:
             done(GetResult(*nothing))
             return
         assert queue is not None
-        if matches is None and (result := self.get_warm(queue, offset, max_count, max_bytes)) is not None:
+        if matches is None and (result := self.get_resident(queue, offset, max_count, max_bytes)) is not None:
             done(result)
             return
         # The first message always comes; and who asks for a million gets no more than others, so no more is looked
@@ -251,10 +343,11 @@ class Reader:
         # A batch rarely needs more entries than messages; a filter may have to look at all of them.
         first = scan if matches is not None else min(scan, max_count)
         entries = self._entries(queue, offset, first)
-        if patient and self._is_cold(queue, entries):
-            if self._put_off or not self.share.has_room:
-                self._wait(
-                    lambda: self.get(queue, offset, max_count, max_bytes, matches, done, patient=False), done
+        if deferrable and self._is_cold(queue, entries):
+            if self._deferred or not self.cold_budget.has_room:
+                self._defer(
+                    lambda: self.get(queue, offset, max_count, max_bytes, matches, done, deferrable=False),
+                    done,
                 )
                 return
         if entries is not None:
@@ -268,37 +361,39 @@ class Reader:
         )
 
     def _is_cold(self, queue: ConsumeQueue, entries: bytes | None) -> bool:
-        """Whether these entries, or what the first of them names, seem to be in no cache."""
+        """Whether these entries, or the record of the first of them, seem to be in no cache."""
         if entries is None or len(entries) < ENTRY_SIZE:
             return True
         physical: int = ENTRY.unpack_from(entries)[0]
         return queue in self._missed and physical < self._log.end_offset - self._warm_window
 
-    def _note_missed(self, queue: ConsumeQueue) -> None:
+    def _mark_missed(self, queue: ConsumeQueue) -> None:
         self._missed.pop(queue, None)
         if len(self._missed) >= _CHUNKS_MAX:
             del self._missed[next(iter(self._missed))]
         self._missed[queue] = _MISSED_BYTES
 
     def _spend(self, queue: ConsumeQueue, size: int) -> None:
-        """So much of the queue was read from where the page cache had gaps a moment ago."""
-        self.share.spend(size)
+        """Charge the budget for bytes of a queue that had gaps in the page cache a moment ago."""
+        self.cold_budget.spend(size)
         left = self._missed[queue] - size
         if left > 0:
             self._missed[queue] = left
         else:
             del self._missed[queue]
 
-    def _wait(self, read: Callable[[], None], done: Callable[[None], None]) -> None:
-        if len(self._put_off) >= self._in_flight_max:
+    def _defer(self, read: Callable[[], None], done: Callable[[None], None]) -> None:
+        if len(self._deferred) >= self._in_flight_max:
             done(None)
         else:
-            self._put_off.append((self.share.now + WAIT_MAX_S, read, done))
+            self._deferred.append((self.cold_budget.now + WAIT_MAX_S, read, done))
 
-    def go_on(self) -> None:
-        """Make the reads that were put off, as far as they may be made by now; call often."""
-        while self._put_off and (self.share.has_room or self._put_off[0][0] <= self.share.now):
-            self._put_off.popleft()[1]()
+    def resume_deferred(self) -> None:
+        """Make the deferred reads, as far as they may be made by now, and free blocks without a reader; call often."""
+        budget = self.cold_budget
+        while self._deferred and (budget.has_room or self._deferred[0][0] <= budget.now):
+            self._deferred.popleft()[1]()
+        self.blocks.drop_idle(budget.now)
 
     def _submit(
         self,
@@ -308,8 +403,8 @@ class Reader:
         segments: Sequence[Segment] = (),
     ) -> None:
         """Run `job` on a reader thread; the segments it reads keep their files until it is done."""
-        worker = min(self._workers, key=lambda w: w.pending)
-        if worker.pending >= self._in_flight_max // len(self._workers):
+        worker = self._free_worker()
+        if worker is None:
             done(None)
             return
 
@@ -319,6 +414,10 @@ class Reader:
             done(None)
 
         read_pinned(worker, job, then, failed, segments)
+
+    def _free_worker(self) -> Worker | None:
+        worker = min(self._workers, key=lambda w: w.pending)
+        return worker if worker.pending < self._in_flight_max // len(self._workers) else None
 
     def _read(
         self,
@@ -335,36 +434,19 @@ class Reader:
             : len(entries) - len(entries) % ENTRY_SIZE
         ]  # of a file that was cut while it was open
         if not entries:
-            self._note_stale(queue, offset)
+            self._report_stale(queue, offset)
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_offset = (
                 offset + (queue.file_size - offset * ENTRY_SIZE % queue.file_size) // ENTRY_SIZE
             )
             done(result)
             return
-        pieces = self._plan(queue, result, entries, max_count, max_bytes, matches)
-        if pieces and self._is_cold(queue, entries):
-            self._spend(queue, sum(piece.size for piece in pieces))
-        records = self._carry_out_nowait(pieces)
-        if records is not None:
-            self._finish(queue, result, pieces, records)
-            done(result)
-            return
+        records = self._select(queue, result, entries, max_count, max_bytes, matches)
+        if records and self._is_cold(queue, entries):
+            self._spend(queue, sum(size for _, size, _ in records))
+        self._carry_out(queue, result, records, done)
 
-        self._note_missed(queue)
-
-        def then(data: list[bytes]) -> None:
-            self._finish(queue, result, pieces, data)
-            done(result)
-
-        self._submit(
-            lambda: [_read_checked(piece) for piece in pieces],
-            then,
-            done,
-            [piece.segment for piece in pieces],
-        )
-
-    def _plan(
+    def _select(
         self,
         queue: ConsumeQueue,
         result: GetResult,
@@ -372,12 +454,13 @@ class Reader:
         max_count: int,
         max_bytes: int,
         matches: Callable[[int], bool] | None,
-    ) -> list[_Piece]:
+    ) -> list[tuple[int, int, int]]:
+        """Return the records that these entries name and this read may have, as (log offset, size, queue offset)."""
         limits, log = self.limits, self._log
         end, low = log.end_offset, log.min_offset
         memory_from = end - limits.memory_window
-        pieces: list[_Piece] = []
-        expected, total, count = -1, 0, 0
+        records: list[tuple[int, int, int]] = []
+        total, count = 0, 0
         segment: Segment | None = None
         for physical, size, tags_code in _iter_entries(entries):
             if physical >= memory_from:
@@ -396,67 +479,69 @@ class Reader:
                 continue
             if segment is None or not segment.base_offset <= physical < segment.end_offset:
                 segment = log.find(physical)
-                expected = -1
             if segment is None or not RECORD_SIZE_MIN <= size <= segment.end_offset - physical:
-                self._note_stale(queue, result.next_offset - 1)  # no record is there, or has this size
+                self._report_stale(queue, result.next_offset - 1)  # no record is there, or has this size
                 continue
-            if physical == expected:
-                piece = pieces[-1]
-                piece.size += size
-                piece.sizes.append(size)
-                piece.numbers.append(result.next_offset - 1)
-            else:
-                number = result.next_offset - 1
-                pieces.append(_Piece(segment, physical - segment.base_offset, size, [size], [number]))
-            expected = physical + size
+            records.append((physical, size, result.next_offset - 1))
             total += size
             count += 1
-        return pieces
+        return records
 
-    def _carry_out_nowait(self, pieces: list[_Piece]) -> list[bytes] | None:
-        warm_from = max(self._log.end_offset - self.limits.warm_window, self._log.trusted_offset)
-        data: list[bytes] = []
-        for piece in pieces:
-            if piece.segment.base_offset + piece.position >= warm_from:
-                data.append(piece.segment.map[piece.position : piece.position + piece.size])
-                continue
-            checks = piece.segment.checks
-            if checks is not None and not checks.is_checked(piece.position, piece.size):
-                return None
-            read = piece.segment.file.read_at_nowait(piece.position, piece.size)
-            if read is None:
-                return None
-            data.append(read)
-        return data
-
-    def _finish(
-        self, queue: ConsumeQueue, result: GetResult, pieces: list[_Piece], data: list[bytes]
+    def _carry_out(
+        self,
+        queue: ConsumeQueue,
+        result: GetResult,
+        records: list[tuple[int, int, int]],
+        done: Callable[[GetResult | None], None],
+        runs: list[Run] | None = None,
+        fetches: int = 0,
     ) -> None:
-        """Check that each record is the one its entry spoke of: a stale entry must not serve a foreign message."""
-        queue_id, topic = queue.queue_id, queue.topic_bytes
-        for piece, read in zip(pieces, data, strict=True):
-            start = at = 0
-            offset = piece.segment.base_offset + piece.position
-            for size, number in zip(piece.sizes, piece.numbers, strict=True):
-                if (
-                    len(read) < at + size
-                    or IDENTITY.unpack_from(read, at) != (size, queue_id, number, offset + at)
-                    or not is_of_topic(read, at, topic)
-                ):
-                    self._note_stale(queue, number)
-                    if at > start:
-                        result.records.append(read[start:at])
-                    start = at + size  # what comes behind it can be as good as ever
-                else:
-                    result.count += 1
-                at += size
-            if at > start:
-                result.records.append(read[start:at])
-        result.size = sum(map(len, result.records))
-        if result.records:
-            result.status = GetStatus.FOUND
+        """Read the records, from memory by columns if that can be, and give the result to `done`.
 
-    def _note_stale(self, queue: ConsumeQueue, number: int) -> None:
+        Once more for each block that was brought (`fetches`). The `runs` were planned before the first of them, and
+        hold segments that retention may have taken out of the log since.
+        """
+        if not records:
+            done(result)
+            return
+        window_from = max(self._log.end_offset - self._warm_window, self._log.trusted_offset)
+        offsets, sizes, numbers = zip(*records, strict=True)
+        first, total = offsets[0], sum(sizes)
+        in_blocks = first < window_from and _suit_blocks(first, offsets[-1] + sizes[-1], total, len(records))
+        if first >= window_from or in_blocks:
+            pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
+            if pieces is not None:
+                result.records, result.count, result.size = pieces, len(records), total
+                result.status = GetStatus.FOUND
+                done(result)
+                return
+        if runs is None:
+            runs = plan_runs(self._log, records)
+        segments = [run.segment for run in runs]
+        if fetches < _FETCHES_MAX and in_blocks:
+            place = self._fetcher.find_missing(records, window_from)
+            if place is not None:
+                self._mark_missed(queue)
+                go_on = partial(self._carry_out, queue, result, records, done, runs, fetches + 1)
+                self._fetcher.fetch(place, *hold_until(segments, go_on, partial(done, None)))
+                return
+
+        def then(data: list[bytes]) -> None:
+            result.records, result.count = prove_runs(
+                queue, runs, data, lambda number: self._report_stale(queue, number)
+            )
+            result.size = sum(map(len, result.records))
+            if result.records:
+                result.status = GetStatus.FOUND
+            done(result)
+
+        if (data := read_runs_nowait(runs, window_from)) is not None:
+            then(data)
+            return
+        self._mark_missed(queue)
+        self._submit(lambda: [read_run(run) for run in runs], then, done, segments)
+
+    def _report_stale(self, queue: ConsumeQueue, number: int) -> None:
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(
                 f"entry {number} of queue {queue.queue_id} of topic {queue.topic} in {queue.directory} names no record "
@@ -471,7 +556,7 @@ class Reader:
         done: Callable[[bytes | None], None],
         busy: Callable[[None], None],
     ) -> None:
-        """The readable record at log offset `offset`, or None if there is none; may call `done` later, or `busy`.
+        """Give the readable record at log offset `offset`, or None, to `done`, now or later; or call `busy`.
 
         A body can hold bytes that are a valid record for their place. Only what the entry of its queue names counts.
         """
@@ -481,7 +566,7 @@ class Reader:
             return
 
         def found(record: bytes | None) -> None:
-            identity = _identity_of(record) if record is not None else None
+            identity = identity_of(record) if record is not None else None
             queue = find_queue(*identity[:2]) if identity is not None else None
             if record is None or identity is None or queue is None:
                 done(None)
@@ -506,7 +591,7 @@ class Reader:
     def query(
         self, index: KeyIndex, through: int, query: Query, done: Callable[[Found | None], None]
     ) -> None:
-        """Messages that have a key, among those readable up to `through`; `done(None)` says "busy", as in `get`."""
+        """Find messages by key, among those readable up to `through`; `done(None)` says "busy", as in `get`."""
 
         def find() -> Found:
             return find_messages(index.disk, index.place, self._log, query)
@@ -519,48 +604,19 @@ class Reader:
 
     def stop(self) -> None:
         """Refuse what was put off, and finish what is under way. Blocks."""
-        while self._put_off:
-            self._put_off.popleft()[2](None)
+        while self._deferred:
+            self._deferred.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
 
 
-def _read_checked(piece: _Piece) -> bytes:
-    """On a reader thread: the bytes of a piece, looked at first if an earlier process wrote them."""
-    if piece.segment.checks is not None:
-        piece.segment.checks.check(piece.position, piece.size)
-    return piece.segment.file.read_at(piece.position, piece.size)
-
-
-def _topic_at(data: bytes, at: int) -> int:
-    """Where the record that begins at `at` has its topic, the length first."""
-    flags = data[at + 39]  # the low byte of the sys flag: two bits say how long the hosts are
-    body_at = at + 84 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
-    return body_at + 4 + int.from_bytes(data[body_at : body_at + 4], "big")
-
-
-def _identity_of(record: bytes) -> tuple[str, int, int] | None:
-    """Topic, queue and queue offset of a whole record; None if its topic is no text."""
-    _size, queue_id, number, _offset = IDENTITY.unpack_from(record)
-    at = _topic_at(record, 0)
-    width = 1 if record[7] == _V1_LAST else 2
-    size = int.from_bytes(record[at : at + width], "big")
-    try:
-        return record[at + width : at + width + size].decode(), queue_id, number
-    except UnicodeDecodeError:
-        return None
-
-
-def is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
-    """Whether the record that begins at `at` has this topic."""
-    topic_at = _topic_at(data, at)
-    if data[at + 7] == _V1_LAST:
-        return data[topic_at : topic_at + 1 + len(topic)] == (len(topic) & 0xFF).to_bytes(1, "big") + topic
-    return data[topic_at : topic_at + 2 + len(topic)] == len(topic).to_bytes(2, "big") + topic
+def _suit_blocks(first: int, end: int, total: int, count: int) -> bool:
+    """Whether records of `total` bytes that stand in `[first, end)` are read in whole blocks."""
+    return end - first <= _SPREAD_MAX * total and total < VIEW_MIN * count
 
 
 def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:
-    """The queue offset to start from for a time in ms. Blocks; for a reader thread.
+    """Return the queue offset to start from for a time in ms. Blocks; for a reader thread.
 
     LOWER: the first message stored at or after `timestamp`, or the end. `upper`: the last one stored at or before it.
     """
@@ -579,12 +635,12 @@ def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper:
 
 
 def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
-    """When message `queue_offset` was stored, ms; -1 if its record is gone. Blocks."""
+    """Return the store time of message `queue_offset` in ms; -1 if its record is gone. Blocks."""
     return record_time(log, queue.read(queue_offset)[0])
 
 
 def record_time(log: CommitLog, physical: int) -> int:
-    """When the record at log offset `physical` was stored, ms; -1 if it is gone. Blocks."""
+    """Return the store time of the record at log offset `physical` in ms; -1 if it is gone. Blocks."""
     segment = log.find(physical)
     if segment is None:
         return -1

@@ -113,7 +113,7 @@ def group_of(folder: Path, role: str) -> Iterator[Group]:
 def ends(group: Group, *names: str) -> list[int]:
     """How far the logs reach."""
     with Members(timeout=2.0) as members:
-        return [members.look(group.replicas[name].address).end for name in names]
+        return [members.status_of(group.replicas[name].address).end for name in names]
 
 
 def until_equal(group: Group, *names: str) -> None:
@@ -192,7 +192,7 @@ def catch_up(root: Path, size: Size) -> None:
         with Members(timeout=5.0) as members:
             while not times or times[-1][1] < end:
                 assert time.monotonic() < give_up, f"the slave does not catch up\n{group.told()}"
-                times.append((time.monotonic(), members.look(slave.address).end))
+                times.append((time.monotonic(), members.status_of(slave.address).end))
                 time.sleep(0.02)
         moving = [each for each in times if each[1] > times[0][1]]
         before = times[len(times) - len(moving) - 1]

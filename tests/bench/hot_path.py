@@ -1,4 +1,4 @@
-"""What one message costs the broker, without sockets: `python -m tests.bench.hot_path`.
+"""Processor time that one message costs the broker, without sockets: `python -m tests.bench.hot_path [--plain]`.
 
 Feeds prebuilt frames to a real session over a real store and prints CPU microseconds for each message, the best of
 many rounds. On a busy machine the best is the figure that says something about the code. Nothing here is asserted:
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from broker.broker import Broker
 from broker.process import monotonic_ms, now_ms
-from broker.remoting.session import Session
+from broker.remoting.shell import Connection
 from broker.settings.config import load_config
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command, encode_frame
@@ -34,7 +36,7 @@ class NoWire:
 
     peer = ("127.0.0.1", 50000)
     congested = False
-    alone = False
+    sole_ready = False
 
     def push(self) -> None:
         pass
@@ -90,7 +92,7 @@ def best_us(turn: Callable[[], None], between: Callable[[], None], messages: int
 
 def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
     link = NoWire()
-    session = Session(link, broker.handlers, lambda _session: None)
+    session = broker.new_session(cast(Connection, link))
     body = b"x" * body_size
     frames = [send_frame(number, body) for number in range(RUN)]
     pulls = b"".join(pull_frame(number) for number in range(PULLS))
@@ -104,10 +106,10 @@ def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
         return turn
 
     def between() -> None:
-        broker.wakened()
+        broker.on_wakeup()
         broker.tick()
 
-    sessions = [Session(link, broker.handlers, lambda _session: None) for _ in range(CLIENTS)]
+    sessions = [broker.new_session(cast(Connection, link)) for _ in range(CLIENTS)]
 
     def turn_of_many() -> None:
         broker.begin_turn()
@@ -125,10 +127,13 @@ def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
     ]
 
 
-def main() -> None:
+def main(*, fast: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
         config = load_config(
-            config_file=None, settings=(), named={"storePathRootDir": str(Path(folder) / "store")}, environ={}
+            config_file=None,
+            settings=(),
+            named={"storePathRootDir": str(Path(folder) / "store"), "fastPathEnable": str(fast).lower()},
+            environ={},
         )
         broker = Broker(
             config,
@@ -136,7 +141,7 @@ def main() -> None:
             disk=Disk(),
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            chance=random.Random(1),
+            rng=random.Random(1),
             wake=lambda: None,
         )
         broker.open()
@@ -149,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(fast="--plain" not in sys.argv[1:])

@@ -31,7 +31,7 @@ from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
 from ropewalk.spark.rows.columns import Plan
 from ropewalk.spark.rows.decode import SegmentDecoder
 from ropewalk.spark.rows.schema import Selection, chosen_columns
-from ropewalk.spark.session import local_session
+from ropewalk.spark.spark_session import local_session
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 from tests.bench.spark_data import BROKER, make_store
 

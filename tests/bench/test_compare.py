@@ -30,6 +30,7 @@ from tests.bench.peers.rocketmq.compare import (
 from tests.bench.peers.rocketmq.rows import (
     SHAPES,
     STORE_SHAPES,
+    DrainShape,
     Load,
     Mode,
     PullShape,
@@ -193,6 +194,38 @@ def test_batches_and_pulls_are_loads_like_any_other(tmp_path: Path) -> None:
     assert done["batches"].messages == 8 * done["batches"].replies
     assert 1 < done["pulls"].messages / done["pulls"].replies <= 4
     assert all(row.ropewalk for row in build_rows(measured, shapes, ASYNC))
+
+
+def test_a_backlog_is_read_in_the_window_and_far_behind_it_and_beside_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.bench.peers.rocketmq.compare.FAR_BYTES", 1 << 20)
+    far = PullShape("far", 2, 4, 100, 30, queues=3, is_far=True)
+    drain = DrainShape("drain", Shape("sends", 2, 2, 128), far)
+    shapes: list[Load] = [far, PullShape("near", 2, 4, 100, 30, queues=8), drain]
+    plan = Plan(rounds=1, warm_s=0.05, row_warm_s=0.05, row_s=0.2, idle_wait_s=0.0)
+    told: list[str] = []
+    measured = compare({"ropewalk": start_ropewalk(Mode())}, tmp_path, plan, shapes, told.append)
+    assert measured["ropewalk"][0].failure is None, told
+    rows = build_rows(measured, shapes, ASYNC)
+    assert [row.name for row in rows[:4]] == ["far", "near", "drain: kept", "drain: drained"]
+    assert all(row.ropewalk for row in rows)
+
+
+def test_the_rows_of_a_backlog_are_judged_each() -> None:
+    rows = build_rows({"original": [], "ropewalk": []}, choose("backlog"), ASYNC)
+    targets = {row.name: str(row.target) for row in rows if row.met is not None}
+    assert len([name for name, target in targets.items() if target == ">= 1.5x"]) == 8
+    assert targets["backlog in 8 queues, 1 KiB, far behind"] == ">= 1.5x"
+    assert targets["sends beside a drain, 1 KiB: kept"] == ">= 80"
+
+
+def test_what_sends_keep_beside_a_drain_is_told_in_percent_of_what_they_have_alone() -> None:
+    shape = DrainShape("drain", BULK, PullShape("far", 2, 4, 100, 30, is_far=True))
+    names = {shape.alone: outcome(2000), shape.name: outcome(1500), shape.drain: outcome(70_000)}
+    rows = build_rows({"ropewalk": [Round(0.5, 60.0, names)]}, [shape], ASYNC)
+    assert named(rows, "drain: kept").ropewalk == 75.0
+    assert named(rows, "drain: drained").ropewalk == 70_000
 
 
 def test_a_mode_names_the_class_of_its_promise() -> None:

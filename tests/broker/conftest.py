@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from store.io.disk import Disk, MappedFile
-from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
+from tests.broker.harness import FAST_PATH, Client, FlushGate, InProcess, config_of, without_fsync
 from tests.broker.name_server_world import World
 from tests.broker.send_pairs import Pair, pair_of
 
 StartBroker = Callable[..., InProcess]
+
+# Without the fast path there is nothing for its own tests to look at; and this run must not start another one.
+collect_ignore = [] if FAST_PATH else ["produce/fast", "consume/fast", "test_fast_path_off.py"]
 
 
 @pytest.fixture

@@ -36,11 +36,16 @@ PATIENCE_S = 20.0
 UNIQ = "7F0000010ABC18B4AAC20000000000AB"
 
 
+FAST_PATH = os.environ.get("ROPEWALK_TEST_FAST_PATH") != "off"
+"""Whether brokers recognise what comes again and again; `make test-long` runs tests/broker once more without."""
+
+
 def config_of(root: Path, **settings: object) -> BrokerConfig:
     values = {
         "storePathRootDir": root,
         "mappedFileSizeCommitLog": 1 << 20,
         "mappedFileSizeConsumeQueue": 20_000,
+        "fastPathEnable": FAST_PATH,
         **settings,
     }
     words = [f"{key}={_word(value)}" for key, value in values.items()]
@@ -78,7 +83,7 @@ class FakeLink:
         self.peer = peer
         self.sent = bytearray()
         self.congested = False
-        self.alone = True
+        self.sole_ready = True
         self.closed = False
 
     def send(self, data: bytes | memoryview) -> None:
@@ -193,7 +198,7 @@ class InProcess:
             disk=disk or Disk(),
             now_ms=self.clock,
             monotonic_ms=self.clock.monotonic,
-            chance=random.Random(7),
+            rng=random.Random(7),
             wake=lambda: None,
             ip=ip,
             clock=clock,
@@ -226,7 +231,7 @@ class InProcess:
     def turn(self) -> None:
         """A turn of the loop in which nothing arrives but what helper threads finished."""
         self.broker.begin_turn()
-        self.broker.wakened()
+        self.broker.on_wakeup()
         self.broker.end_turn()
 
     def tick(self, later_ms: int = 0) -> None:

@@ -39,12 +39,15 @@ def pair_of(flush: str, folder: Path) -> Iterator[Pair]:
         without_fsync(patch)
         sizes = {"maxMessageSize": 400, "mappedFileSizeCommitLog": 256 << 10}
         fast, plain = (
-            stack.enter_context(InProcess(config_of(folder / name, flushDiskType=flush, **sizes)))
+            stack.enter_context(
+                InProcess(
+                    config_of(folder / name, flushDiskType=flush, fastPathEnable=name == "fast", **sizes)
+                )
+            )
             for name in ("fast", "plain")
         )
         # So that records of one run are of several classes.
         patch.setattr(statistics, "SIZE_BOUNDS", (200, 250, 280, 330, 420, 580))
-        plain.broker.handlers.run = None
         stack.callback(gate.open)
         yield Pair(fast, plain, gate)
 

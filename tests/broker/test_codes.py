@@ -88,26 +88,18 @@ def test_a_broker_answers_none_of_the_codes_that_it_sends_or_that_others_answer(
     assert all(code in names_of(RequestCode) or code in ROPEWALK_CODES for code in built)
 
 
-def test_the_readme_lists_every_code_that_is_served_and_no_other(running: InProcess) -> None:
+def test_the_page_of_requests_tells_served_codes_from_refused_ones(running: InProcess) -> None:
     handlers = running.broker.handlers
-    built = {int(code) for code in handlers.hot.keys() | handlers.cold.keys()} - set(ROPEWALK_CODES)
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    start = readme.index("The request codes that are served")
-    told = {int(number) for number in re.findall(r"\b\d+\b", readme[start : readme.index("\n\n", start)])}
-    assert told == built - REFUSED_IN_WORDS
-
-
-def test_the_readme_lists_every_code_of_a_broker_that_is_refused(running: InProcess) -> None:
-    handlers = running.broker.handlers
-    refused = (MESSAGING | POP | TOPICS_AND_GROUPS | BROKER_ADMIN | HA) - NAME_SERVER
-    refused -= handlers.hot.keys() | handlers.cold.keys()
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    start = readme.index("| request codes of what is not built")
-    row = readme[start : readme.index(", and every other code", start)]
-    told = {int(number) for number in re.findall(r"\b\d+\b", row)}
-    for first, last in re.findall(r"(\d+) to (\d+)", row):
-        told |= set(range(int(first), int(last)))
-    assert told == refused
+    built = {int(code) for code in handlers.hot.keys() | handlers.cold.keys()}
+    page = (Path(__file__).parents[2] / "docs" / "compat" / "requests.md").read_text()
+    parts = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    told = {
+        title: {int(code) for code in re.findall(r"^\| (\d+) ", text, re.M)} for title, text in parts.items()
+    }
+    own = set(ROPEWALK_CODES)
+    assert told["Answered by a broker"] == built - own - REFUSED_IN_WORDS
+    assert told["Between Ropewalk's own processes"] == built & own
+    assert told["Refused"] >= (LISTED - NAME_SERVER - TO_CLIENTS) - (built - REFUSED_IN_WORDS)
 
 
 def test_codes_that_are_answered_have_one_handler_each(running: InProcess) -> None:

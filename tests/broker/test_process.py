@@ -20,7 +20,14 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format.record import decode_records, parse_message_id
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
 from tests.broker.harness import pull_ext, request, send_ext
-from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
+from tests.processes import (
+    RunningBroker,
+    checkout_command,
+    checkout_environment,
+    first_line,
+    running_broker,
+    stop,
+)
 
 PATIENCE_S = 30.0
 V2 = RequestCode.SEND_MESSAGE_V2
@@ -367,6 +374,38 @@ def test_a_name_server_of_its_own_is_told_at_start_of_new_topics_and_at_the_end(
             running.process.send_signal(signal.SIGINT)
             assert running.process.wait(PATIENCE_S) == 0
             assert brokers_of("T") == 17, "it said good-bye before it went"
+
+
+def test_a_terminal_that_is_closed_stops_it_in_good_order(tmp_path: Path) -> None:
+    with broker(tmp_path, "--set", f"storePathRootDir={tmp_path / 'store'}") as running:
+        with Connection(address_of(running)) as connection:
+            assert ask(connection, V2, send_ext("T"), b"kept").code == 0
+        assert (tmp_path / "store" / "abort").exists()
+        running.process.send_signal(signal.SIGHUP)
+        assert running.process.wait(PATIENCE_S) == 0
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_name_server_stops_with_its_terminal_unless_nohup_keeps_it(ignored: bool) -> None:
+    hidden = ["nohup"] if ignored else []
+    process = subprocess.Popen(
+        [*hidden, *checkout_command(), "namesrv", "--port", "0", "--json"],
+        env=checkout_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        first_line(process, PATIENCE_S)
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        else:
+            assert process.wait(PATIENCE_S) == 0
+    finally:
+        stop(process)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

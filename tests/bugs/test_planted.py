@@ -14,6 +14,7 @@ from tests.crash.campaign import Campaign, Setup, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
 from tests.crash.tracing import traced_load
 from tests.processes import checkout_environment
+from tests.sim.raft.test_planted_in_raft import BUGS as RAFT_BUGS
 from tests.sim.test_planted_in_group import BUGS as GROUP_BUGS
 from tests.sim.test_planted_in_sim import BUGS as SIMULATION_BUGS
 from tests.tools.drill.planted import DRILL_BUGS
@@ -55,7 +56,9 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 
 
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
-    assert plant.names() == sorted({*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *DRILL_BUGS})
+    assert plant.names() == sorted(
+        {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *RAFT_BUGS, *DRILL_BUGS}
+    )
 
 
 @pytest.mark.parametrize("name", plant.names())
@@ -67,7 +70,7 @@ def test_the_patch_still_applies_and_what_it_makes_is_python(name: str) -> None:
 
 def test_a_patch_that_does_not_fit_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stale.patch").write_text(
-        "--- a/broker/acks.py\n+++ b/broker/acks.py\n@@\n-no such line\n+x\n"
+        "--- a/broker/waiting/pending_acks.py\n+++ b/broker/waiting/pending_acks.py\n@@\n-no such line\n+x\n"
     )
     monkeypatch.setattr(plant, "BUGS", tmp_path)
     with pytest.raises(plant.StalePatch, match="0 times"):

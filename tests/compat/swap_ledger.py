@@ -195,7 +195,7 @@ class Traffic(threading.Thread):
 
     def _collect(self, connection: Connection) -> None:
         for opaque in list(self._pending):
-            answer = connection.take(opaque)
+            answer = connection.poll_answer(opaque)
             if answer is not None:
                 self._note(self._pending.pop(opaque), answer)
 

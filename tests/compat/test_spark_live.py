@@ -78,7 +78,7 @@ def test_the_sink_stores_every_row_once_and_says_where(
     written: tuple[str, Sent], original_server: Server
 ) -> None:
     topic, sent = written
-    assert (sent.rows, sent.reserved) == (COUNT - 1, 0)
+    assert (sent.rows, sent.unreplicated) == (COUNT - 1, 0)
     # RocketMQ puts a message into its queue a moment after the answer, and later on a busy machine.
     deadline = time.monotonic() + 30
     ends: dict[int, int] = {}
@@ -101,7 +101,7 @@ def test_a_topic_is_read_whole_by_ordinary_pulls(written: tuple[str, Sent], orig
         offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue_id]
         assert offsets == list(range(len(offsets)))
     assert Counter(row["tags"] for row in rows) == {"even": COUNT // 2, "odd": COUNT // 2}
-    assert _pool().stock, "a stock broker answers 3 to a bulk pull, and is remembered for it"
+    assert _pool().without_bulk, "a stock broker answers 3 to a bulk pull, and is remembered for it"
 
 
 def test_tags_are_filtered_by_the_broker(written: tuple[str, Sent], original_server: Server) -> None:

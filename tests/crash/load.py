@@ -194,7 +194,7 @@ class Producer(threading.Thread):
         """Enter in the ledger every answer that has arrived."""
         for opaque in list(self._pending):
             try:
-                answer = connection.take(opaque)
+                answer = connection.poll_answer(opaque)
             except OutcomeUnknown:
                 continue
             if answer is not None:

@@ -96,3 +96,32 @@ def test_strangers_on_the_ha_port_are_hung_up_on_and_hurt_nobody(tmp_path: Path)
             with Connection(master.address, 5.0) as connection:
                 codes = {send(connection, number) for number in range(5)}
             assert codes <= {11, 12}, "nobody counts who is not registered"
+
+
+def test_a_planned_stop_of_the_only_slave_makes_no_producer_wait(tmp_path: Path) -> None:
+    """In the time that a client waits by default, an answer that comes late is an unknown outcome."""
+    with Pair(tmp_path) as pair:
+        master = pair.start("master", brokerRole="SYNC_MASTER", slaveTimeout=15_000)
+        pair.start("slave", brokerRole="SLAVE", brokerId=1)
+        until_acknowledged(master.address)
+        traffic = [Traffic(master.address, topic=f"T{n}") for n in range(4)]
+        for each in traffic:
+            each.start()
+        try:
+            for _ in range(2):
+                before = [each.codes[ResponseCode.SUCCESS] for each in traffic]
+                eventually(
+                    lambda b=before: all(  # type: ignore[misc]
+                        each.codes[ResponseCode.SUCCESS] > n + 20 for each, n in zip(traffic, b, strict=True)
+                    ),
+                    pair.errors,
+                )
+                pair.end("slave")
+                said = pair.places["slave"].errors()
+                assert "this broker is stopping" in said, "it hangs up before it closes its store"
+                pair.start("slave")
+        finally:
+            for each in traffic:
+                each.end()
+        assert {code for each in traffic for code in each.codes} == {0, 11}, pair.errors()
+        assert "producers are answered without a slave" in pair.errors()

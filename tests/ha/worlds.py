@@ -37,7 +37,7 @@ class FakeLink:
     def push(self) -> None:
         pass
 
-    def own(self) -> None:
+    def detach_from_map(self) -> None:
         self.owned += 1
 
     def close(self) -> None:

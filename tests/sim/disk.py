@@ -96,6 +96,10 @@ class SimMapped(MappedFile):
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         return self.read_at(position, size)
 
+    def read_into_nowait(self, position: int, buffer: memoryview) -> bool:
+        buffer[:] = self._file.data[position : position + len(buffer)]
+        return True
+
     def mend(self, position: int, old: bytes, data: bytes) -> None:
         for at in range(0, len(data), PAGE):
             self._disk.step()

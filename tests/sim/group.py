@@ -32,7 +32,7 @@ import structlog
 import trio
 from trio._core import _run as trio_run  # its scheduler draws lots: they have to be the seed's
 
-from ha.group.handover import Kind
+from ha.group.handover import HandoverKind
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.sim.events import START_S, Events
@@ -160,14 +160,14 @@ class World:
         node = end.host
         if _STORED not in piece or not isinstance(node, Node):
             return
-        reign = node.broker.member.record.reign
+        leader_epoch = node.broker.member.record.leader_epoch
         if not node.is_master:
             self._broken(f"{node} gave status 0 when it was deposed already")
-        elif reign < self._last_reign and not self._is_late_truth(piece):
+        elif leader_epoch < self._last_reign and not self._is_late_truth(piece):
             self._broken(
-                f"{node} gave status 0 in epoch {reign}, after a master of epoch {self._last_reign} did"
+                f"{node} gave status 0 in epoch {leader_epoch}, after a master of epoch {self._last_reign} did"
             )
-        self._last_reign = max(reign, self._last_reign)
+        self._last_reign = max(leader_epoch, self._last_reign)
 
     def _is_late_truth(self, piece: bytes) -> bool:
         """Whether the newest master has all that is answered here: what slaves had before they followed it is safe.
@@ -284,11 +284,13 @@ class World:
             await self._as_a_person_would()
         states = "; ".join(node.state() for node in self.nodes)
         records = [node.broker.member.record for node in self.nodes if node.alive]
-        free = len(records) == len(self.nodes) and not any(record.epoch > record.reign for record in records)
+        free = len(records) == len(self.nodes) and not any(
+            record.promised_epoch > record.leader_epoch for record in records
+        )
         # Two operators who asked at once can have made two masters of one epoch where three copies are needed: neither
         # gets them, so neither acknowledges anything, and a person has to say which one stays.
-        reigns = [node.broker.member.record.reign for node in self.nodes if node.is_master]
-        if free and len(set(reigns)) == len(reigns):
+        leader_epochs = [node.broker.member.record.leader_epoch for node in self.nodes if node.is_master]
+        if free and len(set(leader_epochs)) == len(leader_epochs):
             raise Broken(f"everybody is up and free, and the group does not come to rest: {states}")
         self.history.unfinished = states
         return None
@@ -299,10 +301,10 @@ class World:
         masters = [node for node in up if node.is_master]
         records = [node.broker.member.record for node in up]
         if not masters:
-            await self.operator.hand_over(Kind.FAILOVER)
-        elif len(masters) > 1 or any(record.epoch > record.reign for record in records):
-            if not await self.operator.hand_over(Kind.SWITCH, closest=True):
-                await self.operator.hand_over(Kind.FAILOVER, unseen=masters)
+            await self.operator.hand_over(HandoverKind.FAILOVER)
+        elif len(masters) > 1 or any(record.promised_epoch > record.leader_epoch for record in records):
+            if not await self.operator.hand_over(HandoverKind.SWITCH, closest=True):
+                await self.operator.hand_over(HandoverKind.FAILOVER, unseen=masters)
 
     def _audit(self, master: Node) -> None:
         found = master.bodies()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from broker.namesrv.server import NameServer
-from ha.group.handover import Answer, Ask, Handover, Kind, Member, Phase, Send
-from ha.group.hello import EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode
+from ha.group.handover import Answer, Handover, HandoverKind, Member, Phase, Question, QuestionKind
+from ha.group.hello import EpochRequest, MemberStatusMessage, RangesRequest, decode_untrusted, encode
 from ha.group.roles import SLAVE
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 OPERATOR = "10.0.2.1"
 ASKS = {
-    Ask.LOOK: RequestCode.ROPEWALK_LOOK,
-    Ask.ACCEPT: RequestCode.ROPEWALK_ACCEPT_EPOCH,
-    Ask.RELEASE: RequestCode.ROPEWALK_RELEASE_EPOCH,
-    Ask.PROMOTE: RequestCode.ROPEWALK_PROMOTE,
-    Ask.FOLLOW: RequestCode.ROPEWALK_FOLLOW,
+    QuestionKind.MEMBER_STATUS: RequestCode.ROPEWALK_MEMBER_STATUS,
+    QuestionKind.ACCEPT: RequestCode.ROPEWALK_ACCEPT_EPOCH,
+    QuestionKind.RELEASE: RequestCode.ROPEWALK_RELEASE_EPOCH,
+    QuestionKind.PROMOTE: RequestCode.ROPEWALK_PROMOTE,
+    QuestionKind.FOLLOW: RequestCode.ROPEWALK_FOLLOW,
 }
 SEND_S = 3.0
 """How long a producer waits for an answer."""
@@ -225,7 +225,7 @@ class Operator:
 
     async def hand_over(
         self,
-        kind: Kind,
+        kind: HandoverKind,
         *,
         unseen: Collection[Node] = (),
         target: Node | None = None,
@@ -245,29 +245,30 @@ class Operator:
         hidden = {_address(node) for node in unseen}
         done = False
         with trio.move_on_after(dies_after_s) as life:
-            standings = await self._look_around(hidden)
-            newest = max((each.reign for each in standings.values()), default=0)
+            statuses = await self._find_newest_master(hidden)
+            newest = max((each.leader_epoch for each in statuses.values()), default=0)
             master = next(
-                (each for each in standings.values() if each.role != SLAVE and each.reign == newest), None
+                (each for each in statuses.values() if each.role != SLAVE and each.leader_epoch == newest),
+                None,
             )
             wanted = ""
-            if kind is Kind.SWITCH:
-                slaves = [each.address for each in standings.values() if each.role == SLAVE]
+            if kind is HandoverKind.SWITCH:
+                slaves = [each.address for each in statuses.values() if each.role == SLAVE]
                 if master is None or not slaves:
                     return False
                 wanted = _address(target) if target is not None else world.chance.choice(slaves)
                 if closest:
-                    wanted = max(slaves, key=lambda each: standings[each].standing().rank)
+                    wanted = max(slaves, key=lambda each: statuses[each].status().rank)
                 old = master.address
             else:
                 if master is not None:
                     return False
-                old = next((each.master for each in standings.values() if each.master not in standings), "")
-            epoch = 1 + max((each.epoch for each in standings.values()), default=0)
+                old = next((each.master for each in statuses.values() if each.master not in statuses), "")
+            epoch = 1 + max((each.promised_epoch for each in statuses.values()), default=0)
             members = [Member(_address(node), 0) for node in world.nodes]
             world.log(by, f"{kind.value} to epoch {epoch}")
             handover = Handover(kind, members, epoch, by, master=old, target=wanted)
-            await self._carry_out(handover, on_phase)
+            await self._apply_decision(handover, on_phase)
             done = handover.phase is Phase.DONE
             winner = handover.winner.address if handover.winner else handover.reason
             world.log(by, f"{handover.phase.value}: {winner}")
@@ -277,49 +278,57 @@ class Operator:
         world.history.failed_handovers += not done
         return done
 
-    async def _carry_out(self, handover: Handover, on_phase: Callable[[Phase], None]) -> None:
+    async def _apply_decision(self, handover: Handover, on_phase: Callable[[Phase], None]) -> None:
         async with trio.open_nursery() as nursery:
             phase = handover.phase
             until = trio.current_time() + 3
             on_phase(phase)
 
-            def post(sends: list[Send]) -> None:
+            def post(questions: list[Question]) -> None:
                 nonlocal phase, until
                 if handover.phase is not phase:
                     phase, until = handover.phase, trio.current_time() + 3
                     on_phase(phase)
-                for send in sends:
-                    nursery.start_soon(carry, send)
+                for question in questions:
+                    nursery.start_soon(carry, question)
 
-            async def carry(send: Send) -> None:
-                if send.ask is Ask.LOOK:
+            async def carry(question: Question) -> None:
+                if question.kind is QuestionKind.MEMBER_STATUS:
                     await trio.sleep(0.01)
-                answer = await self._ask(send)
+                answer = await self._ask(question)
                 if not handover.is_over:
-                    post(handover.heard(send.address, send.ask, answer))
+                    post(handover.on_answer(question.address, question.kind, answer))
 
             post(handover.start())
             while not handover.is_over:
                 await trio.sleep(0.02)
                 if trio.current_time() > until:
                     until = trio.current_time() + 3
-                    post(handover.time_is_up())
+                    post(handover.on_timeout())
             nursery.cancel_scope.cancel()
 
-    async def _ask(self, send: Send) -> Answer:
+    async def _ask(self, question: Question) -> Answer:
         message: Any = (
-            RangesAsk([])
-            if send.ask is Ask.LOOK
-            else EpochAsk("DefaultCluster", "b", send.epoch, send.by, send.broker_id, send.master, send.terms)
+            RangesRequest([])
+            if question.kind is QuestionKind.MEMBER_STATUS
+            else EpochRequest(
+                "DefaultCluster",
+                "b",
+                question.epoch,
+                question.operator,
+                question.broker_id,
+                question.master,
+                question.policy,
+            )
         )
         try:
-            answer = await self._call(send.address, Command(ASKS[send.ask], {}, encode(message)))
+            answer = await self._call(question.address, Command(ASKS[question.kind], {}, encode(message)))
         except (RopewalkError, OSError):
             await trio.sleep(0.01)
             return Answer()
         if answer.code != ResponseCode.SUCCESS:
             return Answer(refusal=answer.remark or f"code {answer.code}")
-        return Answer(decode_untrusted(StandingMessage, answer.body).standing())
+        return Answer(decode_untrusted(MemberStatusMessage, answer.body).status())
 
     async def _call(self, address: str, command: Command) -> Command:
         host, _, port = address.rpartition(":")
@@ -329,20 +338,20 @@ class Operator:
         finally:
             caller.close()
 
-    async def _look_around(self, hidden: Collection[str]) -> dict[str, StandingMessage]:
-        found: dict[str, StandingMessage] = {}
+    async def _find_newest_master(self, hidden: Collection[str]) -> dict[str, MemberStatusMessage]:
+        found: dict[str, MemberStatusMessage] = {}
         for node in self._world.nodes:
             address = _address(node)
             if address in hidden:
                 continue
             try:
                 answer = await self._call(
-                    address, Command(RequestCode.ROPEWALK_LOOK, {}, encode(RangesAsk([])))
+                    address, Command(RequestCode.ROPEWALK_MEMBER_STATUS, {}, encode(RangesRequest([])))
                 )
             except (RopewalkError, OSError):
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                found[address] = decode_untrusted(StandingMessage, answer.body)
+                found[address] = decode_untrusted(MemberStatusMessage, answer.body)
         return found
 
 

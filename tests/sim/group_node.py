@@ -162,7 +162,7 @@ class Node:
             disk=self.disk,
             now_ms=world.now_ms,
             monotonic_ms=world.monotonic_ms,
-            chance=world.chance,
+            rng=world.chance,
             wake=self._wake,
         )
         broker.member.ha_address = f"{self.ip}:{HA_PORT}"
@@ -181,11 +181,11 @@ class Node:
 
     def _role_changed(self) -> None:
         self._note_reign()
-        self._registrar.be(self.broker.member.record.broker_id)
+        self._registrar.set_broker_id(self.broker.member.record.broker_id)
 
     def _note_reign(self) -> None:
         if self.broker.member.core.is_master:
-            self.led = self.broker.member.record.reign
+            self.led = self.broker.member.record.leader_epoch
 
     def die(self, *, power: bool, reason: str = "") -> None:
         """The process is gone at this very moment, or the machine is."""
@@ -221,7 +221,7 @@ class Node:
             act()
             self._turns += 1
             if self._turns % 2:
-                broker.reported()  # as where others have their turn with a slave
+                broker.on_priority_served()  # as where others have their turn with a slave
             broker.end_turn()
 
         if self.alive:
@@ -314,7 +314,7 @@ class Node:
 
     def _wakened(self) -> None:
         self._wakes = False
-        self.turn(lambda: self.broker.wakened())  # noqa: PLW0108 - the broker is replaced
+        self.turn(lambda: self.broker.on_wakeup())  # noqa: PLW0108 - the broker is replaced
 
     def _save_now_and_then(self) -> None:
         self._save_tables()
@@ -339,7 +339,9 @@ class Node:
             shell = cast(Any, SimShell(self))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(broker.replication.run, shell)
-                nursery.start_soon(SlaveSync(broker, shell).run)
+                nursery.start_soon(
+                    SlaveSync(broker.context, broker.member, broker.replication, broker, shell).run
+                )
                 await self._diverged.wait()
                 nursery.cancel_scope.cancel()
             assert broker.member.diverged is not None
@@ -376,8 +378,8 @@ class Node:
         fence = f", fenced: {replication.fence}" if replication.fence else ""
         waiting = f", {len(broker.acks)} answers wait" if len(broker.acks) else ""
         return (
-            f"{self} is {record.role} {record.broker_id} of {record.reign} (accepted {record.epoch}), ends at "
-            f"{broker.store.whole_end}{link}{fence}{waiting}"
+            f"{self} is {record.role} {record.broker_id} of {record.leader_epoch} (accepted "
+            f"{record.promised_epoch}), ends at {broker.store.whole_end}{link}{fence}{waiting}"
         )
 
     def log_bytes(self) -> tuple[int, bytes]:

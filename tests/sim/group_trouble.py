@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ha.group.handover import Kind, Phase
+from ha.group.handover import HandoverKind, Phase
 from tests.sim.group_callers import OPERATOR
 from tests.sim.group_node import HA_PORT
 
@@ -81,7 +81,9 @@ class Trouble:
         elif kind == "heal":
             self._net.heal()
         else:
-            await self._world.operator.hand_over(Kind.SWITCH if kind == "switch" else Kind.FAILOVER)
+            await self._world.operator.hand_over(
+                HandoverKind.SWITCH if kind == "switch" else HandoverKind.FAILOVER
+            )
 
     def _kill(self, node: Node, down_s: float | None = None, *, power: bool | None = None) -> None:
         world = self._world
@@ -128,7 +130,7 @@ class Trouble:
         if self._chance.random() < 0.4:
             self._kill(other, self._chance.uniform(0.3, 2))
         self._net.heal()
-        await self._world.operator.hand_over(Kind.FAILOVER)
+        await self._world.operator.hand_over(HandoverKind.FAILOVER)
         await self._pause(0, 0.5)
 
     async def _unseen_master(self) -> None:
@@ -136,7 +138,7 @@ class Trouble:
         master, _slaves = self._roles()
         if self._chance.random() < 0.5:
             self._cut(master, OPERATOR)
-        await self._world.operator.hand_over(Kind.FAILOVER, unseen=[master])
+        await self._world.operator.hand_over(HandoverKind.FAILOVER, unseen=[master])
         await self._pause(0.1, 1)
 
     async def _isolated_master(self) -> None:
@@ -148,7 +150,7 @@ class Trouble:
         await self._pause(0.1, 1)
         if self._chance.random() < 0.3:
             self._kill(master, self._chance.uniform(0.3, 2))
-        kind = Kind.FAILOVER if unseen else Kind.SWITCH
+        kind = HandoverKind.FAILOVER if unseen else HandoverKind.SWITCH
         await self._world.operator.hand_over(kind, unseen=unseen)
         await self._pause(0, 0.7)
 
@@ -163,7 +165,7 @@ class Trouble:
         self._kill(master, self._chance.uniform(1, 2))
         self._net.heal()
         await self._pause(0.4, 0.6)
-        await self._world.operator.hand_over(Kind.FAILOVER)
+        await self._world.operator.hand_over(HandoverKind.FAILOVER)
 
     async def _late_return(self) -> None:
         """A master goes on alone for a while, is told that it is none any more, and has no chance to cut its log
@@ -172,7 +174,7 @@ class Trouble:
         for slave in slaves:
             self._cut(master, slave.ip, both=True)
         await self._pause(0.05, 0.5)
-        await self._world.operator.hand_over(Kind.FAILOVER, unseen=[master])
+        await self._world.operator.hand_over(HandoverKind.FAILOVER, unseen=[master])
         await self._pause(0.1, 0.6)
         newer, _others = self._roles()
         if newer is not master:
@@ -180,7 +182,7 @@ class Trouble:
             for slave in slaves:
                 if slave is not newer:
                     self._net.uncut(master.ip, slave.ip)
-            await self._world.operator.hand_over(Kind.FAILOVER)
+            await self._world.operator.hand_over(HandoverKind.FAILOVER)
             await self._pause(0, 0.3)
 
     async def _deaf_slave(self) -> None:
@@ -197,7 +199,7 @@ class Trouble:
                     self._cut(master, target.ip, both=True)
                     self._cut(deaf, target.ip, both=True)
 
-        await self._world.operator.hand_over(Kind.SWITCH, target=target, on_phase=on_phase)
+        await self._world.operator.hand_over(HandoverKind.SWITCH, target=target, on_phase=on_phase)
         await self._pause(0.2, 0.8)
 
     async def _forgetful_promise(self) -> None:
@@ -208,7 +210,7 @@ class Trouble:
         if (
             master.led == 0
         ):  # in its first epoch a group asks the name server for its master, and remembers none
-            await operator.hand_over(Kind.SWITCH)
+            await operator.hand_over(HandoverKind.SWITCH)
         master, (one, other) = self._roles()
         self._cut(one, other.ip, both=True)
         self._cut(master, other.ip, both=True)
@@ -222,7 +224,7 @@ class Trouble:
             elif phase is Phase.PROMOTE:
                 self._kill(one, chance.uniform(0.02, 0.2))
 
-        await operator.hand_over(Kind.FAILOVER, unseen=[master], on_phase=on_phase)
+        await operator.hand_over(HandoverKind.FAILOVER, unseen=[master], on_phase=on_phase)
         one.slow_disk = False
         self._start_later(one, chance.uniform(0.02, 0.2))
         await self._pause(0.4, 1)
@@ -240,10 +242,10 @@ class Trouble:
             if phase is Phase.PROMOTE:
                 self._cut(late, other.ip, both=True)
 
-        await self._world.operator.hand_over(Kind.FAILOVER, on_phase=on_phase)
+        await self._world.operator.hand_over(HandoverKind.FAILOVER, on_phase=on_phase)
         await self._pause(0, 0.2)
         self._kill(other, self._chance.uniform(1, 2), power=False)
-        await self._world.operator.hand_over(Kind.FAILOVER)
+        await self._world.operator.hand_over(HandoverKind.FAILOVER)
 
     async def _power_after_answer(self) -> None:
         """Machines lose their power moments after something was answered, with disks that are slow to flush."""
@@ -261,7 +263,7 @@ class Trouble:
         self._net.heal()
         await self._pause(0.2, 0.5)
         slow.slow_disk = False
-        await self._world.operator.hand_over(Kind.FAILOVER)
+        await self._world.operator.hand_over(HandoverKind.FAILOVER)
 
     async def _half_open(self) -> None:
         """A slave connects anew while its master still has the old connection; the other slave hears nothing."""
@@ -275,13 +277,13 @@ class Trouble:
             self._kill(master, self._chance.uniform(1, 2))
             self._kill(one, self._chance.uniform(1, 2))
             self._net.heal()
-            await self._world.operator.hand_over(Kind.FAILOVER)
+            await self._world.operator.hand_over(HandoverKind.FAILOVER)
             await self._pause(0, 0.3)
 
     async def _two_operators(self) -> None:
         """Two of them at once, who see different parts of the group; perhaps the second when the first is half done."""
         master, (one, other) = self._roles()
-        kinds = (Kind.FAILOVER, self._chance.choice((Kind.FAILOVER, Kind.SWITCH)))
+        kinds = (HandoverKind.FAILOVER, self._chance.choice((HandoverKind.FAILOVER, HandoverKind.SWITCH)))
         if self._chance.random() < 0.5:
             self._cut(master, self._chance.choice((one, other)).ip)
         if self._chance.random() < 0.3:
@@ -297,14 +299,14 @@ class Trouble:
                 begun.set()
 
         async def first() -> None:
-            unseen = [master] if kinds[0] is Kind.FAILOVER else []
+            unseen = [master] if kinds[0] is HandoverKind.FAILOVER else []
             await self._world.operator.hand_over(kinds[0], unseen=unseen, on_phase=on_phase)
             begun.set()
 
         async def second() -> None:
             await begun.wait()
             await self._pause(0, 0.02)
-            unseen = [master] if kinds[1] is Kind.FAILOVER else []
+            unseen = [master] if kinds[1] is HandoverKind.FAILOVER else []
             await self._world.operator.hand_over(kinds[1], unseen=unseen)
 
         async with trio.open_nursery() as nursery:
@@ -315,11 +317,11 @@ class Trouble:
     async def _dying_operator(self) -> None:
         """An operator begins and never ends; later somebody else does."""
         master, _slaves = self._roles()
-        kind = self._chance.choice((Kind.FAILOVER, Kind.SWITCH))
-        unseen = [master] if kind is Kind.FAILOVER else []
+        kind = self._chance.choice((HandoverKind.FAILOVER, HandoverKind.SWITCH))
+        unseen = [master] if kind is HandoverKind.FAILOVER else []
         operator = self._world.operator
         await operator.hand_over(kind, unseen=unseen, dies_after_s=self._chance.uniform(0.002, 0.06))
         await self._pause(0, 0.5)
         if self._chance.random() < 0.5:
-            again = self._chance.choice((Kind.FAILOVER, Kind.SWITCH))
-            await operator.hand_over(again, unseen=[master] if again is Kind.FAILOVER else [])
+            again = self._chance.choice((HandoverKind.FAILOVER, HandoverKind.SWITCH))
+            await operator.hand_over(again, unseen=[master] if again is HandoverKind.FAILOVER else [])

@@ -46,9 +46,9 @@ class End:
         self.other: End
         self.out_size = 0
         self.congested = False
-        self.alone = True
+        self.sole_ready = True
         self.closing = False
-        self.patient = False
+        self.stall_exempt = False
         self.paused = False
         self.last_due = 0.0  # what leaves later does not arrive earlier
         self.held: list[bytes] = []
@@ -82,7 +82,7 @@ class End:
     def push(self) -> None:
         pass
 
-    def own(self) -> None:
+    def detach_from_map(self) -> None:
         pass
 
     def close(self) -> None:

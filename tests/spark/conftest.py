@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from ropewalk.spark.jvm import JavaMissing
 
     try:
-        from ropewalk.spark.session import SparkMissing, session
+        from ropewalk.spark.spark_session import SparkMissing, session
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -415,7 +415,8 @@ def test_what_a_start_does_not_look_at_is_looked_at_when_it_is_read() -> None:
         assert all(pristine.records.get(place) == value for place, value in found.items()), case
         assert len(found) + len(refused) == len(pristine.records), case
         findings = store.take_findings()
-        assert bool(refused) == bool(findings), (case, refused, findings)
+        # A read looks at all of the block that its records stand in: it can find damage where no record is.
+        assert findings or not refused, (case, refused, findings)
         for text in findings:
             assert str(path) in text and "log offset" in text and "`ropewalk store " in text
         refusals += bool(refused)

@@ -10,8 +10,8 @@ import pytest
 import ropewalk as package
 from broker.options import BrokerOptions, NamesrvOptions
 from ropewalk.codes import RequestCode
+from tests.ropewalk.client.blocking.test_connection import free_port
 from tests.ropewalk.client.fake_cluster import FakeCluster
-from tests.ropewalk.client.test_blocking import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
 from tools.common.output import print_table
 
@@ -164,7 +164,12 @@ def test_a_narrow_terminal_breaks_sentences_and_neither_numbers_nor_addresses(
     whole = ("broker-a", 722301938, "127.0.0.1:10911", "2026-11-22 08:47:00.790+00:00")
     sentence = "its checksum is not that of its bytes, and it is served to nobody"
     print_table(("broker", "log end", "address", "stored", "what"), [(*whole, sentence)])
-    head, first, *rest = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    if width < 100:
+        values = dict(line.split(maxsplit=1) for line in out.replace("log end", "log-end").splitlines())
+        assert list(values.values()) == [*map(str, whole), sentence], "a line for each, whole"
+        return
+    head, first, *rest = out.splitlines()
     assert head.split() == ["broker", "log", "end", "address", "stored", "what"]
     assert first.startswith("  ".join(map(str, whole)) + "  its checksum is")
     assert " ".join([first, *rest]).split()[5:] == sentence.split()
@@ -268,3 +273,15 @@ def run_in_process(*words: str) -> None:
 
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one(ropewalk: RunCommand) -> None:
+    for words, nearest in (
+        (("prduce",), "produce"),
+        (("admin", "topc"), "topic"),
+        (("admin", "topic", "creat"), "create"),
+        (("admin", "ha", "failovr"), "failover"),
+        (("store", "verfy"), "verify"),
+    ):
+        ended = ropewalk(*words)
+        assert ended.status == 2 and f"'{nearest}'" in ended.errors, ended

@@ -24,7 +24,8 @@ from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
 from tools.common.output import UsageError
-from tools.messages.input import DELAY_LEVELS, Stamp, parse_delay, parse_json_line
+from tools.messages.delay import DELAY_LEVELS, parse_delay
+from tools.messages.input import Stamp, parse_json_line
 
 Run = Callable[..., Ended]
 
@@ -113,7 +114,7 @@ def test_a_delay_is_a_level_or_its_time(text: str, level: int) -> None:
     assert len(DELAY_LEVELS) == 18
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "7s", "soon", "", "1 s", "٣"])
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "", "1 s", "٣"])
 def test_other_delays_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="neither a level"):
         parse_delay(text)

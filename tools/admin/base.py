@@ -1,4 +1,4 @@
-"""What the commands of `ropewalk admin` share: options, how results are shown, questions before something is lost.
+"""Share options, result sheets and questions among the commands of `ropewalk admin`.
 
 A command is a function of an `Admin`, of options of its own and of `as_json`; `command` registers it with the options
 that all of them have, and turns its errors into sentences.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -22,52 +22,19 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+    complete_broker,
+    complete_cluster,
+    complete_group,
+    complete_topic,
+)
 from tools.common.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
-
-COMPLETION_TIMEOUT_S = 0.5
-"""Whoever presses Tab does not wait for a name server that is away."""
-
-
-# Completion
-
-
-def _complete(look: Callable[[Admin], Sequence[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Names that begin with what was typed, asked of the name server; nothing when it does not answer."""
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        name_server = str(ctx.params.get("name_server") or DEFAULT_NAME_SERVER)
-        with (
-            suppress(RopewalkError, ValueError, OSError),
-            Admin(name_server, timeout=COMPLETION_TIMEOUT_S) as admin,
-        ):
-            return [name for name in look(admin) if name.startswith(incomplete)]
-        return []
-
-    return complete
-
-
-complete_topic = _complete(lambda admin: admin.topics())
-complete_group = _complete(lambda admin: tuple(admin.groups()))
-complete_cluster = _complete(lambda admin: sorted({member.cluster for member in admin.members()}))
-complete_broker = _complete(lambda admin: sorted({member.broker_name for member in admin.members()}))
-
 
 # Options and arguments
 
-NameServers = Annotated[
-    str,
-    typer.Option(
-        "--name-server",
-        "-n",
-        envvar="NAMESRV_ADDR",
-        metavar="HOST:PORT[;HOST:PORT]",
-        help="The name servers to ask; any one that answers will do.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
-]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
 Cluster = Annotated[
     str | None,
@@ -202,7 +169,7 @@ def _cell(value: object) -> object:
 
 
 def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
-    """One thing with its properties, a line for each."""
+    """Print the properties of a single thing, a line for each."""
     if as_json:
         print_json({key: int(value) if isinstance(value, Moment) else value for key, value in facts.items()})
         return
@@ -217,7 +184,7 @@ def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
 
 @contextmanager
 def administrator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[Admin]:
-    """An `Admin` whose errors end the command in a sentence and what to do next."""
+    """Open an `Admin` whose errors end the command in a sentence with the remedy."""
     with expected_errors(as_json=as_json), Admin(name_server, timeout=timeout) as admin:
         try:
             yield admin
@@ -234,7 +201,7 @@ def tell_skipped(admin: Admin) -> None:
 
 
 def admin_hint(exc: RopewalkError) -> str | None:
-    """What an administrator can do about an error, where that is not what everybody can."""
+    """Return the remedy of an error, where an administrator has another one than a client."""
     match exc.code:
         case ResponseCode.TOPIC_NOT_EXIST:
             return (
@@ -252,7 +219,7 @@ def admin_hint(exc: RopewalkError) -> str | None:
 
 
 def no_such_group(group: str) -> Rejected:
-    """What to raise for a group that is nowhere."""
+    """Return the error for a group that no broker knows."""
     error = Rejected(f"no broker knows a group {group}")
     error.code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     return error
@@ -265,7 +232,7 @@ def require_group(admin: Admin, group: str) -> None:
 
 
 class Declined(UsageError):
-    """Nobody said yes."""
+    """The missing consent of a person at the terminal."""
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -19,10 +19,12 @@ from tools.admin.base import (
     TopicOption,
     Yes,
     command,
-    complete_broker,
     confirm,
     show_facts,
     tell_skipped,
+)
+from tools.common.options import (
+    complete_broker,
 )
 from tools.common.output import UsageError, counted, note, parse_pairs, print_json
 
@@ -84,7 +86,8 @@ def list_brokers(
         ("id", "brokerId"),
         ("address", "address"),
         ("answers", "answers"),
-        ("version", "version"),
+        ("ropewalk", "ropewalkVersion"),
+        ("as RocketMQ", "version"),
         ("in/s", "putTps"),
         ("out/s", "getTps"),
         ("disk", "disk"),
@@ -111,8 +114,9 @@ def _identity(member: BrokerMember) -> tuple[object, ...]:
 
 def _figures(status: BrokerStatus | None) -> tuple[object, ...]:
     if status is None:
-        return None, None, None, None, None
+        return None, None, None, None, None, None
     return (
+        status.runtime.get("ropewalkVersion"),
         status.runtime.get("brokerVersionDesc"),
         _rate(status, "putTps"),
         _rate(status, "getTransferredTps", "getTransferedTps"),
@@ -300,7 +304,7 @@ def stats(
     *,
     as_json: bool,
 ) -> None:
-    """Show what goes in and out, by topic and group: each second, and in the last 24 hours."""
+    """Show the incoming and outgoing messages, by topic and group: each second, and in the last 24 hours."""
     columns = (
         ("topic", "topic"),
         ("group", "group"),

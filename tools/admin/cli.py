@@ -23,11 +23,13 @@ from tools.admin.base import (
     Moment,
     Sheet,
     command,
-    complete_group,
     require_group,
     tell_skipped,
 )
 from tools.admin.progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
+from tools.common.options import (
+    complete_group,
+)
 
 app = typer.Typer(
     name="admin",

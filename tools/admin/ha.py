@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ha.group.handover import Kind
-from ha.group.hello import StandingMessage
+from ha.group.handover import HandoverKind
+from ha.group.hello import MemberStatusMessage
 from ha.group.roles import SLAVE
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
@@ -28,17 +28,19 @@ from tools.admin import handover as ha_operator
 from tools.admin.base import (
     TIMEOUT_S,
     BrokerName,
-    Json,
-    NameServers,
     Sheet,
-    Timeout,
     Yes,
     administrator,
-    complete_broker,
     confirm,
 )
 from tools.admin.handover import Group, HandoverFailed, Members, Report
 from tools.common.interrupts import Interrupts
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+    complete_broker,
+)
 from tools.common.output import UsageError, counted, note, print_json
 
 app = typer.Typer(
@@ -49,7 +51,7 @@ app = typer.Typer(
     epilog="Where the group has a `ropewalkSecret`, these commands take it from ROPEWALK_SECRET.",
 )
 
-LOOK_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S = 1.0
 WATCH_EVERY_S = 0.2
 
 Target = Annotated[
@@ -73,7 +75,7 @@ def _operator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[tu
     secret = os.environ.get("ROPEWALK_SECRET", "")
     with (
         administrator(name_server, timeout, as_json=as_json) as admin,
-        Members(secret, min(timeout, LOOK_TIMEOUT_S)) as members,
+        Members(secret, min(timeout, PROBE_TIMEOUT_S)) as members,
     ):
         yield admin, members
 
@@ -112,11 +114,11 @@ def status(
 
 
 def status_rows(group: Group) -> list[tuple[object, ...]]:
-    """A row for each member; the master first, who did not answer last."""
+    """Return a row for each member: the master first, silent members last."""
     master = ha_operator.master_of(group)
     rows: list[tuple[object, ...]] = []
     for each in sorted(
-        group.standings.values(), key=lambda one: (one is not master, one.broker_id, one.address)
+        group.statuses.values(), key=lambda one: (one is not master, one.broker_id, one.address)
     ):
         behind = master.end - each.end if master is not None and each is not master else 0
         lag = ha_operator.lag_s(master, each) if master is not None else 0.0
@@ -124,9 +126,11 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
             (
                 group.broker_name,
                 each.broker_id,
-                each.role if each.epoch == each.reign else f"{each.role} (promised epoch {each.epoch})",
+                each.role
+                if each.promised_epoch == each.leader_epoch
+                else f"{each.role} (promised epoch {each.promised_epoch})",
                 each.address,
-                each.reign,
+                each.leader_epoch,
                 each.end,
                 each.readable,
                 each.flushed,
@@ -142,7 +146,7 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
     return rows
 
 
-def _link(each: StandingMessage, master: StandingMessage | None) -> str:
+def _link(each: MemberStatusMessage, master: MemberStatusMessage | None) -> str:
     if each.role != SLAVE:
         counting = sum(slave.counts for slave in each.slaves)
         return f"{counted(len(each.slaves), 'slave')}, {counting} counted"
@@ -151,10 +155,10 @@ def _link(each: StandingMessage, master: StandingMessage | None) -> str:
     return each.link
 
 
-def _damage(each: StandingMessage) -> str:
+def _damage(each: MemberStatusMessage) -> str:
     """What is wrong with its log, or was."""
     damaged = f", {counted(each.damaged, 'damaged place')} in its log" if each.damaged else ""
-    return damaged + (f", {counted(each.mended, 'place')} repaired from others" if each.mended else "")
+    return damaged + (f", {counted(each.repaired, 'place')} repaired from others" if each.repaired else "")
 
 
 # -- handovers ------------------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 def _hand_over(
-    kind: Kind,
+    kind: HandoverKind,
     broker: str,
     name_server: str,
     timeout: float,
@@ -201,11 +205,11 @@ def _hand_over(
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
         group = ha_operator.find_group(admin, members, broker)
         if force and not yes:
-            risk = ha_operator.at_risk(group, target) if kind is Kind.FAILOVER else ""
+            risk = ha_operator.at_risk(group, target) if kind is HandoverKind.FAILOVER else ""
             confirm(
                 f"Acknowledged messages of {broker} may be lost{f': {risk}' if risk else ''}. Go on?", yes=yes
             )
-            ha_operator.look_again(members, group)  # whoever was asked may have taken an hour over it
+            ha_operator.refresh_group(members, group)  # whoever was asked may have taken an hour over it
         report = ha_operator.hand_over(
             members,
             group,
@@ -237,7 +241,9 @@ def switch(
     No acknowledged message is lost. It prints for how long no message was taken. If the slave does not come in time
     everything stays as it was.
     """
-    _hand_over(Kind.SWITCH, broker, name_server, timeout, as_json=as_json, target=target, catch_up_s=wait)
+    _hand_over(
+        HandoverKind.SWITCH, broker, name_server, timeout, as_json=as_json, target=target, catch_up_s=wait
+    )
 
 
 @app.command("failover")
@@ -256,7 +262,14 @@ def failover(
     becomes a slave by itself when it comes back, and keeps what only it had.
     """
     _hand_over(
-        Kind.FAILOVER, broker, name_server, timeout, as_json=as_json, target=target, force=force, yes=yes
+        HandoverKind.FAILOVER,
+        broker,
+        name_server,
+        timeout,
+        as_json=as_json,
+        target=target,
+        force=force,
+        yes=yes,
     )
 
 
@@ -275,7 +288,7 @@ def promote(
         master = ha_operator.master_of(group)
         if master is not None and master.address == address:
             raise UsageError(f"{member} is the master of {group.broker_name} already")
-    kind = Kind.SWITCH if master is not None else Kind.FAILOVER
+    kind = HandoverKind.SWITCH if master is not None else HandoverKind.FAILOVER
     _hand_over(
         kind, group.broker_name, name_server, timeout, as_json=as_json, target=address, force=force, yes=yes
     )
@@ -295,16 +308,16 @@ def demote(
         master = ha_operator.master_of(group)
         if master is None or master.address != address:
             raise UsageError(f"{member} is not the master of {group.broker_name}")
-    _hand_over(Kind.SWITCH, group.broker_name, name_server, timeout, as_json=as_json)
+    _hand_over(HandoverKind.SWITCH, group.broker_name, name_server, timeout, as_json=as_json)
 
 
 def _group_of(admin: Admin, members: Members, address: str) -> tuple[Group, str]:
     """The group of the member at this address, and the address by which the group knows it."""
     try:
-        standing = members.look(address)
+        member_status = members.status_of(address)
     except Unreachable as exc:
         raise HandoverFailed(f"{exc}. Only a member that answers can be given another role") from exc
-    return ha_operator.find_group(admin, members, standing.broker_name), standing.address
+    return ha_operator.find_group(admin, members, member_status.broker_name), member_status.address
 
 
 @app.command("forget")
@@ -323,10 +336,12 @@ def forget(
     """
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
         group = ha_operator.find_group(admin, members, broker)
-        standing = ha_operator.forget_slave(members, group, slave_id)
-        slaves = ", ".join(f"{name} at {address}" for name, address in sorted(standing.terms.slaves.items()))
+        member_status = ha_operator.forget_slave(members, group, slave_id)
+        slaves = ", ".join(
+            f"{name} at {address}" for name, address in sorted(member_status.policy.slaves.items())
+        )
         if as_json:
-            print_json({"broker": broker, "forgotten": slave_id, "slaves": standing.terms.slaves})
+            print_json({"broker": broker, "forgotten": slave_id, "slaves": member_status.policy.slaves})
         else:
             print(f"{broker}: slave {slave_id} is forgotten; on the roll: {slaves or 'none'}")
 
@@ -335,7 +350,7 @@ def forget(
 
 
 class Watcher:
-    """Looks at groups and decides when a master is gone; what is done about it is handed in."""
+    """Watch groups and decide when a master is gone; the remedy is handed in."""
 
     def __init__(self, after_s: float, clock: Callable[[], float]) -> None:
         """`after_s`: how long a master may be silent."""
@@ -346,7 +361,7 @@ class Watcher:
 
     def refuse_inside(self, group: Group, name_servers: str) -> None:
         """Raise `UsageError` for a name server that dies with a member of the group: nobody would find the others."""
-        for each in group.standings.values():
+        for each in group.statuses.values():
             for address in name_servers.split(";") if each.name_server else ():
                 if address.strip() and ha_operator.same_place(address, each.name_server):
                     raise UsageError(
@@ -357,16 +372,16 @@ class Watcher:
 
     def trouble(self, group: Group) -> str | None:
         """Why this group is never failed over from here, or None."""
-        if group.standings and not ha_operator.waits_for_slaves(group):
+        if group.statuses and not ha_operator.waits_for_slaves(group):
             return (
                 "its acknowledgements wait for no slave (ASYNC_MASTER): only a person fails such a group over"
             )
         return None
 
     def is_gone(self, group: Group) -> bool:
-        """Whether the master was silent for long enough, and no slave has contact with it either."""
+        """Return whether the master was silent for long enough, and no slave has contact with it either."""
         name, now = group.broker_name, self._clock()
-        slaves = [each for each in group.standings.values() if each.role == SLAVE]
+        slaves = [each for each in group.statuses.values() if each.role == SLAVE]
         if ha_operator.master_of(group) is not None or not slaves or any(each.has_master for each in slaves):
             self._silent_since.pop(name, None)
             return False
@@ -377,7 +392,7 @@ class Watcher:
         self._silent_since.pop(group.broker_name, None)
 
     def news(self, name: str, text: str) -> str | None:
-        """The text, if it is not what was said last about this group."""
+        """Return the text, if it is not the last one that was told about this group."""
         if self._told.get(name) == text:
             return None
         self._told[name] = text
@@ -442,12 +457,12 @@ def _look(
         fresh = ha_operator.find_group(admin, members, name)
         if group is not None:  # a member that died is not registered any more
             fresh.registered = {**group.registered, **fresh.registered}
-            ha_operator.look_again(members, fresh)
+            ha_operator.refresh_group(members, fresh)
         group = fresh
     except RopewalkError:
         if group is None:
             raise
-        ha_operator.look_again(members, group)
+        ha_operator.refresh_group(members, group)
     known[name] = group
     watcher.refuse_inside(group, name_server)
     if (trouble := watcher.trouble(group)) is not None:
@@ -455,13 +470,13 @@ def _look(
         return
     master = ha_operator.master_of(group)
     if master is not None:
-        slaves = sum(each.role == SLAVE and each.has_master for each in group.standings.values())
-        say(name, f"the master is {master.address}, epoch {master.reign}, followed by {slaves}")
+        slaves = sum(each.role == SLAVE and each.has_master for each in group.statuses.values())
+        say(name, f"the master is {master.address}, epoch {master.leader_epoch}, followed by {slaves}")
     if not watcher.is_gone(group):
         return
     say(name, "the master is gone: failing over")
     try:
-        report = ha_operator.hand_over(members, group, Kind.FAILOVER, _by("watch"))
+        report = ha_operator.hand_over(members, group, HandoverKind.FAILOVER, _by("watch"))
         say(name, f"{report.new_master} is the master of epoch {report.epoch}, {report.took_ms:.0f} ms")
     except HandoverFailed as exc:
         say(name, f"no failover: {exc}")

@@ -1,4 +1,4 @@
-"""The hands of `ropewalk admin ha`: find a group's members, look at them, carry a handover's questions to them.
+"""Find a group's members, ask for their status, and carry a handover's questions to them, for `ropewalk admin ha`.
 
 The decisions are `ha.group.handover`'s. Every member is asked by a thread of its own, because one that is gone must not
 delay the others; answers are handed to the handover one by one, in the order in which they come.
@@ -16,8 +16,16 @@ from types import TracebackType
 
 import msgspec
 
-from ha.group.handover import Answer, Ask, Handover, Kind, Member, Phase, Send, choose
-from ha.group.hello import Challenge, EpochAsk, RangesAsk, StandingMessage, decode_untrusted, encode, proof_of
+from ha.group.handover import Answer, Handover, HandoverKind, Member, Phase, Question, QuestionKind, choose
+from ha.group.hello import (
+    Challenge,
+    EpochRequest,
+    MemberStatusMessage,
+    RangesRequest,
+    decode_untrusted,
+    encode,
+    proof_of,
+)
 from ha.group.roles import SLAVE, SYNC_MASTER
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.connection import Connection
@@ -39,11 +47,11 @@ __all__ = [
 ]
 
 CODES = {
-    Ask.LOOK: RequestCode.ROPEWALK_LOOK,
-    Ask.ACCEPT: RequestCode.ROPEWALK_ACCEPT_EPOCH,
-    Ask.RELEASE: RequestCode.ROPEWALK_RELEASE_EPOCH,
-    Ask.PROMOTE: RequestCode.ROPEWALK_PROMOTE,
-    Ask.FOLLOW: RequestCode.ROPEWALK_FOLLOW,
+    QuestionKind.MEMBER_STATUS: RequestCode.ROPEWALK_MEMBER_STATUS,
+    QuestionKind.ACCEPT: RequestCode.ROPEWALK_ACCEPT_EPOCH,
+    QuestionKind.RELEASE: RequestCode.ROPEWALK_RELEASE_EPOCH,
+    QuestionKind.PROMOTE: RequestCode.ROPEWALK_PROMOTE,
+    QuestionKind.FOLLOW: RequestCode.ROPEWALK_FOLLOW,
 }
 PHASE_S = {
     Phase.FENCE: 3.0,
@@ -130,21 +138,25 @@ class Members:
         if known is not None:
             known[0].close()
 
-    def look(self, address: str) -> StandingMessage:
-        return decode_untrusted(StandingMessage, self.ask(address, RequestCode.ROPEWALK_LOOK, RangesAsk([])))
+    def status_of(self, address: str) -> MemberStatusMessage:
+        return decode_untrusted(
+            MemberStatusMessage, self.ask(address, RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))
+        )
 
-    def look_at(self, addresses: Iterable[str]) -> tuple[dict[str, StandingMessage], dict[str, str]]:
-        """Where each member stands, and why the others did not say; all asked at once."""
-        found: dict[str, StandingMessage] = {}
+    def statuses_of(self, addresses: Iterable[str]) -> tuple[dict[str, MemberStatusMessage], dict[str, str]]:
+        """Return each member's status, and the reasons of the silent ones; all are asked at once."""
+        found: dict[str, MemberStatusMessage] = {}
         silent: dict[str, str] = {}
 
-        def look(address: str) -> None:
+        def ask_one(address: str) -> None:
             try:
-                found[address] = self.look(address)
+                found[address] = self.status_of(address)
             except (RopewalkError, OSError, ValueError) as exc:
                 silent[address] = str(exc)
 
-        threads = [threading.Thread(target=look, args=(address,), daemon=True) for address in set(addresses)]
+        threads = [
+            threading.Thread(target=ask_one, args=(address,), daemon=True) for address in set(addresses)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -154,28 +166,30 @@ class Members:
 
 @dataclass(slots=True)
 class Group:
-    """A broker's members, as far as somebody knows them."""
+    """A broker's members, by the name server and by each other."""
 
     cluster: str
     broker_name: str
-    standings: dict[str, StandingMessage] = field(default_factory=dict)
+    statuses: dict[str, MemberStatusMessage] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     """Who did not answer, and why."""
     registered: dict[str, int] = field(default_factory=dict)
     """Address -> broker id, as the name server has it."""
 
     def members(self) -> list[Member]:
-        """Everybody, with the id that the group's newest terms give."""
+        """Return all members, with the ids of the group's newest policy."""
         ids = dict(self.registered)
-        terms = max(self.standings.values(), key=lambda each: (each.reign, each.terms.version), default=None)
-        if terms is not None:
-            ids |= {address: int(name) for name, address in terms.terms.slaves.items()}
-        ids |= {address: each.broker_id for address, each in self.standings.items()}
+        policy = max(
+            self.statuses.values(), key=lambda each: (each.leader_epoch, each.policy.version), default=None
+        )
+        if policy is not None:
+            ids |= {address: int(name) for name, address in policy.policy.slaves.items()}
+        ids |= {address: each.broker_id for address, each in self.statuses.items()}
         return [Member(address, broker_id) for address, broker_id in sorted(ids.items())]
 
 
 def find_group(admin: Admin, members: Members, broker_name: str) -> Group:
-    """Who belongs to this broker: by the name server, and by what its members know of each other.
+    """Find the members of a broker: by the name server, and by what its members know of each other.
 
     Raises `HandoverFailed` where nobody does.
     """
@@ -187,35 +201,35 @@ def find_group(admin: Admin, members: Members, broker_name: str) -> Group:
         )
     group = Group(registered[0].cluster, broker_name)
     group.registered = {each.address: each.broker_id for each in registered}
-    look_again(members, group)
+    refresh_group(members, group)
     return group
 
 
-def look_again(members: Members, group: Group) -> None:
-    """Look at everybody who is known, and at whom they know."""
+def refresh_group(members: Members, group: Group) -> None:
+    """Ask every known member for its status, and the members that they know."""
     addresses = set(group.registered)
-    group.standings, group.silent = {}, {}
+    group.statuses, group.silent = {}, {}
     for _round in range(2):
-        fresh = addresses - group.standings.keys() - group.silent.keys()
-        found, silent = members.look_at(fresh)
-        group.standings |= {
+        fresh = addresses - group.statuses.keys() - group.silent.keys()
+        found, silent = members.statuses_of(fresh)
+        group.statuses |= {
             address: each for address, each in found.items() if each.broker_name == group.broker_name
         }
         group.silent |= silent
         for each in found.values():
-            addresses |= {*each.terms.slaves.values(), each.master} - {""}
+            addresses |= {*each.policy.slaves.values(), each.master} - {""}
 
 
-def master_of(group: Group) -> StandingMessage | None:
-    """The master of the highest reign, unless somebody follows a newer one."""
-    newest = max((each.reign for each in group.standings.values()), default=0)
+def master_of(group: Group) -> MemberStatusMessage | None:
+    """Return the master of the highest epoch, unless a member follows a newer one."""
+    newest = max((each.leader_epoch for each in group.statuses.values()), default=0)
     return next(
-        (each for each in group.standings.values() if each.role != SLAVE and each.reign == newest), None
+        (each for each in group.statuses.values() if each.role != SLAVE and each.leader_epoch == newest), None
     )
 
 
-def lag_s(master: StandingMessage, slave: StandingMessage) -> float:
-    """How much older the newest record of the slave is."""
+def lag_s(master: MemberStatusMessage, slave: MemberStatusMessage) -> float:
+    """Return the age of the slave's newest record, beside the master's."""
     if slave.end >= master.end or not slave.stored_ms:
         return 0.0
     return max(0, master.stored_ms - slave.stored_ms) / 1000
@@ -223,7 +237,7 @@ def lag_s(master: StandingMessage, slave: StandingMessage) -> float:
 
 @dataclass(slots=True)
 class Report:
-    """What a handover did."""
+    """The outcome of a handover."""
 
     kind: str
     broker: str
@@ -241,7 +255,7 @@ class Report:
 def hand_over(
     members: Members,
     group: Group,
-    kind: Kind,
+    kind: HandoverKind,
     by: str,
     *,
     target: str = "",
@@ -255,7 +269,7 @@ def hand_over(
     if target:
         target = _slave_at(group, target)
     old = master.address if master is not None else _lost_master(group)
-    if kind is Kind.SWITCH:
+    if kind is HandoverKind.SWITCH:
         if master is None:
             raise HandoverFailed(
                 f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
@@ -267,7 +281,7 @@ def hand_over(
             f"the master of {group.broker_name} at {master.address} answers: `ropewalk admin ha switch` hands over "
             "without a loss"
         )
-    epoch = 1 + max((each.epoch for each in group.standings.values()), default=0)
+    epoch = 1 + max((each.promised_epoch for each in group.statuses.values()), default=0)
     handover = Handover(kind, group.members(), epoch, by, master=old, target=target, force=force)
     report = Report(kind.value, group.broker_name, epoch, old)
 
@@ -275,18 +289,18 @@ def hand_over(
         report.events.append((round((time.monotonic() - began) * 1000, 1), text))
         told(text)
 
-    answers: queue.Queue[tuple[Send, Answer]] = queue.Queue()
+    answers: queue.Queue[tuple[Question, Answer]] = queue.Queue()
 
-    def carry(send: Send) -> None:
-        if send.ask is Ask.LOOK:
+    def carry(question: Question) -> None:
+        if question.kind is QuestionKind.MEMBER_STATUS:
             time.sleep(LOOK_PAUSE_S)
-        answers.put((send, _answer(members, group, send)))
+        answers.put((question, _answer(members, group, question)))
 
-    def post(sends: Sequence[Send]) -> None:
+    def post(questions: Sequence[Question]) -> None:
         if handover.phase is Phase.PROMOTE and phase is not Phase.PROMOTE and handover.reason:
             event(f"at risk: {handover.reason}")  # while it can still be stopped
-        for send in sends:
-            threading.Thread(target=carry, args=(send,), daemon=True).start()
+        for question in questions:
+            threading.Thread(target=carry, args=(question,), daemon=True).start()
 
     is_or_was = "is" if master is not None else "was"
     event(f"{kind.value}: epoch {epoch}" + (f", the master {is_or_was} {old}" if old else ""))
@@ -299,29 +313,29 @@ def hand_over(
                 phase = handover.phase
                 until = time.monotonic() + (catch_up_s if phase is Phase.CATCH_UP else PHASE_S[phase])
             try:
-                send, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+                question, answer = answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 event(f"{phase.value}: time is up")
-                post(handover.time_is_up())
+                post(handover.on_timeout())
                 continue
-            if send.ask is not Ask.LOOK:
-                event(_told(send, answer))
+            if question.kind is not QuestionKind.MEMBER_STATUS:
+                event(_told(question, answer))
             before = handover.phase
-            post(handover.heard(send.address, send.ask, answer))
+            post(handover.on_answer(question.address, question.kind, answer))
             if before is Phase.PROMOTE and handover.phase in (Phase.FOLLOW, Phase.DONE):
                 assert handover.winner is not None
                 report.new_master = handover.winner.address
                 report.at_risk = handover.reason
                 report.took_ms = round((time.monotonic() - began) * 1000, 1)
-                if kind is Kind.SWITCH:
+                if kind is HandoverKind.SWITCH:
                     report.gap_ms = round((time.monotonic() - fenced) * 1000, 1)
     except BaseException:
         # At a Ctrl-C nobody may be left waiting for this program's next word.
-        for send in handover.abandon("interrupted"):
-            _answer(members, group, send)
+        for question in handover.abandon("interrupted"):
+            _answer(members, group, question)
         raise
     if handover.phase is Phase.FAILED:
-        risky = kind is Kind.FAILOVER and not force and at_risk(group, target)
+        risky = kind is HandoverKind.FAILOVER and not force and at_risk(group, target)
         way_out = ". Start whoever does not answer, or accept the risk with --force" if risky else ""
         raise HandoverFailed(handover.reason + way_out)
     event(f"{report.new_master} is the master of epoch {epoch}")
@@ -329,11 +343,12 @@ def hand_over(
 
 
 def at_risk(group: Group, target: str = "") -> str:
-    """What a failover with `force` may lose, by where the members stood just now; empty where nothing is at risk.
+    """Return the loss that a failover with `force` risks, by the members' statuses just now; empty where nothing is at
+    risk.
 
     Nobody is asked for a promise, so that a person can think it over.
     """
-    slaves = {address: each.standing() for address, each in group.standings.items() if each.role == SLAVE}
+    slaves = {address: each.status() for address, each in group.statuses.items() if each.role == SLAVE}
     choice = choose(slaves, None, wanted=target, force=True)
     return choice.reason if choice.winner is not None else ""
 
@@ -343,36 +358,44 @@ def _why_silent(group: Group) -> str:
     return f" ({reasons})" if reasons else ""
 
 
-def _told(send: Send, answer: Answer) -> str:
-    if answer.standing is not None:
-        return f"{send.address} {send.ask.value}: yes, its log ends at {answer.standing.end}"
-    return f"{send.address} {send.ask.value}: {answer.refusal or 'no answer'}"
+def _told(question: Question, answer: Answer) -> str:
+    if answer.status is not None:
+        return f"{question.address} {question.kind.value}: yes, its log ends at {answer.status.end}"
+    return f"{question.address} {question.kind.value}: {answer.refusal or 'no answer'}"
 
 
-def _answer(members: Members, group: Group, send: Send) -> Answer:
-    ask = EpochAsk(
-        group.cluster, group.broker_name, send.epoch, send.by, send.broker_id, send.master, send.terms
+def _answer(members: Members, group: Group, question: Question) -> Answer:
+    ask = EpochRequest(
+        group.cluster,
+        group.broker_name,
+        question.epoch,
+        question.operator,
+        question.broker_id,
+        question.master,
+        question.policy,
     )
-    message = RangesAsk([]) if send.ask is Ask.LOOK else ask
+    message = RangesRequest([]) if question.kind is QuestionKind.MEMBER_STATUS else ask
     # Whoever said nothing at all just now is not waited for any longer than then.
-    patience = None if send.ask is Ask.LOOK or send.address in group.silent else WRITE_S
+    patience = (
+        None if question.kind is QuestionKind.MEMBER_STATUS or question.address in group.silent else WRITE_S
+    )
     try:
-        body = members.ask(send.address, CODES[send.ask], message, patience)
-        return Answer(decode_untrusted(StandingMessage, body).standing())
+        body = members.ask(question.address, CODES[question.kind], message, patience)
+        return Answer(decode_untrusted(MemberStatusMessage, body).status())
     except Refusal as exc:
         return Answer(refusal=str(exc))
     except (RopewalkError, OSError):
         return Answer()
 
 
-def _closest(group: Group, master: StandingMessage) -> str:
+def _closest(group: Group, master: MemberStatusMessage) -> str:
     """The slave that has most of the master's log."""
-    slaves = [each for each in group.standings.values() if each.role == SLAVE]
+    slaves = [each for each in group.statuses.values() if each.role == SLAVE]
     if not slaves:
         raise HandoverFailed(
             f"the master {master.address} has no slave that answers: there is nobody to switch to"
         )
-    return max(slaves, key=lambda each: (each.standing().rank, -each.broker_id)).address
+    return max(slaves, key=lambda each: (each.status().rank, -each.broker_id)).address
 
 
 def _slave_at(group: Group, target: str) -> str:
@@ -381,7 +404,7 @@ def _slave_at(group: Group, target: str) -> str:
     Who is no slave is refused before anybody is asked: the master would take no messages while a mistyped one is
     waited for.
     """
-    slaves = sorted(address for address, each in group.standings.items() if each.role == SLAVE)
+    slaves = sorted(address for address, each in group.statuses.items() if each.role == SLAVE)
     with suppress(BadAddress):
         target = next((slave for slave in slaves if same_place(slave, target)), target)
     if target not in slaves:
@@ -394,28 +417,30 @@ def _slave_at(group: Group, target: str) -> str:
 
 def _lost_master(group: Group) -> str:
     """Where the master was that nobody reaches: its slaves remember."""
-    known = [each.master for each in group.standings.values() if each.master]
-    return next((address for address in known if address not in group.standings), "")
+    known = [each.master for each in group.statuses.values() if each.master]
+    return next((address for address in known if address not in group.statuses), "")
 
 
-def forget_slave(members: Members, group: Group, broker_id: int) -> StandingMessage:
+def forget_slave(members: Members, group: Group, broker_id: int) -> MemberStatusMessage:
     """Have the master strike a slave off its roll. Raises `Refusal` in the master's words."""
     master = master_of(group)
     if master is None:
         raise HandoverFailed(f"no master of {group.broker_name} answers, and only a master has a roll")
-    ask = EpochAsk(group.cluster, group.broker_name, master.epoch, "", broker_id)
+    ask = EpochRequest(group.cluster, group.broker_name, master.promised_epoch, "", broker_id)
     body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask, WRITE_S)
-    return decode_untrusted(StandingMessage, body)
+    return decode_untrusted(MemberStatusMessage, body)
 
 
 def waits_for_slaves(group: Group) -> bool:
-    """Whether this group's acknowledgements are on a slave."""
-    newest = max(group.standings.values(), key=lambda each: (each.reign, each.terms.version), default=None)
-    return newest is not None and newest.terms.role == SYNC_MASTER and newest.terms.required_acks > 0
+    """Return whether this group's acknowledgements include a slave."""
+    newest = max(
+        group.statuses.values(), key=lambda each: (each.leader_epoch, each.policy.version), default=None
+    )
+    return newest is not None and newest.policy.role == SYNC_MASTER and newest.policy.required_acks > 0
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two addresses name one port of one machine, as far as their texts tell."""
+    """Return whether two addresses name the same port of a machine, as far as their texts tell."""
     a, b = parse_address(one), parse_address(other)
     local = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
     return a.port == b.port and (a.host == b.host or (a.host in local and b.host in local))

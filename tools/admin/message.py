@@ -1,4 +1,4 @@
-"""`ropewalk admin message …`: find messages, see what became of them, send one, have one consumed."""
+"""Serve `ropewalk admin message …`: find messages, see what became of them, send one, have one consumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ropewalk.client.admin.results import Track
+from ropewalk.client.admin.results import MessageTrack
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
@@ -21,11 +21,8 @@ from tools.admin.base import (
     TIMEOUT_S,
     BrokerNameOption,
     Group,
-    Json,
     Moment,
-    NameServers,
     Sheet,
-    Timeout,
     Topic,
     TopicOption,
     Yes,
@@ -36,9 +33,15 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.offset import choose_queue
+from tools.common.options import (
+    Json,
+    NameServers,
+    Timeout,
+)
 from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 from tools.messages.consume import parse_moment, received_json, shortened
-from tools.messages.input import Stamp, check_properties, parse_delay
+from tools.messages.delay import parse_delay, tables_of
+from tools.messages.input import Stamp, check_properties
 
 app = typer.Typer(
     name="message",
@@ -85,13 +88,21 @@ def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) 
     Sheet(_COLUMNS, rows).show(as_json=False, nothing=nothing)
 
 
-def _show_one(message: ReceivedMessage, tracks: tuple[Track, ...] | None, *, as_json: bool) -> None:
+def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None, *, as_json: bool) -> None:
     """Everything about one message, and what became of it in each group."""
     if as_json:
         document = message_json(message)
         if tracks is not None:
             document["groups"] = [
-                {"group": track.group, "state": track.state, "online": track.online} for track in tracks
+                {
+                    "group": track.group,
+                    "state": track.state,
+                    "online": track.online,
+                    "failures": track.failures,
+                    "nextAt": track.next_ms,
+                    "deadSince": track.dead_since_ms,
+                }
+                for track in tracks
             ]
         print_json(document)
         return
@@ -117,11 +128,35 @@ def _show_one(message: ReceivedMessage, tracks: tuple[Track, ...] | None, *, as_
     if tracks:
         print()
         Sheet(
-            (("group", "group"), ("state", "state"), ("online", "online")),
-            [(track.group, track.state, track.online) for track in tracks],
+            (
+                ("group", "group"),
+                ("state", "state"),
+                ("failed", "failures"),
+                ("when", "when"),
+                ("online", "online"),
+            ),
+            [
+                (track.group, track.state, _times(track.failures), _when(track), track.online)
+                for track in tracks
+            ],
         ).show(as_json=False, nothing="")
     elif tracks is not None:
         note("no group has read its topic")
+
+
+def _times(count: int) -> str | None:
+    return f"{counted(count, 'time')}" if count else None
+
+
+def _when(track: MessageTrack) -> str | None:
+    """When a message is tried again, or since when it is dead."""
+    if track.dead_since_ms is not None:
+        return f"dead since {Moment(track.dead_since_ms)}"
+    if track.state != "waiting for retry":
+        return None
+    if track.next_ms is None:
+        return "next: not known"
+    return f"next at {Moment(track.next_ms)}" if track.next_ms > time.time_ns() // 1_000_000 else "next: now"
 
 
 def _by_any_id(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:
@@ -152,7 +187,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Show a message and what became of it in each group, by whichever id you have.
+    """Show a message and its outcome in each group, by either of its ids.
 
     The ids that official clients print need `--topic`; those that say where a message lies do not.
     """
@@ -228,7 +263,7 @@ def by_offset(
     *,
     as_json: bool,
 ) -> None:
-    """Show the message at an offset of a queue, and what became of it."""
+    """Show the message at an offset of a queue, and its outcome in each group."""
     chosen = choose_queue(admin.topic_route(topic).read_queues(), topic, queue, broker)
     message = admin.message_at(topic, chosen, offset)
     if message is None:
@@ -267,9 +302,7 @@ def send(
     keys: Annotated[
         str | None, typer.Option("--keys", "-k", help="Keys to find it by, separated by blanks.")
     ] = None,
-    tags: Annotated[
-        str | None, typer.Option("--tags", "-t", help="A tag that consumers can filter by.")
-    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="A tag that consumers can filter by.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -289,11 +322,14 @@ def send(
 ) -> None:
     """Send one message and show where it lies. For many, there is `ropewalk produce`."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
+        tables = tables_of(
+            name_server, timeout, lambda: [one.broker_name for one in admin.masters(broker=broker)]
+        )
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
-            delay_level=parse_delay(delay) if delay is not None else 0,
+            delay_level=parse_delay(delay, tables) if delay is not None else 0,
             group=message_group,
         )
         message: Message = stamp.message(body.encode())

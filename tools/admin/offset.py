@@ -53,7 +53,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Show what a group has committed in each queue of a topic, beside what the queue holds."""
+    """Show the committed offsets of a group in each queue of a topic, beside the queue's own offsets."""
     columns = (
         ("broker", "broker"),
         ("queue", "queueId"),

@@ -1,4 +1,4 @@
-"""How far groups have come: the tables of `admin lag` and `admin group lag`, and how they are redrawn."""
+"""Show the progress of consumer groups: the tables of `admin lag` and `admin group lag`, and how they are redrawn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.names import RETRY_PREFIX
 from tools.admin.base import Moment, Sheet, tell_skipped
 from tools.common.interrupts import Interrupts
-from tools.common.output import INTERRUPTED, make_table, note, print_json
+from tools.common.output import INTERRUPTED, keep_whole, make_table, note, print_json
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw it again and again, until Ctrl-C.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two drawings.")]
 Drawings = Annotated[
     int | None, typer.Option("--count", min=1, help="With --watch: stop after so many drawings.")
 ]
+
+READ_UP_TO = "read up to"
+MEANING = f"{READ_UP_TO}: the time at which the last message that the group has consumed was stored"
 
 QUEUE_COLUMNS = (
     ("topic", "topic"),
@@ -32,7 +35,7 @@ QUEUE_COLUMNS = (
     ("committed", "consumerOffset"),
     ("lag", "lag"),
     ("in flight", "inFlight"),
-    ("last consumed", "lastConsumed"),
+    (READ_UP_TO, "lastConsumed"),
 )
 GROUP_COLUMNS = (
     ("group", "group"),
@@ -40,7 +43,7 @@ GROUP_COLUMNS = (
     ("lag", "lag"),
     ("waiting retries", "retryLag"),
     ("consumed/s", "consumeTps"),
-    ("last consumed", "lastConsumed"),
+    (READ_UP_TO, "lastConsumed"),
 )
 
 
@@ -99,7 +102,10 @@ def draw(
     While it watches, a broker or name server that is away is noted and asked again.
     """
     if not watch:
-        look().show(as_json=as_json, nothing=nothing)
+        sheet = look()
+        sheet.show(as_json=as_json, nothing=nothing)
+        if sheet.rows and not as_json:
+            note(MEANING)
         tell_skipped(admin)
         return
     with Interrupts() as interrupts:
@@ -149,6 +155,7 @@ def _redraw(
 ) -> None:
     from rich.console import Group
     from rich.live import Live
+    from rich.table import Table
     from rich.text import Text
 
     drawn = 0
@@ -164,7 +171,11 @@ def _redraw(
             lines = [Text(f"{title}   {moment}   every {interval:g} s, Ctrl-C ends", style="dim")]
             if trouble:
                 lines.append(Text(trouble, style="bold red"))
-            body = make_table(sheet.headings, sheet.cells) if sheet.rows else Text("nothing yet")
+            lines.append(Text(MEANING, style="dim"))
+            body: Table | Text = Text("nothing yet")
+            if sheet.rows:
+                body = make_table(sheet.headings, sheet.cells)
+                keep_whole(body, sheet.headings, sheet.cells)
             live.update(Group(*lines, body), refresh=True)
             drawn += 1
             if count is not None and drawn >= count:

@@ -17,11 +17,13 @@ from tools.admin.base import (
     Topic,
     Yes,
     command,
-    complete_topic,
     confirm,
     parse_permission,
     show_facts,
     tell_skipped,
+)
+from tools.common.options import (
+    complete_topic,
 )
 from tools.common.output import UsageError, counted, note, parse_pairs, print_json, print_table
 
@@ -283,7 +285,7 @@ def update(
     *,
     as_json: bool,
 ) -> None:
-    """Change what you name of a topic, and leave the rest as it is.
+    """Change the named settings of a topic, and leave the others.
 
     To have fewer queues without losing sight of messages, first lower `--write-queues`, wait until the consumers have
     read the others to their end, and then lower `--read-queues`.
@@ -331,7 +333,7 @@ def perm(
     *,
     as_json: bool,
 ) -> None:
-    """Say what clients may do with a topic: read, write, both or nothing.
+    """Set the permissions of clients on a topic: read, write, both or nothing.
 
     Example: `ropewalk admin topic perm orders r` lets consumers finish and turns producers away.
     """

@@ -164,7 +164,11 @@ def pull(
     connections: Connections = CONNECTIONS,
     max_messages: Annotated[int, typer.Option(min=1, help="Messages to ask for in one pull.")] = 32,
     backlog: Annotated[
-        int, typer.Option(min=1, help="Messages the topic must hold; what is missing is stored first.")
+        int,
+        typer.Option(
+            min=1,
+            help="Messages the topic must hold; what is missing is stored first, one message to each queue in turn.",
+        ),
     ] = 200_000,
     body_size: BodySize = 1024,
     client: Annotated[
@@ -183,15 +187,17 @@ def pull(
     label: Label = "",
     as_json: Json = False,
 ) -> None:
-    """Pull a warm backlog over and over, without ever waiting for new messages.
+    """Pull a backlog over and over, without ever waiting for new messages.
 
+    The backlog lies as producers lay it: round-robin over --queues, so that neighbours in the commit log belong to
+    different queues. A topic that holds enough already is read as it was found, and the result says so.
     Records are counted by walking their sizes, and offsets must go on where the last reply ended.
     """
 
     def prepared() -> Spec:
         mode = _client_mode(client, CONSUMING, broker=broker, connections=connections, binary=binary)
         address = parse_address(broker) if broker else prepare.find_broker(name_server, topic)
-        begin, end = prepare.ensure_backlog(address, topic, queues, backlog, body_size)
+        begin, end, is_new = prepare.lay_backlog(address, topic, queues, backlog, body_size)
         if mode is not None:
             return ClientSpec(
                 name_servers=name_server,
@@ -211,6 +217,7 @@ def pull(
             topic=topic,
             begin=begin,
             end=end,
+            layout="laid round-robin" if is_new else "as it was found",
             connections=connections,
             max_messages=max_messages,
             serialization=_serialization(binary),
@@ -233,7 +240,7 @@ def _client_mode(
     rate: float | None = None,
     batch: int = 1,
 ) -> ClientMode | None:
-    """What `--client` asks for. Raises `UsageError` when it is something else, or beside options of the raw sender."""
+    """Return the mode that `--client` names. Raises `UsageError` if it names none, or beside others' options."""
     if text is None:
         return None
     mode = next((mode for mode in modes if mode == text), None)

@@ -1,4 +1,4 @@
-"""A load by the client library: what one Python process gets from a broker, with the defaults its users have.
+"""Load a broker with the client library: what one Python process gets from a broker, with the defaults its users have.
 
 It counts like the raw sender. A send that was stored with a reservation, or refused for good, voids the rate, and so
 does one without an outcome; what the library tries again behind its callers' backs is the library's affair. A latency
@@ -34,7 +34,7 @@ GROUP = "ropewalk-bench"
 POLL_S = 0.2
 LOOK_S = 0.02
 UNKNOWN_CODE = -1
-"""Stands for an error without a response code."""
+"""The code of an error without a response code."""
 
 
 def run_client(spec: ClientSpec) -> Outcome:
@@ -43,7 +43,7 @@ def run_client(spec: ClientSpec) -> Outcome:
 
 
 class _ClientLoad:
-    """One run. Its window opens after the warm-up and closes after the measured time; outside, nothing counts."""
+    """A run of the load. Only what comes between the warm-up and the end of the measured time counts."""
 
     def __init__(self, spec: ClientSpec) -> None:
         self._spec = spec
@@ -77,7 +77,7 @@ class _ClientLoad:
 
     @property
     def _goes_on(self) -> bool:
-        """Whether there is time left; opens and closes the window when it is due."""
+        """Open and close the window when it is due; return whether there is time left."""
         now = now_us()
         with self._lock:
             if (
@@ -203,7 +203,7 @@ class _ClientLoad:
                 anyio.run(self._push_once, backend="trio")
 
     async def _push_once(self) -> None:
-        """Let a consumer read the backlog once, or until time is up."""
+        """Have a consumer read the backlog once, or until time is up."""
         spec = self._spec
         handled = 0
 

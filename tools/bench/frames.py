@@ -1,4 +1,4 @@
-"""Send requests as patterns: everything is built once, and what must differ is put in between.
+"""Build the frames of sends as patterns: once, with open places for what differs from send to send.
 
 A pattern is a run of frames for successive queues, in which three things are left open:
 
@@ -59,7 +59,7 @@ class SendPattern:
         self.stamp(0)
 
     def stamp(self, now_ms: int) -> None:
-        """Let every frame from now on be born at `now_ms`."""
+        """Stamp `now_ms` as the born time into every frame from now on."""
         born = b"%013d" % now_ms
         cut = [frame.replace(_BORN, born).replace(_PACKED, _NUMBER).split(_NUMBER) for frame in self._frames]
         self._heads = [head for head, *_ in cut]
@@ -72,7 +72,7 @@ class SendPattern:
         self._row = one_round * (-(-self.frame_count // self.queues) + 1)
 
     def take(self, first_queue: int, numbers: range) -> bytes:
-        """The frames with these opaques; at most `frame_count` of them."""
+        """Return the frames with these opaques; at most `frame_count` of them."""
         if len(numbers) == 1 and not self._packed:
             return self.take_one(first_queue, numbers[0])
         step = 2 * self._places
@@ -121,7 +121,7 @@ def _properties(index: int) -> str:
 
 
 def _item(body: bytes, index: int) -> bytes:
-    """One message of a batch body."""
+    """Encode one message of a batch body."""
     properties = _properties(index).encode()
     size = 22 + len(body) + len(properties)
     return struct.pack(f">5i{len(body)}sh", size, 0, 0, 0, len(body), body, len(properties)) + properties

@@ -1,4 +1,4 @@
-"""What both loads stand on: connections under one epoll, replies out of raw bytes, the measured window.
+"""Carry both loads: connections under one epoll, replies out of raw bytes, the measured window.
 
 The rule of this module is that nothing is done once a message that can be done once a read. Replies are
 parsed by two regular expressions over everything that arrived: in JSON a quote inside a string is always
@@ -37,7 +37,7 @@ _FIRST_OPAQUE = re.compile(rb'"opaque":(\d+),').search
 _CODE = re.compile(rb'"code":(-?\d+)').findall
 _OPAQUE = re.compile(rb'"opaque":(-?\d+)').findall
 _ACCEPTED = b'{"code":0,'
-"""How every known broker's JSON encoder begins the header of such a reply."""
+"""The beginning of an accepted reply's header, as every known broker's JSON encoder writes it."""
 _OPAQUE_MARK = b'"opaque":'
 _ALIKE_MIN = 4
 _LATENCY_BUFFER = 1 << 16
@@ -45,7 +45,7 @@ _LATENCY_BUFFER = 1 << 16
 _numbers = msgspec.json.Decoder(list[int]).decode
 
 Refusal = tuple[int, int, str]
-"""Opaque, response code (not 0) and remark of a reply."""
+"""The opaque, response code (not 0) and remark of a reply."""
 
 
 class LoadFailed(Exception):
@@ -53,7 +53,7 @@ class LoadFailed(Exception):
 
 
 class Stopped(LoadFailed):
-    """Somebody wants the load to end now."""
+    """A signal asked the load to end now."""
 
 
 def now_us() -> int:
@@ -61,7 +61,7 @@ def now_us() -> int:
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:
-    """Where the last complete frame of `data` ends, and how many there are."""
+    """Return where the last complete frame of `data` ends, and how many there are."""
     end = count = 0
     size = len(data)
     first = 4 + _LENGTH(data, 0)[0] if size >= 4 else 0
@@ -81,7 +81,7 @@ def whole_frames(data: bytes) -> tuple[int, int]:
 
 
 def parse_replies(data: bytes, count: int) -> tuple[Sequence[int], Sequence[Refusal]]:
-    """The opaques of `count` complete frames, in their order, and every refusal among them."""
+    """Return the opaques of `count` complete frames, in their order, and every refusal among them."""
     if data[4] == 0:
         if count >= _ALIKE_MIN and (numbers := _opaques_alike(data, count)) is not None:
             return numbers, ()
@@ -103,7 +103,7 @@ def parse_replies(data: bytes, count: int) -> tuple[Sequence[int], Sequence[Refu
 
 
 def _opaques_alike(data: bytes, count: int) -> list[int] | None:
-    """The opaques of accepted requests whose replies are alike, with the opaque at one place; None if they are not."""
+    """Return the opaques of accepted requests whose replies have the opaque at one place; None if they have not."""
     size, odd = divmod(len(data), count)
     first = _FIRST_OPAQUE(data, 0, size)
     if odd or first is None or first.start() < len(_ACCEPTED) + 8 or data.count(_OPAQUE_MARK) != count:
@@ -153,7 +153,7 @@ def _parse_slowly(data: bytes) -> tuple[Sequence[int], Sequence[Refusal]]:
 
 
 class Link:
-    """One connection: what was sent and not answered, bytes that wait to leave, bytes of half a frame.
+    """A connection: what was sent and not answered, bytes that wait to leave, bytes of half a frame.
 
     Invariant: `sent_at` holds the opaque of every request without a reply, with the microsecond at which
     it was sent or was due.
@@ -170,7 +170,7 @@ class Link:
         self._waiting = b""
 
     def receive(self) -> tuple[bytes, int]:
-        """Complete frames that have arrived, and their count; what is left over is kept for the next read."""
+        """Return the complete frames that have arrived, and their count; keep what is left over for the next read."""
         try:
             data = self.sock.recv(READ_SIZE)
         except BlockingIOError:
@@ -212,7 +212,7 @@ class Link:
         return bool(data) and self.send(data)
 
     def answered(self, opaques: Sequence[int]) -> list[int]:
-        """Take requests off the table; returns when each was sent. Fails on an opaque that is not on it."""
+        """Remove answered requests, and return when each was sent. Raises `LoadFailed` for an unknown opaque."""
         try:
             return list(map(self.sent_at.pop, opaques))
         except KeyError as exc:
@@ -248,7 +248,7 @@ class Links:
         return sum(len(link.sent_at) for link in self.all)
 
     def ready(self, timeout_s: float) -> Iterator[Link]:
-        """Links that have something to read, waiting for the first one; writes that stalled go on here."""
+        """Yield links that have something to read, waiting for the first one; writes that stalled go on here."""
         for fd, events in self._epoll.poll(timeout_s, self._events_max):
             link = self._by_fd[fd]
             if events & select.EPOLLOUT and not link.send_waiting():
@@ -275,7 +275,7 @@ class Links:
 
 
 class Tally:
-    """What has been counted, and the marks at which the measured window begins and ends."""
+    """The counts of a load, and the marks at which the measured window begins and ends."""
 
     def __init__(self, server_pid: int | None) -> None:
         self._server_pid = server_pid
@@ -311,7 +311,7 @@ class Tally:
             self._fold()
 
     def begin(self) -> None:
-        """The warm-up is over: forget what it counted, remember the clocks."""
+        """Begin the measured window: forget the counts of the warm-up, remember the clocks."""
         self._refused_in_warm_up = self._refused.total()
         self._messages_in_warm_up = self.messages
         self._refused.clear()
@@ -325,17 +325,17 @@ class Tally:
             self._idle_since = self._began[0]
 
     def pause(self) -> None:
-        """There is nothing to do until `resume`: the time between counts for no rate."""
+        """Stop the clock until `resume`: the time between counts for no rate."""
         self._idle_since = now_us()
 
     def resume(self) -> None:
-        """There is something to do again."""
+        """Go on with the clock."""
         if self._idle_since is not None:
             self._idle_us += now_us() - self._idle_since
             self._idle_since = None
 
     def end(self) -> None:
-        """The measured time is over; replies that are still to come count for no rate."""
+        """End the measured window; replies that are still to come count for no rate."""
         assert self._began is not None, "a window ends after it began"
         self.resume()
         began_us, load_cpu, server_cpu = self._began

@@ -1,4 +1,4 @@
-"""The load process: reads one spec from standard input, loads the server, prints one outcome.
+"""Run the load process: read one spec from standard input, load the server, print one outcome.
 
 Sends come in two forms. A closed loop keeps `in_flight` requests on every connection: each read of replies
 is followed by one write of as many new requests. An open loop sends at a fixed rate whatever the
@@ -32,7 +32,7 @@ PACED_TURN_US = 100
 
 
 class SendLoad:
-    """One run of sends."""
+    """Carry out one run of sends."""
 
     def __init__(self, spec: ProduceSpec) -> None:
         self._spec = spec

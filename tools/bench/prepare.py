@@ -1,7 +1,9 @@
-"""Before the load: find the broker, let it create the topic, fill the backlog that is to be pulled.
+"""Prepare a load: find the broker, let it create the topic, fill the backlog that is to be pulled.
 
-Nothing here is measured. It uses the ordinary blocking client, and the automatic creation of topics that
-every producer relies on: a first message to each queue, with `TBW102` as the topic to inherit from.
+A backlog is laid as many producers lay it: one message to each queue in turn (round-robin), so that neighbours in the
+commit log belong to different queues. Nothing here is measured. It uses the ordinary blocking client, and the
+automatic creation of topics that every producer relies on: a first message to each queue, with `TBW102` as the topic
+to inherit from.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ INHERITED_TOPIC = "TBW102"
 START_PATIENCE_S = 10.0
 RETRY_S = 0.1
 _TRANSIENT = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
-FILL_BATCH = 32
-FILL_IN_FLIGHT = 8
+FILL_IN_FLIGHT = 512
+FILL_FRAMES = 64
+"""Frames that leave in one piece."""
+FILL_BYTES = 16 << 20
+"""Bodies in flight, whatever their size."""
 
 
 def find_broker(name_servers: str, topic: str) -> Address:
-    """The master that serves `topic`, or would create it: the first one by name.
+    """Return the master that serves `topic`, or would create it: the first one by name.
 
     Raises `RopewalkError` when no name server answers, or none knows a master.
     """
@@ -78,7 +83,7 @@ def create_topic(broker: Address, topic: str, queues: int) -> None:
 
 
 def backlog(broker: Address, topic: str, queues: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The first and the next offset of every queue."""
+    """Return the first and the next offset of every queue."""
     with Connection(broker) as connection:
         return (
             tuple(_offset(connection, RequestCode.GET_MIN_OFFSET, topic, queue) for queue in range(queues)),
@@ -89,14 +94,22 @@ def backlog(broker: Address, topic: str, queues: int) -> tuple[tuple[int, ...], 
 def ensure_backlog(
     broker: Address, topic: str, queues: int, count: int, body_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Let the topic hold at least `count` messages, and return `backlog` of it."""
+    """Fill the topic up to `count` messages, and return `backlog` of it."""
+    begin, end, _ = lay_backlog(broker, topic, queues, count, body_size)
+    return begin, end
+
+
+def lay_backlog(
+    broker: Address, topic: str, queues: int, count: int, body_size: int
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """Fill the topic up to `count` messages; return `backlog` of it, and whether all of it was laid here."""
     create_topic(broker, topic, queues)
     begin, end = backlog(broker, topic, queues)
-    missing = count - (sum(end) - sum(begin))
-    if missing > 0:
-        fill(broker, topic, queues, missing, body_size)
+    held = sum(end) - sum(begin)
+    if held < count:
+        fill(broker, topic, queues, count - held, body_size)
         begin, end = _settled(broker, topic, queues, sum(begin) + count)
-    return begin, end
+    return begin, end, held <= queues
 
 
 def _settled(broker: Address, topic: str, queues: int, total: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -109,10 +122,11 @@ def _settled(broker: Address, topic: str, queues: int, total: int) -> tuple[tupl
         time.sleep(RETRY_S)
 
 
-def fill(broker: Address, topic: str, queues: int, count: int, body_size: int) -> None:
-    """Store at least `count` messages, in batches, spread evenly over the queues.
+def fill(broker: Address, topic: str, queues: int, count: int, body_size: int, *, batch: int = 1) -> None:
+    """Store at least `count` messages round-robin over the queues, `batch` of them in each request.
 
-    Raises `LoadFailed` when the broker refuses one or falls silent.
+    The messages of a batch stand side by side in one queue; a batch of 1 is a message of its own, and a round of
+    `queues` requests is complete. Raises `LoadFailed` when the broker refuses a request or falls silent.
     """
     spec = ProduceSpec(
         host=broker.host,
@@ -120,13 +134,13 @@ def fill(broker: Address, topic: str, queues: int, count: int, body_size: int) -
         topic=topic,
         queues=queues,
         connections=1,
-        in_flight=FILL_IN_FLIGHT,
+        in_flight=max(1, min(FILL_IN_FLIGHT // batch, FILL_BYTES // (batch * body_size))),
         body_size=body_size,
-        # A batch must stay well below what a broker takes as one message.
-        batch=max(2, min(FILL_BATCH, 1_000_000 // body_size)),
+        batch=batch,
     )
-    frames = -(-count // spec.batch)
-    pattern = SendPattern(spec, 1)
+    frames = -(-count // batch)
+    frames += -frames % queues
+    pattern = SendPattern(spec, FILL_FRAMES)
     pattern.stamp(time.time_ns() // 1_000_000)
     links = Links(spec)
     link = links.all[0]
@@ -134,11 +148,11 @@ def fill(broker: Address, topic: str, queues: int, count: int, body_size: int) -
         sent = answered = 0
         last_us = now_us()
         while answered < frames:
-            while sent < frames and sent - answered < spec.in_flight:
-                number = OPAQUE_FIRST + sent
-                link.sent_at[number] = last_us
-                links.send(link, pattern.take(sent % queues, range(number, number + 1)))
-                sent += 1
+            while (step := min(frames - sent, spec.in_flight - (sent - answered), FILL_FRAMES)) > 0:
+                numbers = range(OPAQUE_FIRST + sent, OPAQUE_FIRST + sent + step)
+                link.sent_at.update(dict.fromkeys(numbers, last_us))
+                links.send(link, pattern.take(sent % queues, numbers))
+                sent += step
             for ready in links.ready(POLL_S):
                 data, arrived = ready.receive()
                 if not arrived:

@@ -1,4 +1,4 @@
-"""The load of pulls: every connection reads its queue in a circle, one request in flight, never held.
+"""Load a broker with pulls: every connection reads its queue in a circle, one request in flight, never held.
 
 Requests do not suspend (sysFlag 4: subscription included, nothing else), so a broker answers each at
 once or not at all. The records of a reply are counted by walking their sizes; a size that leads outside
@@ -40,7 +40,7 @@ def _sizes_at(size: int, count: int) -> Callable[[bytes, int], tuple[int, ...]]:
 
 
 def count_records(data: bytes, position: int, end: int) -> int:
-    """How many stored records lie back to back between two positions."""
+    """Count the stored records that lie back to back between two positions."""
     size = _SIZE(data, position)[0] if position + 4 <= end else 0
     if size >= 4 and (count := (end - position) // size) * size == end - position and count <= _ALIKE_MAX:
         # Where a record of this size stands at each such place, the walk finds these and no others.
@@ -57,7 +57,7 @@ def count_records(data: bytes, position: int, end: int) -> int:
 
 
 def starting_points(spec: PullSpec) -> list[tuple[int, int]]:
-    """The queue of each connection, and where in it the connection begins.
+    """Return the queue of each connection, and where in it the connection begins.
 
     Several connections on one queue start evenly spread over it, or all would ask for the same bytes.
     """
@@ -72,7 +72,7 @@ def starting_points(spec: PullSpec) -> list[tuple[int, int]]:
 
 
 def request_maker(spec: PullSpec, queue: int) -> Callable[[int, int], bytes]:
-    """What makes the frame of a pull of this queue out of an opaque and a queue offset."""
+    """Return a function that makes the frame of a pull of this queue out of an opaque and a queue offset."""
     header = {
         "consumerGroup": "ropewalk-bench",
         "topic": spec.topic,
@@ -109,7 +109,7 @@ def request_maker(spec: PullSpec, queue: int) -> Callable[[int, int], bytes]:
 
 
 def run_pulls(spec: PullSpec) -> Outcome:
-    """One run of pulls."""
+    """Carry out one run of pulls."""
     tally = Tally(spec.server_pid)
     links = Links(spec)
     error = None

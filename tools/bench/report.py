@@ -1,4 +1,4 @@
-"""Percentiles from a histogram, and how an outcome is shown to people and to programs.
+"""Compute percentiles from a histogram, and show an outcome to people and to programs.
 
 A histogram maps whole microseconds to how many replies took that long. It keeps every reply: nothing is
 sampled, and its size is bounded by how much latencies differ and not by how long the load runs.
@@ -16,7 +16,7 @@ from tools.bench.spec import ClientSpec, Latency, Outcome, ProduceSpec, PullSpec
 
 
 def percentile(histogram: Mapping[int, int], fraction: float) -> int:
-    """The least latency that at least this fraction of all replies did not exceed (nearest rank)."""
+    """Return the least latency that at least this fraction of all replies did not exceed (nearest rank)."""
     assert 0 < fraction <= 1
     return percentiles(histogram, (fraction,))[0]
 
@@ -44,7 +44,7 @@ def summarize(histogram: Mapping[int, int]) -> Latency | None:
 
 
 def shape(spec: Spec) -> str:
-    """How many connections with how many requests in flight, as in "4 x 32"."""
+    """Describe the connections and requests in flight, as in "4 x 32"."""
     if isinstance(spec, ClientSpec):
         return {
             "sync": "1 process x 1",
@@ -66,12 +66,12 @@ def is_pull(spec: Spec) -> bool:
 
 
 def sender(spec: Spec) -> str:
-    """What makes the load: two rows compare two servers only if this is the same in both."""
+    """Name the sender of the load: two rows compare two servers only if this is the same in both."""
     return f"client library, {spec.mode}" if isinstance(spec, ClientSpec) else "raw sender"
 
 
 def as_document(spec: Spec, outcome: Outcome, label: str) -> dict[str, Any]:
-    """The outcome for programs: what was asked, what was measured, whether it counts, and why not."""
+    """Return the outcome for programs: what was asked, what was measured, whether it counts, and why not."""
     latency = outcome.latency
     return {
         "command": "pull" if is_pull(spec) else "produce",
@@ -99,7 +99,7 @@ def as_document(spec: Spec, outcome: Outcome, label: str) -> dict[str, Any]:
 
 
 def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
-    """The outcome for people, one figure a line, so that it reads the same in any terminal."""
+    """Return the outcome for people, one figure a line, so that it reads the same in any terminal."""
     title = "bench pull" if is_pull(spec) else "bench produce"
     table = Table(title=f"{title} {label}".rstrip(), show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -108,6 +108,10 @@ def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
     if isinstance(spec, ProduceSpec):
         batch = f", batches of {spec.batch}" if spec.batch > 1 else ""
         table.add_row("message", f"{spec.body_size} B{batch}")
+    if isinstance(spec, PullSpec):
+        count = sum(spec.end) - sum(spec.begin)
+        layout = f", {spec.layout}" if spec.layout else ""
+        table.add_row("backlog", f"{count:,} messages in {len(spec.begin)} queues{layout}")
     if isinstance(spec, ClientSpec):
         table.add_row("message", f"{spec.body_size} B")
         table.add_row("header", f"json, {sender(spec)}")
@@ -135,7 +139,7 @@ def as_table(spec: Spec, outcome: Outcome, label: str) -> Table:
 
 
 def _plain(text: str) -> str:
-    """A peer's remark is text and not markup."""
+    """Escape a peer's remark, which is text and not markup."""
     return text.replace("[", "\\[")
 
 

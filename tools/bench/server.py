@@ -1,4 +1,4 @@
-"""What the operating system says about a server process: CPU time and memory, read from /proc.
+"""Read CPU time and memory of a server process from /proc.
 
 A server may keep helper processes (Ropewalk's index helper); they work for the same messages, so a figure here
 is always that of a process and all its descendants. Linux only; elsewhere, and for processes that
@@ -18,7 +18,7 @@ _LISTEN = "0A"
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """User and system time that the process and its descendants have used so far."""
+    """Return the user and system time that the process and its descendants have used so far."""
     tick = os.sysconf("SC_CLK_TCK")
     total = None
     for member in family(pid):
@@ -29,7 +29,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def memory(pid: int) -> tuple[int, int] | None:
-    """RssAnon and RssFile in bytes, summed over the family: memory of its own, and mapped file pages."""
+    """Return RssAnon and RssFile in bytes, summed over the family: memory of its own, and mapped file pages."""
     anon, file, seen = 0, 0, False
     for member in family(pid):
         try:
@@ -46,7 +46,7 @@ def memory(pid: int) -> tuple[int, int] | None:
 
 
 def family(pid: int) -> tuple[int, ...]:
-    """The process and all its descendants, as they are now."""
+    """Return the process and all its descendants, as they are now."""
     children: dict[int, list[int]] = {}
     try:
         names = [name for name in os.listdir(_PROC) if name.isdigit()]
@@ -63,7 +63,7 @@ def family(pid: int) -> tuple[int, ...]:
 
 
 def find_listener(host: str, port: int) -> int | None:
-    """The process that listens on this port of this machine, or None: remote, foreign or nobody's."""
+    """Return the process that listens on this port of this machine, or None if it cannot be known."""
     if not _is_local(host):
         return None
     inodes = _listening_inodes(port)
@@ -76,7 +76,7 @@ def find_listener(host: str, port: int) -> int | None:
 
 
 def _open_files(folder: Path) -> Iterator[str]:
-    """What the entries of a /proc/PID/fd point to; some vanish while one looks, and some are forbidden."""
+    """Yield the targets of the entries of a /proc/PID/fd; some vanish while one looks, and some are forbidden."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ def _open_files(folder: Path) -> Iterator[str]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the command's name, which may itself hold blanks and brackets."""
+    """Return the fields of /proc/PID/stat behind the command's name, which may itself hold blanks and brackets."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the bench asks of its load process, and what the load answers: one JSON document each way.
+"""Define what the bench asks of its load process and what the load answers: one JSON document each way.
 
 The load runs in an interpreter of its own, so these two records are all that the processes share. Times
 are seconds in the question and microseconds in the answer; sizes are bytes; memory is bytes.
@@ -54,6 +54,8 @@ class PullSpec(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     topic: str
     begin: tuple[int, ...]
     end: tuple[int, ...]
+    layout: str = ""
+    """How the messages of the queues lie in the log, in words; empty if nobody knows."""
     connections: int = 4
     max_messages: int = 32
     serialization: Serialization = "json"
@@ -93,7 +95,7 @@ class ClientSpec(msgspec.Struct, frozen=True, kw_only=True, tag="client"):
     in_flight: int = 32
     max_messages: int = 32
     backlog: int = 0
-    """Messages the topic holds, of those that are consumed."""
+    """The messages of the topic, of a load that consumes."""
     warm_up_s: float = 2.0
     duration_s: float = 10.0
     reply_timeout_s: float = 10.0
@@ -117,7 +119,7 @@ Spec = RawSpec | ClientSpec
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds from the send (open loop: from the moment it was due) to the reply."""
+    """Latencies in microseconds, from the send (open loop: from the moment it was due) to the reply."""
 
     p50: int
     p99: int
@@ -126,7 +128,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one load measured. Counts are of the measured window, warm-up excluded, unless said otherwise.
+    """The measurements of one load. Counts are of the measured window, warm-up excluded, unless said otherwise.
 
     `refused` maps response codes other than 0 to how many replies carried them, `remarks` keeps one text
     for each. `body_bytes` are message bodies, of a pull whole stored records. `missing` replies never
@@ -156,7 +158,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Acknowledged messages per second."""
+        """The acknowledged messages per second."""
         return self.messages / self.seconds if self.seconds else 0.0
 
     @property
@@ -175,7 +177,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.load_cpu_s / self.messages * 1e6 if self.messages else None
 
     def why_void(self) -> str | None:
-        """Why the rate must not be quoted, in one line; None when it may be."""
+        """Return why the rate must not be quoted, in one line; None when it may be."""
         if self.error is not None:
             return self.error
         reasons = [

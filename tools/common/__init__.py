@@ -1,1 +1,1 @@
-"""Share what commands have in common: output, errors, interrupts."""
+"""Share output, options and interrupts among the commands: output, errors, interrupts."""

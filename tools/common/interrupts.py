@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop, so that a command can finish its sentence and count what it did.
+"""Take Ctrl-C as a request to stop, so that a command can finish its sentence and its counts.
 
 Between two messages the wish is only noted: nothing is torn apart. While the command waits for
 something that may never come (`with interrupts.while_waiting():`) it raises `KeyboardInterrupt` at

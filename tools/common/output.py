@@ -1,4 +1,5 @@
-"""How every command speaks: results on standard output, everything else on standard error.
+"""Print results, notes and errors in the same form for every command: results on standard output, everything else on
+standard error.
 
 A result is a line, a table, or with `--json` one JSON document. Notes, progress and errors go to
 standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
@@ -51,7 +52,7 @@ PROGRESS_EVERY_S = 0.1
 
 
 class UsageError(RopewalkError):
-    """What was asked for makes no sense as it stands; the text says what would."""
+    """A wrong use of a command; the text names a right one."""
 
 
 class OutputFailed(Exception):
@@ -75,7 +76,7 @@ class _Output(io.FileIO):
 
 
 def open_output() -> None:
-    """Put a standard output in place that fails as `OutputFailed`, and prints what its encoding cannot as escapes."""
+    """Open a standard output that fails as `OutputFailed`, and prints unencodable characters as escapes."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     old = sys.stdout
@@ -104,7 +105,7 @@ def ended_by_output(exc: OutputFailed, *, as_json: bool = False) -> int:
 
 @contextmanager
 def telling(done: Callable[[], str]) -> Iterator[None]:
-    """If output fails inside, the error also tells what had been done."""
+    """Report the work done so far with an error of the output."""
     try:
         yield
         sys.stdout.flush()
@@ -114,14 +115,17 @@ def telling(done: Callable[[], str]) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, in UTF-8 whatever the locale."""
+    """Print a JSON document on one line, in UTF-8 under every locale."""
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people. Cells are printed as they are: a topic name cannot switch colours on."""
+    """Print a table for people; on a terminal too narrow for it, one row after the other, a line for each cell.
+
+    Cells are printed as they are: a topic name cannot switch colours on.
+    """
     from rich.console import Console
 
     table = make_table(columns, rows)
@@ -129,13 +133,29 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
     if console.width < UNFOLDED:
         # On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly
-        # and copied wrongly: where they do not fit side by side, nothing is folded, and the terminal wraps the lines.
-        for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
-            longest = max(len("" if cell is None else str(cell)) for cell in cells)
-            column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+        # and copied wrongly: where they do not fit side by side, each row is printed as a list of its cells.
+        keep_whole(table, columns, rows)
         if console.measure(table, options=console.options.update(width=UNFOLDED)).minimum > console.width:
-            console = Console(width=UNFOLDED)
+            _print_rows(columns, rows)
+            return
     console.print(table)
+
+
+def keep_whole(table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Keep every number, name and time of a table in one piece; only long sentences may be folded."""
+    for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
+        longest = max(len("" if cell is None else str(cell)) for cell in cells)
+        column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    width = max(map(len, columns), default=0)
+    for number, row in enumerate(rows):
+        if number:
+            print()
+        for column, cell in zip(columns, row, strict=True):
+            if cell not in (None, ""):
+                print(f"{column:<{width}}  {cell}")
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -162,7 +182,7 @@ def note(text: str) -> None:
 
 
 def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
-    """Say what went wrong and what to do next."""
+    """Print an error with its remedy."""
     if as_json:
         document = {"error": text} | ({"hint": hint} if hint else {})
         note(msgspec.json.encode(document).decode())
@@ -190,7 +210,7 @@ def expected_errors(*, as_json: bool = False) -> Iterator[None]:
 
 
 def hint_for(exc: RopewalkError) -> str | None:
-    """What to try next."""
+    """Return the remedy of an error."""
     from ropewalk.client.blocking.simple import NoNameServer
 
     if isinstance(exc, NoNameServer):
@@ -262,7 +282,7 @@ class ProgressLine:
             self._progress.stop()
 
     def set_total(self, total: int) -> None:
-        """How much it all is, once that is known; it may change from stage to stage."""
+        """Set the total, once it is known; it may change from stage to stage."""
         if total != self._total:
             self._total = total
             if self._progress is not None:

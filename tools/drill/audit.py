@@ -1,4 +1,4 @@
-"""What became of every message: what was promised, against what is there. Pure functions.
+"""Judge the outcome of every message of a drill: what was promised, against what is there. Pure functions.
 
 Only status 0 is an acknowledgement. 10, 11 and 12, a timeout and a lost connection leave a message's fate open: it may
 be there or not, and neither is a fault. Any other answer says that this attempt stored nothing.
@@ -29,7 +29,7 @@ Outcome = Literal["acknowledged", "unknown", "refused"]
 
 
 def outcome_of(code: int | None) -> Outcome:
-    """What an answer with this code says; None: no answer came."""
+    """Return the outcome of a request by the code of its answer; None: no answer came."""
     if code == ResponseCode.SUCCESS:
         return "acknowledged"
     return "unknown" if code is None or code in OPEN_CODES else "refused"
@@ -37,7 +37,7 @@ def outcome_of(code: int | None) -> Outcome:
 
 @dataclass(slots=True)
 class Attempt:
-    """One request, and what came back. Times are the timeline's."""
+    """A request and its answer. Times are the timeline's."""
 
     sent_at: float
     broker: str
@@ -54,7 +54,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Sent:
-    """One message and all attempts to send it."""
+    """A message and all attempts to send it."""
 
     identity: Identity
     attempts: list[Attempt] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One record that is there: at which place of its queue, and whose it is."""
+    """A record that was found: at which place of its queue, and whose it is."""
 
     queue: int
     queue_offset: int
@@ -222,7 +222,7 @@ class Reign:
 
 
 def reigns(sent: Iterable[Sent]) -> list[Reign]:
-    """Who acknowledged when, one entry for each change, in order of the answers."""
+    """Return the periods in which each broker acknowledged, in the order of the answers."""
     answers = sorted(
         (attempt.answered_at or 0.0, attempt.broker)
         for entry in sent
@@ -239,7 +239,7 @@ def reigns(sent: Iterable[Sent]) -> list[Reign]:
 
 
 def overlapping_acknowledgements(sent: Sequence[Sent], masters: Sequence[tuple[float, str]]) -> int:
-    """How many acknowledgements were given by a broker whose time was over.
+    """Count the acknowledgements of brokers whose period was over.
 
     `masters` says who was made the master and when, in order. From its first acknowledgement on, nobody else may
     acknowledge a request that was sent later, until another one is made the master. What was under way at that moment

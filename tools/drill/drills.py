@@ -48,7 +48,7 @@ async def kill_and_restart(stage: Stage) -> None:
 
 
 async def kill_master(stage: Stage) -> None:
-    """The machine is gone, and with it what was on the wire."""
+    """The machine of the master is gone, and with it all bytes on the wire."""
     master, slave = stage.pair()
     await stage.calm(0.15)
     await _keep_distance(stage, master, slave)
@@ -61,7 +61,7 @@ async def kill_master(stage: Stage) -> None:
 
 
 async def stop_master(stage: Stage) -> None:
-    """It is not dead, it only sleeps; when it wakes, its time is over."""
+    """The master is not dead, only asleep; when it wakes, its time is over."""
     master, _slave = stage.pair()
     await stage.calm(0.25)
     stage.fault(f"SIGSTOP {master.name}, the master")
@@ -75,7 +75,7 @@ async def stop_master(stage: Stage) -> None:
 
 
 async def old_master_returns(stage: Stage) -> None:
-    """A master that has stored what nobody else has is lost, replaced, and comes back with its extra tail."""
+    """A master that has stored messages alone is lost, replaced, and comes back with its extra tail."""
     master, slave = stage.pair()
     await stage.calm(0.2)
     stage.fault(
@@ -104,7 +104,7 @@ async def old_master_returns(stage: Stage) -> None:
 
 
 async def watched_master(stage: Stage) -> None:
-    """Nobody is at the keyboard: `admin ha watch` has to notice, and to act."""
+    """The keyboard is unattended: `admin ha watch` has to notice, and to act."""
     master, slave = stage.pair()
     group = stage.cluster
     watch = group.launch(
@@ -132,13 +132,13 @@ async def watched_master(stage: Stage) -> None:
 
 
 async def kill_any(stage: Stage) -> None:
-    """One side after the other, as chance has it, as soon as all is well again."""
+    """Either side is killed after the other, at random, as soon as all is well again."""
     kills = max(3, int(stage.options.seconds / SECONDS_A_KILL))
     await stage.calm(0.5 / kills)
     for _ in range(kills):
         master, slave = stage.pair()
-        victim = stage.chance.choice((master, slave))
-        await trio.sleep(stage.chance.uniform(0.05, 0.5))
+        victim = stage.rng.choice((master, slave))
+        await trio.sleep(stage.rng.uniform(0.05, 0.5))
         await _kill(stage, victim)
         if victim is master and not await stage.failover():
             return
@@ -185,10 +185,10 @@ async def full_disk(stage: Stage) -> None:
 
 
 async def corrupt_slave(stage: Stage) -> None:
-    """One byte of an old message changes on the slave's disk. Somebody has to notice, and put it right."""
+    """A byte of an old message changes on the slave's disk. Somebody has to notice, and put it right."""
     master, slave = stage.pair()
     await stage.calm(0.3)
-    chosen = damage.choose_byte(slave.store, stage.chance)
+    chosen = damage.choose_byte(slave.store, stage.rng)
     if chosen is None:
         stage.cannot("the slave has no sealed segment yet: raise --seconds or --rate")
     if not await stage.wait_for(lambda: damage.is_summed(slave.store, chosen), MEND_S):
@@ -269,7 +269,7 @@ async def reset_link(stage: Stage) -> None:
     await stage.calm(0.2)
     for _ in range(RESETS):
         before = rule.hits
-        byte = stage.chance.randrange(1, 20_000)
+        byte = stage.rng.randrange(1, 20_000)
         stage.fault(f"reset the link from {master.name} to {slave.name} after {byte:,} more bytes")
         rule.change(reset_after=byte)
         if await stage.wait_for(lambda before=before: rule.hits > before, 10.0):  # type: ignore[misc]
@@ -291,7 +291,7 @@ async def planned_switch(stage: Stage) -> None:
 
 
 async def failover(stage: Stage) -> None:
-    """Nothing is wrong, and somebody orders a failover: it costs little more than a switch."""
+    """The group is healthy, and an operator orders a failover: it costs little more than a switch."""
     await stage.calm(0.3)
     await stage.failover(as_fault=True)
 

@@ -39,7 +39,7 @@ _CREATE_PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """What is sent."""
+    """The messages to be sent."""
 
     run: str
     """A word in every message of this run."""
@@ -101,7 +101,7 @@ class Router:
 
 
 class Load:
-    """All lanes, and the ledger of what they sent."""
+    """All lanes, and the ledger of their messages."""
 
     def __init__(
         self, spec: LoadSpec, router: Router, timeline: Timeline, name_of: Callable[[str], str]
@@ -227,7 +227,7 @@ class Load:
 
 
 async def remove_topic(name_server: str, brokers: Sequence[str], topic: str) -> None:
-    """Remove a topic again wherever it is; who cannot be reached keeps it."""
+    """Remove a topic again from every broker that can be reached."""
     places = [(broker, RequestCode.DELETE_TOPIC_IN_BROKER) for broker in brokers]
     for address, code in [*places, (name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV)]:
         with suppress(RopewalkError, OSError):

@@ -36,7 +36,7 @@ def body_of(run: str, identity: Identity, size: int) -> bytes:
 
 
 def identify(run: str, body: bytes) -> tuple[Identity | None, bool]:
-    """Whose body this is, and whether it is exactly what was sent; (None, False) if it is none of this run's."""
+    """Return the number of a body, and whether it is exactly as sent; (None, False) for another run's body."""
     match = _HEAD.match(body)
     if match is None or match[1].decode() != run:
         return None, False

@@ -1,4 +1,4 @@
-"""What an operator does during a drill: the commands of `ropewalk admin ha`, and of `ropewalk store`."""
+"""Act as the operator during a drill: the commands of `ropewalk admin ha`, and of `ropewalk store`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from ha.group.handover import Kind
+from ha.group.handover import HandoverKind
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tools.admin import handover as ha_operator
@@ -23,20 +23,20 @@ class Failed(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a handover came to."""
+    """The outcome of a handover."""
 
     new_master: str
     """Its address."""
     told: str
 
 
-async def hand_over(group: Group, kind: Kind, *, force: bool = False) -> Handover:
+async def hand_over(group: Group, kind: HandoverKind, *, force: bool = False) -> Handover:
     """`ropewalk admin ha switch` or `failover` for the group. Raises `Failed` with what the command would say."""
     # In a thread, because the proxy that carries its questions runs in this one.
     return await trio.to_thread.run_sync(_hand_over, group, kind, force, abandon_on_cancel=True)
 
 
-def _hand_over(group: Group, kind: Kind, force: bool) -> Handover:
+def _hand_over(group: Group, kind: HandoverKind, force: bool) -> Handover:
     try:
         with Admin(group.name_server) as admin, ha_operator.Members(group.secret) as members:
             found = ha_operator.find_group(admin, members, group.broker_name)
@@ -52,7 +52,8 @@ def _hand_over(group: Group, kind: Kind, force: bool) -> Handover:
 
 
 async def find_damage(store: Path) -> str:
-    """What `ropewalk store verify` finds in a stopped member's files. Raises `Failed` if it finds nothing."""
+    """Return the findings of `ropewalk store verify` in a stopped member's files. Raises `Failed` if it finds
+    nothing."""
     _verification, findings = await trio.to_thread.run_sync(
         lambda: store_care.verify_store(store_care.find_store(store), _nobody_watches)
     )

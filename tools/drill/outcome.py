@@ -1,4 +1,4 @@
-"""What a drill ends with: one document, which the reports print and `--json` shows as it is."""
+"""Hold the outcome of a drill: one document, which the reports print and `--json` shows as it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUCKET_S = 0.1
 
 
 class Link(msgspec.Struct, frozen=True):
-    """What went from one end to another through the proxy."""
+    """The traffic from one end to another through the proxy."""
 
     source: str
     target: str
@@ -32,7 +32,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Replicas(msgspec.Struct, frozen=True):
-    """Whether the members hold the same log at the end."""
+    """The comparison of the members' logs at the end."""
 
     equal: bool | None
     """None: there was nothing to compare, or it could not be; the text says why."""
@@ -51,7 +51,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One run of one drill."""
+    """The result of a single run of a drill."""
 
     drill: str
     title: str

@@ -1,4 +1,5 @@
-"""What is there after a drill: asked of a broker as a consumer would, and read from the files of stopped ones."""
+"""Read every message that is there after a drill: asked of a broker as a consumer would, and read from the files of
+stopped ones."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def read_replica(store: Path, topic: str, run: str) -> Replica:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Whether two logs hold the same bytes."""
+    """The comparison of two logs, byte by byte."""
 
     equal: bool
     size: int

@@ -1,4 +1,4 @@
-"""One run of one drill: cluster, load, script, audit, verdict.
+"""Run a single drill: cluster, load, script, audit, verdict.
 
 The script of a drill is given a `Stage`: it makes the fault and undoes it, while the load goes on and everything is
 written down. What comes after is the same for all: let the members agree, read everything back as a consumer, stop
@@ -46,7 +46,7 @@ _PULL_TRIES = 10
 
 async def run_drill(drill: Drill, options: Options, progress: Progress) -> Result:
     """Carry out a drill on a throw-away cluster. Raises `CannotRun` when there can be no verdict."""
-    chance = random.Random(options.seed) if options.seed is not None else random.Random()
+    rng = random.Random(options.seed) if options.seed is not None else random.Random()
     folder = Path(tempfile.mkdtemp(prefix=f"ropewalk-drill-{drill.name}-"))
     try:
         cluster = Cluster(
@@ -54,7 +54,7 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             drill.members,
             settings={**drill.settings, **options.settings},
             command=options.command,
-            chance=chance,
+            rng=rng,
         )
         with ExitStack() as disks:
             if drill.slave_disk is not None:

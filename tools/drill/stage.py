@@ -1,4 +1,4 @@
-"""What a drill is, and what its script sees: the group, the load, the timeline, and hands to act with."""
+"""Define a drill, and the stage of its script: the group, the load, the timeline, and hands to act with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import trio
 
-from ha.group.handover import Kind
+from ha.group.handover import HandoverKind
 from ropewalk.codes import ResponseCode
 from tools.drill import operate
 from tools.drill.audit import OPEN_CODES, Finding, Sent
@@ -32,7 +32,7 @@ _NEWEST = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user may choose."""
+    """The options of a drill."""
 
     seconds: float = 12.0
     rate: float = 300.0
@@ -69,17 +69,17 @@ class Drill:
 
 
 class Progress:
-    """Who watches a run. The methods do nothing here."""
+    """The observer of a run. The methods do nothing here."""
 
     def stage(self, text: str) -> None:
         """A part of the run begins."""
 
     def tick(self, second: float, total: float, acknowledged: int) -> None:
-        """Some time has passed under load."""
+        """Report the time that has passed under load."""
 
 
 class Stage:
-    """What a script sees and may do."""
+    """The group under load, as a script sees and changes it."""
 
     def __init__(
         self, group: Group, load: Load, router: Router, timeline: Timeline, options: Options
@@ -89,7 +89,7 @@ class Stage:
         self.router = router
         self.timeline = timeline
         self.options = options
-        self.chance = random.Random(options.seed)
+        self.rng = random.Random(options.seed)
         self.masters = [(0.0, group.members[0].name)]
         """Who was made the master, and when: the first one by its configuration."""
         self.hits: list[str] = []
@@ -131,7 +131,7 @@ class Stage:
         return self.group
 
     def master(self) -> Member:
-        """Who is the master according to the name server; the last one that was, while nobody is."""
+        """Return the master according to the name server; the last one, while there is none."""
         member = self.group.member_at(self.router.last_master)
         if member is None:
             raise CannotRun("the name server knows no master of the group")
@@ -144,11 +144,11 @@ class Stage:
         return master, next(node for node in self.cluster.nodes if node is not master)
 
     def way(self, source: Node, target: Node) -> Rule:
-        """What happens to bytes between two members, in this direction."""
+        """Return the rule for bytes between two members, in this direction."""
         return self.cluster.proxy.rule(source.name, target.name)
 
     def lag(self, node: Node) -> int:
-        """How many bytes a member is behind the furthest log, as far as is known."""
+        """Return how many bytes a member is behind the furthest log, as far as is known."""
         known = [end for end in self.ends.values() if end is not None]
         return max(known, default=0) - (self.ends.get(node.name) or 0)
 
@@ -166,7 +166,7 @@ class Stage:
         raise CannotRun(why)
 
     async def wait_for(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Whether it came true in time."""
+        """Return whether the condition came true in time."""
         with trio.move_on_after(limit_s):
             while not condition():  # noqa: ASYNC110 - of things that have no event, such as answers of brokers
                 await trio.sleep(0.01)
@@ -210,13 +210,13 @@ class Stage:
 
     async def switch(self, *, as_fault: bool = False) -> bool:
         """Hand the group over to a slave, as planned. Whether messages are acknowledged afterwards."""
-        return await self._command(Kind.SWITCH, as_fault=as_fault)
+        return await self._command(HandoverKind.SWITCH, as_fault=as_fault)
 
     async def failover(self, *, as_fault: bool = False) -> bool:
         """Make a slave the master. As a fault it happens while the old one is well, and has to be forced."""
-        return await self._command(Kind.FAILOVER, as_fault=as_fault)
+        return await self._command(HandoverKind.FAILOVER, as_fault=as_fault)
 
-    async def _command(self, kind: Kind, *, as_fault: bool) -> bool:
+    async def _command(self, kind: HandoverKind, *, as_fault: bool) -> bool:
         name = kind.value
         (self.fault if as_fault else self.repair)(
             f"admin ha {name}" + (" --force" * (as_fault and name == "failover"))
@@ -238,7 +238,7 @@ class Stage:
             self.broken("no way back", f"after {name} no message is stored")
         return stored
 
-    async def _hand_over(self, kind: Kind, *, force: bool) -> operate.Handover | None:
+    async def _hand_over(self, kind: HandoverKind, *, force: bool) -> operate.Handover | None:
         """Give the order, again if it is refused: a refusal leaves the group as it was."""
         for attempt in range(1, ORDERS_MAX + 1):
             try:

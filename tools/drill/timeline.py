@@ -1,4 +1,4 @@
-"""What happened during a drill, and when: events in words, and series of samples.
+"""Record the events of a drill, with their times: events in words, and series of samples.
 
 Times are seconds since the drill's load began, from a clock that nobody sets. A write gap is the time between two
 acknowledgements that follow each other; it is what a producer notices of a fault, whatever the cluster was doing.
@@ -17,7 +17,7 @@ Kind = Literal["phase", "fault", "repair", "seen", "trouble"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened."""
+    """An event and its time."""
 
     at: float
     kind: Kind
@@ -36,7 +36,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """How far one member's log reached at a time; None: it did not say."""
+    """The end of a member's log at a time; None: it did not say."""
 
     at: float
     node: str
@@ -44,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Timeline:
-    """Collects what a running drill has to tell."""
+    """The events and samples of a running drill."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives seconds; the first call of `begin` makes its reading the time 0."""
@@ -55,7 +55,7 @@ class Timeline:
         self.on_event: Callable[[Event], None] = lambda event: None
 
     def begin(self) -> None:
-        """The load begins now; what was seen before is forgotten."""
+        """Begin the load now; earlier samples are forgotten."""
         self._zero = self._clock()
         self.events.clear()
         self.samples.clear()
@@ -64,7 +64,7 @@ class Timeline:
         return self._clock() - self._zero
 
     def add(self, kind: Kind, text: str) -> Event:
-        """Write down what has happened just now."""
+        """Record an event that has happened just now."""
         event = Event(self.now(), kind, text)
         self.events.append(event)
         self.on_event(event)
@@ -90,7 +90,7 @@ def gaps(times: Sequence[float], begin: float, end: float, at_least: float) -> l
 
 
 def per_bucket(times: Iterable[float], width: float, end: float) -> list[int]:
-    """How many of `times` fall into each piece of `width` seconds from 0 to `end`; later ones count in the last."""
+    """Count the `times` in each piece of `width` seconds from 0 to `end`; later ones count in the last."""
     counts = [0] * max(1, -(-int(end * 1000) // int(width * 1000)))
     for time in times:
         counts[min(max(0, int(time / width)), len(counts) - 1)] += 1
@@ -98,7 +98,7 @@ def per_bucket(times: Iterable[float], width: float, end: float) -> list[int]:
 
 
 def lag_bytes(samples: Sequence[Sample], window: float = 1.0) -> dict[str, list[tuple[float, int]]]:
-    """For each node, how far it was behind whoever was furthest, at each of its samples.
+    """Return for each node how far it was behind the furthest one, at each of its samples.
 
     Others are known by their newest sample, if it is no older than `window` seconds.
     """

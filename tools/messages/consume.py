@@ -10,8 +10,9 @@ chosen ones) and walks them. There are two walks:
 
 Several topics are read like one, and a name may be a pattern (`order*`).
 
-`--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
-milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
+`--from` is `earliest`, `latest` (or one of their synonyms, RocketMQ's `first` and `last` among them), `offset:N`, a
+time as ISO 8601 (local unless it names a zone), or milliseconds since 1970 (of 1973 at the earliest, so that nobody's
+offset is taken for a time).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,8 +34,9 @@ import msgspec
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
 from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST, TIMESTAMP_MIN
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
 from ropewalk.format.properties import P
@@ -49,20 +52,18 @@ HOLD_SLACK_S = 10.0
 RETRY_PAUSE_S = 1.0
 DISCOVER_S = 5.0
 """How often a reader that follows looks for new topics and queues."""
-TIMESTAMP_MIN = 10**11
-"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins: a place (`earliest`, `latest`), an offset, or a time."""
+    """The start of reading: a place (`earliest`, `latest`), an offset, or a time."""
 
     place: str = "earliest"
     offset: int | None = None
     timestamp_ms: int | None = None
 
     def offset_in(self, client: Client, topic: str, queue: Queue) -> int:
-        """The offset this start means in one queue."""
+        """Return the offset this start means in one queue."""
         if self.offset is not None:
             return self.offset
         if self.timestamp_ms is not None:
@@ -75,8 +76,9 @@ class Start:
 def parse_start(text: str, option: str = "--from") -> Start:
     """Read `--from`, or another option that names a place in a queue. Raises `UsageError`."""
     text = text.strip()
-    if text in ("earliest", "latest"):
-        return Start(text)
+    word = text.lower()
+    if word in EARLIEST or word in LATEST:
+        return Start("earliest" if word in EARLIEST else "latest")
     if text.startswith("offset:"):
         number = text.removeprefix("offset:")
         if number.isascii() and number.isdigit():
@@ -92,9 +94,11 @@ def parse_start(text: str, option: str = "--from") -> Start:
             return Start(timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
         except ValueError:
             pass
+    near = get_close_matches(word, (*EARLIEST, *LATEST), 1, 0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(
         f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
-        "2026-01-31T12:00:00, or milliseconds since 1970"
+        "2026-01-31T12:00:00, or milliseconds since 1970" + hint
     )
 
 
@@ -111,7 +115,7 @@ def parse_moment(text: str, option: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read, and from where."""
+    """The queues to read, and the start in each."""
 
     sources: Sequence[TopicQueue]
     start: Start
@@ -125,7 +129,7 @@ class Reading:
 def choose_sources(
     client: Client, topics: Sequence[str], queue_id: int | None, broker: str | None
 ) -> list[TopicQueue]:
-    """The queues of the topics, or of those that match a pattern. Raises `UsageError` when that is none."""
+    """Return the queues of the topics, or of those that match a pattern. Raises `UsageError` when that is none."""
     patterns = [topic for topic in topics if _PATTERN.search(topic)]
     known = client.topics() if patterns else ()
     named = [topic for topic in topics if topic not in patterns]
@@ -193,7 +197,7 @@ _MORE_THAN_TAGS = re.compile(r"[=<>'()]|(?<!\|)\|(?!\|)|\s(?:is|in|between|like|
 
 
 def tag_matcher(subscription: str) -> Callable[[Record], bool]:
-    """Brokers compare hashes of tags; whoever reads compares the tags."""
+    """Return an exact test of a record's tag: brokers compare hashes only."""
     if subscription.strip() in ("", "*"):
         return lambda record: True
     wanted = {tag.strip() for tag in subscription.split("||")} - {""}
@@ -230,7 +234,7 @@ def _walk(
 
 
 def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterator[tuple[TopicQueue, Record]]:
-    """Every queue at once, for ever. A broker that goes away is looked for again."""
+    """Return every queue at once, for ever. A broker that goes away is looked for again."""
     offsets = {
         source: reading.start.offset_in(client, source.topic, source.queue) for source in reading.sources
     }
@@ -288,7 +292,7 @@ def _answers(
     while True:
         answered = []
         for source, (pull, _) in pending.items():
-            answer = pull.connection.take(pull.opaque)
+            answer = pull.connection.poll_answer(pull.opaque)
             if answer is not None:
                 answered.append((source, client.read_pull(pull, answer)))
         now = time.monotonic()
@@ -328,7 +332,7 @@ def _next_offset(source: TopicQueue, offset: int, result: PullResult) -> int:
 
 
 def received_json(message: ReceivedMessage) -> dict[str, Any]:
-    """A message as a consumer met it, in the form of `message_json`."""
+    """Return a message as a consumer met it, in the form of `message_json`."""
     document: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.source.queue.broker_name,
@@ -355,8 +359,8 @@ def _body_json(body: bytes, trouble: str | None) -> dict[str, str]:
 
 
 def message_json(queue: Queue, record: Record) -> dict[str, Any]:
-    """A message as `--format json` prints it. `produce --json-lines` reads the same form."""
-    body, trouble = readable_body(record.sys_flag, record.body)
+    """Return a message as `--format json` prints it. `produce --json-lines` reads the same form."""
+    body, trouble = decompress_body(record.sys_flag, record.body)
     document: dict[str, Any] = {
         "topic": record.topic,
         "broker": queue.broker_name,
@@ -376,13 +380,13 @@ def message_json(queue: Queue, record: Record) -> dict[str, Any]:
 
 
 def host_text(host: tuple[str, int]) -> str:
-    """`ip:port`, as RocketMQ prints it."""
+    """Return `ip:port`, as RocketMQ prints it."""
     return f"{host[0]}:{host[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How messages are printed, one for each line (a text body may hold line ends of its own)."""
+    """The output format of messages, one for each line (a text body may hold line ends of its own)."""
 
     name: str
     to_terminal: bool
@@ -390,14 +394,14 @@ class Form:
     """Begin a line with the topic and a tab: for several topics at once."""
 
     def record(self, source: TopicQueue, record: Record) -> bytes:
-        """A message as it is stored."""
+        """Return a message as it is stored."""
         if self.name == "json":
             return msgspec.json.encode(message_json(source.queue, record)) + b"\n"
-        body, trouble = readable_body(record.sys_flag, record.body)
+        body, trouble = decompress_body(record.sys_flag, record.body)
         return self._line(source.topic, record.msg_id, body, trouble)
 
     def received(self, message: ReceivedMessage) -> bytes:
-        """A message as a consumer met it."""
+        """Return a message as a consumer met it."""
         if self.name == "json":
             return msgspec.json.encode(received_json(message)) + b"\n"
         return self._line(message.topic, message.message_id, message.body, message.note)
@@ -419,7 +423,7 @@ def parse_form(text: str) -> str:
 
 
 def printable(body: bytes) -> str:
-    """A body that cannot move the cursor, change colours or ring the bell of a terminal."""
+    """Return a body that cannot move the cursor, change colours or ring the bell of a terminal."""
     text = body.decode(errors="backslashreplace")
     if text.isprintable():
         return text
@@ -430,7 +434,7 @@ PULL_COLUMNS = ("offset", "msgId", "tags", "keys", "stored", "body")
 
 
 def pull_json(queue: Queue, result: PullResult) -> dict[str, Any]:
-    """One pull's answer as `ropewalk pull --json` prints it."""
+    """Return one pull's answer as `ropewalk pull --json` prints it."""
     return {
         "status": result.status.name,
         "broker": queue.broker_name,
@@ -443,7 +447,7 @@ def pull_json(queue: Queue, result: PullResult) -> dict[str, Any]:
 
 
 def pull_rows(result: PullResult, body_width: int = 60) -> list[tuple[object, ...]]:
-    """One pull's messages as rows of `PULL_COLUMNS`."""
+    """Return one pull's messages as rows of `PULL_COLUMNS`."""
     return [
         (
             record.queue_offset,
@@ -451,20 +455,20 @@ def pull_rows(result: PullResult, body_width: int = 60) -> list[tuple[object, ..
             record.properties.get(P.TAGS, ""),
             record.properties.get(P.KEYS, ""),
             time_text(record.store_timestamp),
-            shortened(readable_body(record.sys_flag, record.body)[0], body_width),
+            shortened(decompress_body(record.sys_flag, record.body)[0], body_width),
         )
         for record in result.records
     ]
 
 
 def shortened(body: bytes, width: int) -> str:
-    """The beginning of a body, on one line."""
+    """Return the beginning of a body, on one line."""
     text = printable(body[: width * 4]).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= width and len(body) <= width * 4 else text[: width - 1] + "…"
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A time of the log in the reader's own zone, to the millisecond."""
+    """Return a time of the log in the reader's own zone, to the millisecond."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
     except (ValueError, OverflowError, OSError):

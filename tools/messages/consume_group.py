@@ -19,7 +19,7 @@ import anyio
 from ropewalk.client.aio.admin import AsyncAdmin
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.names import check_group
@@ -37,7 +37,7 @@ CACHED_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """What to read, as whom."""
+    """The topics to read, and the group to read them as."""
 
     group: str
     topics: Sequence[str]
@@ -60,7 +60,7 @@ class GroupReading:
     def consume_from(self) -> ConsumeFrom:
         if self.start.timestamp_ms is not None:
             return self.start.timestamp_ms
-        return "last" if self.start.place == "latest" else "first"
+        return self.start.place
 
 
 def consume_as_group(

@@ -1,4 +1,4 @@
-"""Where `ropewalk produce` gets its messages: lines of a file or pipe, plain or as JSON.
+"""The input of `ropewalk produce`: lines of a file or pipe, plain or as JSON.
 
 A source yields lists of messages, each list being all that has arrived so far, and an empty list when
 it is about to wait. A slow pipe is thus sent line by line as it comes, a file in large batches, by the
@@ -22,6 +22,7 @@ from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.format.properties import P
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError
+from tools.messages.delay import Tables, default_tables, parse_delay
 
 READ_SIZE = 256 * 1024
 LINE_SIZE_MAX = 16 * 1024 * 1024
@@ -64,7 +65,7 @@ class BadLine(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the options add to every message."""
+    """The properties that the options add to every message."""
 
     keys: str | None = None
     tags: str | None = None
@@ -85,22 +86,6 @@ class Stamp:
         return Message(
             body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
         )
-
-
-DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
-"""What the levels from 1 on mean, unless a broker was configured otherwise (`messageDelayLevel`)."""
-
-
-def parse_delay(text: str) -> int:
-    """A delay level: its number, or its time (`10s`) by the levels brokers have by default. Raises `UsageError`."""
-    text = text.strip().lower()
-    if text in DELAY_LEVELS:
-        return DELAY_LEVELS.index(text) + 1
-    if text.isascii() and text.isdigit() and 0 < int(text) < 1000:
-        return int(text)
-    raise UsageError(
-        f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one: {', '.join(DELAY_LEVELS)}"
-    )
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
@@ -167,7 +152,7 @@ class LineSource:
                 raise fault
 
     def unread_lines(self) -> int | None:
-        """How many lines nobody has looked at; None of a pipe, whose end may be far away. Reads to the end."""
+        """Count the lines not read yet; None of a pipe, whose end may be far away. Reads to the end."""
         if self.size is None:
             return None
         count = 0
@@ -186,12 +171,14 @@ def _must_wait(descriptor: int) -> bool:
         return False
 
 
-def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]:
-    """What makes a message of a line and its number. It raises `BadLine`."""
+def parser(
+    stamp: Stamp, *, json_lines: bool, tables: Tables = default_tables
+) -> Callable[[bytes, int], Message]:
+    """Return a function that makes a message of a line and its number, or raises `BadLine`."""
 
     def parse(line: bytes, number: int) -> Message:
         try:
-            message = parse_json_line(line, stamp) if json_lines else stamp.message(line)
+            message = parse_json_line(line, stamp, tables) if json_lines else stamp.message(line)
         except UsageError as exc:
             raise BadLine(number, str(exc)) from exc
         if len(message.body) > BODY_SIZE_MAX:
@@ -203,7 +190,7 @@ def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]
 
 
 def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message]) -> list[Message]:
-    """Messages given on the command line. Raises `UsageError`."""
+    """Return messages given on the command line. Raises `UsageError`."""
     if not all(texts):
         raise UsageError("a message is empty, and RocketMQ has no empty messages")
     try:
@@ -212,7 +199,7 @@ def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message])
         raise UsageError(f"message {exc.number}: {exc.reason}; nothing was sent") from exc
 
 
-def parse_json_line(line: bytes, stamp: Stamp) -> Message:
+def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) -> Message:
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
@@ -256,13 +243,13 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
         keys_text or given.pop(P.KEYS, None) or stamp.keys,
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        delay_level=parse_delay(_text(delay)) if delay else stamp.delay_level,
+        delay_level=parse_delay(_text(delay), tables) if delay else stamp.delay_level,
         properties=check_properties({**stamp.properties, **given}),
     )
 
 
 def json_text(value: Any) -> str:
-    """A value as it would stand in JSON."""
+    """Return a value as it would stand in JSON."""
     return msgspec.json.encode(value).decode()
 
 

@@ -21,6 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
@@ -45,7 +46,7 @@ RATE_AFTER_S = 0.2
 
 @dataclass(slots=True)
 class Report:
-    """What became of the messages."""
+    """The outcome counts of one run."""
 
     topic: str
     acknowledged: int = 0
@@ -86,7 +87,7 @@ class Report:
 
 
 def summary(report: Report) -> str:
-    """What was done, in a line."""
+    """Return the outcome of a run in one line."""
     parts = [f"{counted(report.acknowledged)} acknowledged"]
     if report.reserved:
         parts.append(f"{report.reserved:,} stored, but not flushed or replicated as the broker promises")
@@ -100,7 +101,7 @@ def summary(report: Report) -> str:
 
 
 def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
-    """One row for each message of a send."""
+    """Yield one row for each message of a send."""
     for index, unique_key in enumerate(result.unique_keys):
         yield {
             "msgId": unique_key,
@@ -122,11 +123,11 @@ class _Batch:
 
 
 class Stop(Exception):
-    """It makes no sense to go on; the report says why."""
+    """Going on is pointless; the report says why."""
 
 
 class Sender:
-    """Sends lists of messages and accounts for them in `report`."""
+    """A sender of lists of messages that accounts for them in `report`."""
 
     def __init__(self, client: Client, topic: str, queues: Sequence[Queue], report: Report) -> None:
         assert queues, "nowhere to send to"
@@ -271,7 +272,7 @@ class Sender:
 def choose_queues(
     queues: Sequence[Queue], topic: str, queue_id: int | None, broker: str | None
 ) -> tuple[Queue, ...]:
-    """The queues that `--queue` and `--broker` leave. Raises `UsageError` when that is none."""
+    """Return the queues that `--queue` and `--broker` leave. Raises `UsageError` when that is none."""
     if not queues:
         raise UsageError(f"topic {topic} has no usable queue: no broker serves it at the moment")
     chosen = tuple(
@@ -288,6 +289,18 @@ def choose_queues(
         )
         raise UsageError(f"topic {topic} has no such queue. It has {there}")
     return chosen
+
+
+def note_of_new_topic(client: Client, topic: str) -> str | None:
+    """Return what to say of a topic that its first message has just made, with the near name; None of any other."""
+    if topic not in client.new_topics:
+        return None
+    try:
+        near = get_close_matches(topic, [name for name in client.topics() if name != topic], 1, 0.75)
+    except RopewalkError:
+        near = []
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"topic {topic} did not exist and was made by its first message{hint}"
 
 
 def produce(
@@ -329,7 +342,7 @@ def produce(
 
 
 def _drain_after_stop(sender: Sender, timeout: float | None = None) -> None:
-    """The answers under way are worth a short wait: they turn `unknown` into `acknowledged`."""
+    """Return the answers under way are worth a short wait: they turn `unknown` into `acknowledged`."""
     while True:
         try:
             sender.drain(timeout)

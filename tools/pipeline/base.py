@@ -1,4 +1,4 @@
-"""What every job of `ropewalk pipeline` shares: a Spark session, a progress line, where rows come from, the report."""
+"""Shared parts of every `ropewalk pipeline` job: a Spark session, a progress line, the source of rows, the report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ _SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitB
 
 
 class NoSession(RopewalkError):
-    """No Spark session could be had."""
+    """A Spark session that could not be started."""
 
 
 Master = Annotated[
@@ -99,7 +100,10 @@ OnCorrupt = Annotated[
 ]
 BrokerName = Annotated[
     str | None,
-    typer.Option("--broker-name", help="What the store's broker is called; else as its directory."),
+    typer.Option(
+        "--broker-name",
+        help="The store's broker; else as the store tells, or its directory.",
+    ),
 ]
 
 
@@ -118,14 +122,14 @@ def make_source(
     check_crc: bool = True,
     fixed: bool = True,
 ) -> StoreSource | LiveSource:
-    """Where the rows come from: one of a store and live topics. `range_bytes` is how much one task reads."""
+    """Make the source of rows: one of a store and live topics. `range_bytes` is how much one task reads."""
     from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource, default_broker_name, selection_for
     from ropewalk.spark.options import parse_options
 
     if (store is None) == (name_server is None):
         raise UsageError("say where to read: --store DIR or --name-server HOST:PORT, and not both")
     selection = selection_for(tuple(columns), preset)
-    times = {"startingTimestamp": since, "endingTimestamp": until}
+    times = {"startingTimestamp": utc_of(since), "endingTimestamp": utc_of(until)}
     given = {name: value for name, value in times.items() if value is not None}
     if store is not None:
         if on_corrupt not in ("fail", "skip"):
@@ -151,11 +155,22 @@ def make_source(
     return LiveSource(raw, selection, fixed, max(size >> 10, 1000))
 
 
+def utc_of(text: str | None) -> str | None:
+    """Return a time with its zone: UTC where none is given, as the help of `--since` says."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return text  # milliseconds, or nothing that options know
+    return text if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
+
+
 def times_of(since: str | None, until: str | None) -> tuple[int | None, int | None]:
-    """Times as options of the data source are read, in ms."""
+    """Parse times as the data source's options are parsed, in ms."""
     from ropewalk.spark.options import parse_options
 
-    given = {"startingTimestamp": since, "endingTimestamp": until}
+    given = {"startingTimestamp": utc_of(since), "endingTimestamp": utc_of(until)}
     options = parse_options(
         {"mode": "store", "path": "-", **{name: value for name, value in given.items() if value is not None}},
         "read",
@@ -163,8 +178,8 @@ def times_of(since: str | None, until: str | None) -> tuple[int | None, int | No
     return options.starting_timestamp, options.ending_timestamp
 
 
-def what_of(source: Source) -> str:
-    """The source in a few words."""
+def describe_source(source: Source) -> str:
+    """Describe a source in a few words."""
     from ropewalk.spark.jobs.export.sources import LiveSource
 
     if isinstance(source, LiveSource):
@@ -176,12 +191,12 @@ def what_of(source: Source) -> str:
 def spark_tasks(
     job: str, master: str, conf: Sequence[str] | None, driver_memory: str
 ) -> Iterator[SparkTasks]:
-    """A session and who does the pieces, with a progress line; the session is stopped if it was ours."""
+    """Yield a runner on a Spark session, with a progress line; the session is stopped if it was ours."""
     from pyspark.sql import SparkSession
 
-    from ropewalk.spark.jobs.common.tasks import SparkTasks, explain
+    from ropewalk.spark.jobs.common.tasks import SparkTasks, error_text
     from ropewalk.spark.quiet import quiet_jvm
-    from ropewalk.spark.session import session
+    from ropewalk.spark.spark_session import session
 
     settings = {"spark.app.name": f"ropewalk {job}", "spark.driver.memory": driver_memory}
     settings |= parse_pairs(conf or (), "--conf")
@@ -200,7 +215,7 @@ def spark_tasks(
         except RopewalkError:
             raise
         except Exception as exc:
-            raise NoSession(f"Spark did not start at --master {master}: {explain(exc)}") from exc
+            raise NoSession(f"Spark did not start at --master {master}: {error_text(exc)}") from exc
         try:
             yield SparkTasks(spark, progress)
         finally:
@@ -209,7 +224,7 @@ def spark_tasks(
 
 
 @contextmanager
-def expected(as_json: bool) -> Iterator[None]:
+def exit_on_errors(as_json: bool) -> Iterator[None]:
     """Turn the errors a user can meet into sentences and exit codes."""
     try:
         yield
@@ -227,13 +242,13 @@ def expected(as_json: bool) -> Iterator[None]:
     except RopewalkError as exc:
         kind = getattr(exc, "kind", "") or type(exc).__name__
         code = USAGE if kind in _USAGE_ERRORS else DATA_LOSS if kind == "DataLoss" else FAILED
-        fail(_spoken(str(exc)), exit_code=code, as_json=as_json)
+        fail(_with_cli_names(str(exc)), exit_code=code, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _spoken(text: str) -> str:
-    """An error as the command's user would say it."""
+def _with_cli_names(text: str) -> str:
+    """Return an error as the command's user would say it."""
     for option, word in _SPOKEN.items():
         text = text.replace(f"option {option} ", f"{word} ")
     return text
@@ -266,8 +281,8 @@ def finish(report: Report, as_json: bool, html: Path | None) -> None:
         raise typer.Exit(report.exit_code)
 
 
-def near_or_spark(master: str | None) -> Tasks | None:
-    """Who does the few looks of a small job: this process, unless a cluster was named."""
-    from ropewalk.spark.jobs.common.tasks import HereTasks
+def local_tasks(master: str | None) -> Tasks | None:
+    """Return a runner in this process for small jobs, unless a cluster was named."""
+    from ropewalk.spark.jobs.common.tasks import LocalTasks
 
-    return HereTasks() if master is None else None
+    return LocalTasks() if master is None else None

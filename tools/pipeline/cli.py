@@ -1,4 +1,4 @@
-"""`ropewalk pipeline …`: jobs over stores and topics that run on Spark, from this machine to a cluster.
+"""Run jobs over stores and topics on Spark, from this machine to a cluster: `ropewalk pipeline …`.
 
 Every command parses, has one job of `ropewalk.spark.jobs` done, and prints its report: as tables, with `--json` as one
 object, with `--html FILE` also as a page with plots. Exit codes: 0 fine, 1 there are findings, 2 wrong use, 3 it
@@ -29,12 +29,12 @@ from tools.pipeline.base import (
     Store,
     Topics,
     Until,
-    expected,
+    describe_source,
+    exit_on_errors,
     finish,
     make_source,
     spark_tasks,
     times_of,
-    what_of,
 )
 from tools.pipeline.inspect import COMMANDS
 
@@ -56,7 +56,7 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """Jobs over stores and topics, on Spark."""
+    """Run jobs over stores and topics, on Spark."""
 
 
 @app.command()
@@ -118,7 +118,7 @@ def audit(
 
         ropewalk pipeline audit --store /var/lib/broker/store --against a.json
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         if crc not in ("body", "none"):
             raise UsageError(f"--crc {crc}: it is body or none")
         if digest is not None or against is not None:
@@ -189,7 +189,7 @@ def rebuild(
 
     The store is only read. Exit code 1: the log has damage or holes, or (with `--verify`) the store's own files differ.
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.format.index import Geometry
         from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild_report
         from ropewalk.spark.jobs.rebuild.job import rebuild as run
@@ -286,7 +286,7 @@ def export(
 
         ropewalk pipeline export --lake /data/lake --compact --target-file-bytes 256m
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         if merge:
             if store or name_server or topics or since or until or mode != "catchup":
                 raise UsageError("--compact goes alone: it merges files that --lake has, and reads no source")
@@ -323,17 +323,17 @@ def export(
                 time.sleep(interval)
             return mode == "stream"
 
-        def told(batch: int, rows: int) -> None:
+        def on_batch(batch: int, rows: int) -> None:
             if mode == "stream":
                 note(f"batch {batch}: {rows} rows")
 
         if engine == "spark":
             every = interval if mode == "stream" else None
-            report = _by_sink(source, options, checkpoint, every, told, (master, conf, driver_memory))
+            report = _by_sink(source, options, checkpoint, every, on_batch, (master, conf, driver_memory))
             finish(report, as_json, html)
             return
         with spark_tasks("export", master, conf, driver_memory) as tasks:
-            done = run(tasks, source, options, wait=wait, told=told)
+            done = run(tasks, source, options, wait=wait, on_batch=on_batch)
         finish(export_report(options, done), as_json, html)
 
 
@@ -410,7 +410,7 @@ def replay(
         ropewalk pipeline replay -n localhost:9876 -t orders --to-topic orders-eu --to-name-server localhost:9876 \\
             --key-filter "keys LIKE 'order-1%' AND properties['region'] = 'eu'"
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.export.lake_source import LakeSource
         from ropewalk.spark.jobs.replay.job import ReplayOptions, replay_report
         from ropewalk.spark.jobs.replay.job import replay as run
@@ -432,7 +432,7 @@ def replay(
             )  # fmt: skip
         with spark_tasks("replay", master, conf, driver_memory) as tasks:
             done = run(tasks, source, options)
-        finish(replay_report(what_of(source), options, done), as_json, html)
+        finish(replay_report(describe_source(source), options, done), as_json, html)
 
 
 for _look in COMMANDS:
@@ -457,7 +457,7 @@ def _by_sink(
     options: ExportOptions,
     checkpoint: str | None,
     interval: float | None,
-    told: Callable[[int, int], None],
+    on_batch: Callable[[int, int], None],
     where: tuple[str, list[str] | None, str],
 ) -> Report:
     """Have Spark's own sink write a lake."""
@@ -472,7 +472,7 @@ def _by_sink(
     place = os.path.abspath(checkpoint) if checkpoint else os.path.join(lake, "_checkpoint")
     wanted = SinkOptions(lake, place, options.codec, options.partition_by, options.max_per_batch, interval)
     with spark_tasks("export", *where) as tasks:
-        return sink_report(wanted, export_by_sink(tasks, source, wanted, told=told))
+        return sink_report(wanted, export_by_sink(tasks, source, wanted, on_batch=on_batch))
 
 
 def _compacted(
@@ -507,7 +507,7 @@ def _digests(
         if other is not None:
             return digests.comparison_report(digests.compare_digests(tasks, os.path.abspath(store), other))
         assert digest is not None, "one of both was asked for"
-        made = digests.take_digests(tasks, os.path.abspath(store))
+        made = digests.compute_digests(tasks, os.path.abspath(store))
         data = made.encode()
         write_file(digest, [(0, data)], len(data))
         return digests.digests_report(made, str(digest))

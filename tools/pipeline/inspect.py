@@ -1,4 +1,4 @@
-"""What `ropewalk pipeline` looks at and measures: stats, latency, tail, offsets and schema, which write nothing.
+"""Run the jobs of `ropewalk pipeline` that write nothing: stats, latency, tail, offsets and schema.
 
 `tools.pipeline.cli` has the rest of the family, and puts these into it.
 """
@@ -23,12 +23,13 @@ from tools.pipeline.base import (
     Since,
     Topics,
     Until,
-    expected,
+    describe_source,
+    exit_on_errors,
     finish,
+    local_tasks,
     make_source,
-    near_or_spark,
     spark_tasks,
-    what_of,
+    utc_of,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def stats(
 
     Quantiles are at most 3 % too low. Exit code 1: numbers are missing, or unique keys come twice.
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.stats.job import COLUMNS, stats_report
         from ropewalk.spark.jobs.stats.job import stats as run
 
@@ -76,7 +77,7 @@ def stats(
         groups = tuple(name for name in by.split(",") if name)
         with spark_tasks("stats", master, conf, driver_memory) as tasks:
             done = run(tasks, source, by=groups, top_keys=top_keys)
-        finish(stats_report(what_of(source), done, groups), as_json, html)
+        finish(stats_report(describe_source(source), done, groups), as_json, html)
 
 
 def latency(
@@ -137,7 +138,7 @@ def latency(
 
         ropewalk pipeline latency -n localhost:9876 -t orders --group billing --watch 2m --limit-ms 10000
     """
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.common.report import Table
         from ropewalk.spark.jobs.export.sources import LiveSource
         from ropewalk.spark.jobs.latency.group import COLUMNS as GROUP_COLUMNS
@@ -163,6 +164,7 @@ def latency(
             )
             finish(report, as_json, html)
             return
+        window_ms = _duration_ms(window)
         if group is not None:
             if store is not None or since is not None or until is not None:
                 raise UsageError(
@@ -170,7 +172,7 @@ def latency(
                 )
             live = make_source(None, name_server, topics, GROUP_COLUMNS, fixed=False)
             assert isinstance(live, LiveSource), "no store was named"
-            watch_ms, window_ms = _duration_ms(watch, "--watch"), _duration_ms(window)
+            watch_ms = _duration_ms(watch, "--watch")
             with spark_tasks("latency", master, conf, driver_memory) as tasks:
                 consumed, watched = group_latency(
                     tasks, live, group, watch_s=watch_ms / 1000, interval_s=min(1.0, watch_ms / 10_000),
@@ -181,7 +183,15 @@ def latency(
             )
             way = f"from store to group {group}"
             finish(
-                latency_report(what_of(live), consumed, shares, limit_ms, way=way, more=[waits]),
+                latency_report(
+                    describe_source(live),
+                    consumed,
+                    shares,
+                    limit_ms,
+                    window_ms=window_ms,
+                    way=way,
+                    more=[waits],
+                ),
                 as_json,
                 html,
             )
@@ -191,8 +201,12 @@ def latency(
             on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
         )  # fmt: skip
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
-            found = run(tasks, source, window_ms=_duration_ms(window))
-        finish(latency_report(what_of(source), found, shares, limit_ms), as_json, html)
+            found = run(tasks, source, window_ms=window_ms)
+        finish(
+            latency_report(describe_source(source), found, shares, limit_ms, window_ms=window_ms),
+            as_json,
+            html,
+        )
 
 
 def _by_traces(
@@ -231,7 +245,9 @@ def _by_traces(
         [(traced.messages, traced.begun, traced.messages - traced.begun, traced.others)],
     )
     way = f"from store to consumers of {group}, by their traces"
-    return latency_report(what_of(messages), found, shares, limit_ms, way=way, more=[counts])
+    return latency_report(
+        describe_source(messages), found, shares, limit_ms, window_ms=window_ms, way=way, more=[counts]
+    )
 
 
 def tail(
@@ -246,19 +262,19 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Print the newest messages of a store or of live topics."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, newest, tail_report
 
         source = make_source(
             store, name_server, topics, TAIL_COLUMNS, on_corrupt=on_corrupt, range_bytes="16m"
         )
-        near = near_or_spark(master)
+        near = local_tasks(master)
         if near is not None:
             rows = newest(near, source, count)
         else:
             with spark_tasks("tail", master or "", conf, driver_memory) as tasks:
                 rows = newest(tasks, source, count)
-        finish(tail_report(what_of(source), rows), as_json, None)
+        finish(tail_report(describe_source(source), rows), as_json, None)
 
 
 def offsets(
@@ -277,35 +293,35 @@ def offsets(
     as_json: Json = False,
 ) -> None:
     """Print where queues begin and end, which offset a time has, or where a checkpoint or a lake stands."""
-    with expected(as_json):
-        from ropewalk.spark.jobs import inspect as look
+    with exit_on_errors(as_json):
+        from ropewalk.spark.jobs import inspect as jobs
         from ropewalk.spark.options import BadOption, parse_options
 
         if sum(each is not None for each in (store, name_server, checkpoint, lake)) != 1:
             raise UsageError("say what to look at: one of --store, --name-server, --checkpoint and --lake")
         at_ms = None
         if at is not None:
-            option = {"mode": "store", "path": "-", "startingTimestamp": at}
+            option = {"mode": "store", "path": "-", "startingTimestamp": str(utc_of(at))}
             try:
                 at_ms = parse_options(option, "read").starting_timestamp
             except BadOption as exc:
                 raise UsageError(str(exc).replace("option startingTimestamp ", "--at ")) from None
         rows: list[tuple[Any, ...]]
         if checkpoint is not None:
-            rows, what = look.checkpoint_offsets(checkpoint), checkpoint
+            rows, what = jobs.checkpoint_offsets(checkpoint), checkpoint
         elif lake is not None:
-            rows, what = look.lake_offsets(lake), lake
+            rows, what = jobs.lake_offsets(lake), lake
         elif store is not None:
-            rows, what = look.store_offsets((store, tuple(topics or ()), at_ms)), store
+            rows, what = jobs.store_offsets((store, tuple(topics or ()), at_ms)), store
         else:
-            source = make_source(None, name_server, topics, look.TAIL_COLUMNS)
-            rows, what = look.live_offsets(source, at_ms), what_of(source)  # type: ignore[arg-type] # no store was named
-        finish(look.offsets_report(what, rows, at), as_json, None)
+            source = make_source(None, name_server, topics, jobs.TAIL_COLUMNS)
+            rows, what = jobs.live_offsets(source, at_ms), describe_source(source)  # type: ignore[arg-type] # no store was named
+        finish(jobs.offsets_report(what, rows, at), as_json, None)
 
 
 def schema(as_json: Json = False) -> None:
     """Print the columns that a read can have, their types, and the presets they are in."""
-    with expected(as_json):
+    with exit_on_errors(as_json):
         from ropewalk.spark.jobs.inspect import schema_report
 
         finish(schema_report(), as_json, None)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.offline.reader import Damage, UnreadableStore, find_log_files, read_log
@@ -126,7 +126,7 @@ def dump_log(
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """One record with every stored field, under RocketMQ's names."""
+    """Return a record with every stored field, under RocketMQ's names."""
     return {
         "offset": record.offset,
         "size": record.size,
@@ -153,8 +153,8 @@ def json_line(record: Record) -> bytes:
 
 
 def text_line(record: Record) -> bytes:
-    """One record for people: where it lies, where it belongs, when it came, how it begins."""
-    body = readable_body(record.sys_flag, record.body)[0]
+    """Return a record as a line for people: where it lies, where it belongs, when it came, how it begins."""
+    body = decompress_body(record.sys_flag, record.body)[0]
     labels = "".join(
         f" {name.lower()}={record.properties[name]}" for name in (P.TAGS, P.KEYS) if name in record.properties
     )
@@ -182,7 +182,7 @@ ConfigFile = Annotated[
 
 @app.command()
 def verify(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Look at every byte that somebody relies on: records, queue entries, index, checksums, configuration.
+    """Verify every byte that a broker or a reader relies on: records, queue entries, index, checksums, configuration.
 
     Changes nothing, and works on a Ropewalk or Apache RocketMQ store whose broker is stopped. Exit codes: 0 the store
     is clean, 1 damage was found, 2 it cannot be read, or a broker has it open.
@@ -225,7 +225,7 @@ def recover(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a broker's start would do to this store; with --apply do it.
+    """Show the changes that a broker's start would make to this store; with --apply make them.
 
     Judged by the stricter rule, that of SYNC_FLUSH. Exit codes: 0 a start goes well, 1 it is refused, 2 the store
     cannot be read, or a broker has it open.
@@ -313,7 +313,7 @@ def repair(
 
 @app.command()
 def info(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Show what a store holds: sizes, offsets, times, topics and queues, and how it was left."""
+    """Show the content of a store: sizes, offsets, times, topics and queues, and how it was left."""
     from tools.storage import maintenance as store_care
 
     with _about_stores(directory, as_json=as_json):
@@ -366,7 +366,7 @@ def diverged(
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only messages of this topic.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what this copy of the log had and its master had not: kept aside when the slave was cut.
+    """List the tails that this copy of the log had and its master had not: kept aside when the slave was cut.
 
     The lines of `--messages` can be sent again: `| ropewalk produce TOPIC --json-lines`. `ropewalk store dump` reads
     the directories too.

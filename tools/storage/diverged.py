@@ -1,4 +1,4 @@
-"""What `ropewalk store diverged` does: list the tails that a store keeps aside, and print their messages.
+"""Carry out `ropewalk store diverged`: list the tails that a store keeps aside, and print their messages.
 
 The lines it prints are those of `ropewalk consume --json`, so `ropewalk produce --json-lines` sends them again.
 """
@@ -25,7 +25,7 @@ COLUMNS = ("name", "from offset", "bytes", "messages", "when", "why")
 
 
 def tails_of(root: Path) -> list[Kept]:
-    """What this store keeps. Raises `UnreadableStore` where no store is."""
+    """Return the tails that this store keeps. Raises `UnreadableStore` where no store is."""
     if not (root / "ropewalk").is_dir() and not (root / "commitlog").is_dir():
         raise UnreadableStore(f"cannot read {root}: no such store")
     disk = Disk()

@@ -1,4 +1,4 @@
-"""What `ropewalk store verify | recover | repair | info` do: plain functions that return documents.
+"""Carry out `ropewalk store verify | recover | repair | info`: plain functions that return documents.
 
 The judgement is the store's (`store.offline.verify`, `store.offline.start_preview`, `store.offline.repair`). Added
 here is what a tool has around it: the directory to work on and a copy of it, the JSON files of the broker, and the
@@ -46,7 +46,7 @@ _EXITS = {"clean": "left in order", "abnormal": "left without a farewell: the ne
 
 
 def find_store(directory: Path, config_file: Path | None = None, others: Sequence[Path] = ()) -> Layout:
-    """Where the store is and in which shape: as a configuration says, or as its files and other copies tell."""
+    """Find the store, and in which shape it is: as a configuration says, or as its files and other copies tell."""
     if not directory.is_dir():
         raise UnreadableStore(f"cannot read {directory}: no such directory")
     given = Layout(directory, directory / "commitlog")
@@ -157,7 +157,7 @@ def _first_offset(layout: Layout) -> int:
 
 
 def recover(layout: Layout, *, apply: bool, cut: bool) -> tuple[Outcome, Outcome | None]:
-    """What a start does or would do; and, where it is refused, what cutting would come to."""
+    """Return the changes that a start makes or would make; and, where it is refused, the loss of a cut."""
     outcome = try_start(layout, sync_flush=not cut)
     other = None
     if outcome.refusal is not None and not cut:
@@ -172,7 +172,7 @@ def recover(layout: Layout, *, apply: bool, cut: bool) -> tuple[Outcome, Outcome
 
 
 def outcome_lines(layout: Layout, outcome: Outcome, other: Outcome | None, *, applied: bool) -> list[str]:
-    """The same for people."""
+    """Return the outcome as lines for people."""
     root = layout.root
     if outcome.refusal is not None:
         lines = [f"A start is refused: {outcome.refusal}"]
@@ -294,7 +294,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def store_info(layout: Layout) -> dict[str, Any]:
-    """What is there, as one document; also of a store in use, whose end moves meanwhile."""
+    """Return the content of a store as a document; also of a store in use, whose end moves meanwhile."""
     disk = DryRunDisk()
     root = layout.root
     log = CommitLog(layout.log_directory, layout.segment_size, disk)
@@ -364,7 +364,7 @@ def _end_of(log: CommitLog, offset: int, newest: int) -> tuple[int, int]:
 
 
 def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What `store_info` found of the store as a whole, in words."""
+    """Return the facts of `store_info` about the store as a whole, in words."""
     yield "directory", document["directory"]
     # A running broker's store looks like one that was left without a farewell.
     yield "state", "a broker has it open" if document["inUse"] else f"closed, {_EXITS[document['lastExit']]}"

@@ -1,12 +1,13 @@
-"""What one consumer asks again and again, learned once: the header of a pull.
+"""Recognise the header of a pull that a consumer sends again and again, and cut its numbers out of it.
 
 The pulls of a consumer differ in four places of their JSON header: queue, queue offset, committed offset and opaque. A
-*shape* is such a header cut at these places. A request that has its other bytes, and numbers of the same widths in the
-four places, is read by one cut and not decoded.
+*template* is such a header cut at these places. A request that has its other bytes, and numbers of the same widths in
+the four places, is read by one cut and not decoded.
 
 Only reading is spared. Whether the group may read the queue, and what it wants of it, is asked for every pull: topics,
-groups, heartbeats and roles change between two of them. A shape proves itself when it is learned, as those of sends
-do (`send_shape`): with other numbers in its places the header has to decode to the same request with these numbers.
+groups, heartbeats and roles change between two of them. A template proves itself when it is learned, as those of sends
+do (`produce.fast.header_template`): with other numbers in its places the header has to decode to the same request
+with these numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_json_header
 
-SHAPES_MAX: Final = 16
-_ALIKE_MAX: Final = 4
-"""Of one length: topics whose names are of one length are no rarity."""
-_PATIENCE_MAX: Final = 4096
+TEMPLATES_MAX: Final = 16
+_SAME_SIZE_MAX: Final = 4
+"""Templates of one length: topics whose names are of one length are no rarity."""
+_LEARN_INTERVAL_MAX: Final = 4096
 _OPAQUE_MAX: Final = (1 << 31) - 1
 _BODY_MAX: Final = FRAME_SIZE_MAX - 64 * 1024
 _PLACES: Final = tuple(
@@ -46,30 +47,30 @@ _PLACES: Final = tuple(
 _decode = json_decoder(PullMessageHeader).decode
 
 Numbers: TypeAlias = tuple[int, int, int, int]
-"""What one pull says in its four places: queue, queue offset, committed offset and opaque."""
+"""The numbers of one pull: queue, queue offset, committed offset and opaque."""
 
 
 @dataclass(slots=True)
-class PullShape:
-    """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
+class PullTemplate:
+    """A header that is cut in nine pieces by `unpack(payload)`: five that never change, and between them the places."""
 
     size: int
-    """Of the whole payload."""
+    """The bytes of the whole payload."""
     unpack: Callable[[bytes], tuple[bytes, ...]]
     fixed: tuple[bytes, ...]
     pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
     """The four places out of the pieces, in the order of `Numbers`."""
     header: PullMessageHeader
-    wish: SubscriptionData | None
-    """What was sent along, which is everything; None if the heartbeats say it."""
+    subscription: SubscriptionData | None
+    """The subscription that was sent along, which is to everything; None if heartbeats tell it."""
     commits: bool
     least: Numbers
-    """What numbers of these widths are at least: 007 is no JSON, and some readers of it are kinder than others."""
+    """The least numbers of these widths: 007 is no JSON, and some readers of it are kinder than others."""
     bytes_max: int
     """The most bytes of records that an answer may have."""
 
     def numbers(self, payload: bytes) -> Numbers | None:
-        """What this request says, if it is of this shape. HOT."""
+        """Return the numbers of this request, if it is of this template. HOT."""
         if len(payload) != self.size:
             return None
         pieces = self.unpack(payload)
@@ -85,47 +86,47 @@ class PullShape:
         return queue_id, queue_offset, commit_offset, opaque
 
 
-class PullShapes:
-    """The shapes of one client, by the first four bytes of a payload, which give the header's length."""
+class PullTemplates:
+    """A cache of the templates of one client, by the first four bytes of a payload, which give the header's length."""
 
-    __slots__ = ("_missed", "_patience", "known")
+    __slots__ = ("_misses", "_learn_interval", "known")
 
     def __init__(self) -> None:
-        self.known: dict[bytes, list[PullShape]] = {}
-        self._missed = 0
-        self._patience = 1
+        self.known: dict[bytes, list[PullTemplate]] = {}
+        self._misses = 0
+        self._learn_interval = 1
 
-    def find(self, payload: bytes) -> tuple[PullShape, Numbers] | None:
-        """The shape of this request, and what it says; None if it is of none. HOT."""
-        for shape in self.known.get(payload[:4], ()):
-            numbers = shape.numbers(payload)
+    def find(self, payload: bytes) -> tuple[PullTemplate, Numbers] | None:
+        """Return the template of this request and its numbers; None if it is of none. HOT."""
+        for template in self.known.get(payload[:4], ()):
+            numbers = template.numbers(payload)
             if numbers is not None:
-                if self._patience > 1:
-                    self._patience >>= 1
-                return shape, numbers
+                if self._learn_interval > 1:
+                    self._learn_interval >>= 1
+                return template, numbers
         self._learn(payload)
         return None
 
     def _learn(self, payload: bytes) -> None:
-        """Have requests like this one recognised; after many that were of no use, perhaps not."""
-        self._missed += 1
-        if self._missed < self._patience:
+        """Learn the template of a request, more rarely the more of them were of no use."""
+        self._misses += 1
+        if self._misses < self._learn_interval:
             return
-        self._missed = 0
-        self._patience = min(2 * self._patience, _PATIENCE_MAX)
-        shape = shape_of(payload)
-        if shape is not None:
-            alike = self.known.get(payload[:4])
-            if alike is None:
-                if len(self.known) >= SHAPES_MAX:
+        self._misses = 0
+        self._learn_interval = min(2 * self._learn_interval, _LEARN_INTERVAL_MAX)
+        template = learn_template(payload)
+        if template is not None:
+            same_size = self.known.get(payload[:4])
+            if same_size is None:
+                if len(self.known) >= TEMPLATES_MAX:
                     self.known.clear()
-                alike = self.known[payload[:4]] = []
-            alike.insert(0, shape)
-            del alike[_ALIKE_MAX:]
+                same_size = self.known[payload[:4]] = []
+            same_size.insert(0, template)
+            del same_size[_SAME_SIZE_MAX:]
 
 
-def shape_of(payload: bytes) -> PullShape | None:
-    """Learn from a request; None if its header cannot be cut, or its pull is none that a shape is of use for."""
+def learn_template(payload: bytes) -> PullTemplate | None:
+    """Learn from a request; None if its header cannot be cut, or its pull is none that a template is of use for."""
     if payload[0] or 4 + int.from_bytes(payload[:4], "big") != len(payload):
         return None
     found = _read(payload)
@@ -134,10 +135,10 @@ def shape_of(payload: bytes) -> PullShape | None:
     (code, opaque, flag), header = found
     if code != RequestCode.PULL_MESSAGE or flag:
         return None
-    wish = None
+    subscription = None
     if header.sys_flag & PullSysFlag.SUBSCRIPTION:
         try:
-            wish = SubscriptionData.parse(
+            subscription = SubscriptionData.parse(
                 header.topic,
                 header.subscription,
                 version=header.sub_version or 0,
@@ -145,7 +146,7 @@ def shape_of(payload: bytes) -> PullShape | None:
             )
         except SubscriptionParseError:
             return None
-        if wish.expression_type != "TAG" or not wish.wants_all:
+        if subscription.expression_type != "TAG" or not subscription.wants_all:
             return None
     places = []
     for place, regex in enumerate(_PLACES):
@@ -160,15 +161,15 @@ def shape_of(payload: bytes) -> PullShape | None:
         at, order[place] = end, 2 * piece + 1
     unpack = Struct(layout + f"{len(payload) - at}s").unpack
     pieces: tuple[Any, ...] = unpack(payload)
-    shape = PullShape(
+    template = PullTemplate(
         len(payload),
         unpack,
         pieces[::2],
         itemgetter(*order),
         header,
-        wish,
+        subscription,
         bool(header.sys_flag & PullSysFlag.COMMIT_OFFSET),
-        _least_of([len(pieces[at]) for at in order]),
+        _least_numbers([len(pieces[at]) for at in order]),
         bytes_max_of(header),
     )
     for digit in (1, 2):
@@ -182,25 +183,25 @@ def shape_of(payload: bytes) -> PullShape | None:
         )
         if _read(b"".join(changed)) != ((code, numbers[3], flag), wanted):
             return None
-    return shape if shape.numbers(payload) == _numbers_of(header, opaque) else None
+    return template if template.numbers(payload) == _numbers_of(header, opaque) else None
 
 
 def _numbers_of(header: PullMessageHeader, opaque: int) -> Numbers:
     return header.queue_id, header.queue_offset, header.commit_offset, opaque
 
 
-def _least_of(widths: list[int]) -> Numbers:
+def _least_numbers(widths: list[int]) -> Numbers:
     a, b, c, d = (10 ** (width - 1) if width > 1 else 0 for width in widths)
     return a, b, c, d
 
 
 def bytes_max_of(header: PullMessageHeader) -> int:
-    """The most bytes of records that the answer to a pull may have."""
+    """Return the most bytes of records that the answer to a pull may have."""
     return _BODY_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, _BODY_MAX))
 
 
 def _read(payload: bytes) -> tuple[tuple[int, int, int], PullMessageHeader] | None:
-    """Code, opaque and flag, and the fields, as everybody else reads them; None where they would be refused."""
+    """Return code, opaque and flag, and the fields, as the general way decodes them; None where it refuses them."""
     try:
         frame = decode_json_header(payload[4:])
         return (frame.code, frame.opaque, frame.flag), _decode(frame.extFields)

@@ -1,21 +1,22 @@
-"""What one client sends again and again, learned once: the header of a plain send.
+"""Templates of send headers: what one client sends again and again, recognised by its bytes.
 
 The requests of a producer differ in four places of their JSON header and in their body: queue, born time, unique key
-and opaque. A *shape* is such a header cut at these places. A request that has its other bytes, and digits and letters
-of the same widths in the four places, says what the first one said; so it needs no decoding and no judging, and its
-record is packed from a pattern.
+and opaque. A *template* is such a header cut at these places. A request that has its other bytes, and digits and
+letters of the same widths in the four places, says what the first one said; so it needs no decoding and no judging,
+and its record is packed from a pattern.
 
-A shape proves itself when it is learned: with other values in its places the header has to decode to the same request
-with these values. A client whose headers change elsewhere too (keys of its own, say) is looked at ever more rarely.
+A template proves itself when it is learned: with other values in its places the header has to decode to the same
+request with these values. A client whose headers change elsewhere too (keys of its own, say) is looked at ever more
+rarely (`template_cache`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -24,11 +25,6 @@ from ropewalk.format.record_pattern import RecordPattern
 from ropewalk.format.remoting import I32
 from store.queues.consume_queue import ConsumeQueue
 
-if TYPE_CHECKING:
-    from broker.produce.fast.many_topics import WideShape
-
-SHAPES_MAX: Final = 8
-_PATIENCE_MAX: Final = 4096
 _CUTTERS_MAX: Final = 64
 _OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
 _BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
@@ -55,15 +51,14 @@ decode_plain = msgspec.json.Decoder(PlainHeader, strict=False).decode
 
 
 _Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
-_CutAll: TypeAlias = Callable[[bytes], Iterator[tuple[bytes, ...]]]
 
 
 @dataclass(slots=True)
-class Shape:
-    """One header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
+class HeaderTemplate:
+    """A header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
 
-    judged: object
-    """Under which rules it was judged; a shape of other rules is worth nothing."""
+    rules_version: object
+    """By what the request was judged (`SendProcessor.rules_version`); under other rules the template is stale."""
     unpack: _Cut
     fixed: tuple[bytes, ...]
     places: tuple[int, int, int, int]
@@ -79,71 +74,22 @@ class Shape:
     waits: bool
     """Whether the answer waits for the flush."""
     layout: str
-    _cutters: dict[int, tuple[_Cut, _CutAll]] = field(default_factory=dict, init=False)
+    _cutters: dict[int, _Cut] = field(default_factory=dict, init=False)
 
-    def whole(self, size: int) -> _Cut:
-        """What cuts payloads of `size` bytes into the nine pieces and the body."""
-        return (self._cutters.get(size) or self._new_cutters(size))[0]
-
-    def table(self, size: int) -> _CutAll:
-        """What cuts frames of `size` bytes into their length, the nine pieces and the body."""
-        return (self._cutters.get(size - 4) or self._new_cutters(size - 4))[1]
-
-    def _new_cutters(self, size: int) -> tuple[_Cut, _CutAll]:
-        """Of payloads of this size, and of the frames that they come in."""
-        if len(self._cutters) >= _CUTTERS_MAX:
-            self._cutters.clear()
-        layout = f"{self.layout}{size - self.body_at}s"
-        cutters = self._cutters[size] = Struct(layout).unpack, Struct("4s" + layout).iter_unpack
-        return cutters
-
-
-class Shapes:
-    """The shapes of one client, by the first four bytes of a payload, which give the header's length."""
-
-    __slots__ = ("_changes", "_missed", "_patience", "known", "wide")
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, Shape] = {}
-        self.wide: dict[bytes, WideShape] = {}
-        """Instead of it, of headers that go to many topics."""
-        self._changes = 0
-        self._missed = 0
-        self._patience = 1
-
-    def wants(self) -> bool:
-        """Whether the request at hand, which had no shape, should be learned from."""
-        self._missed += 1
-        if self._missed < self._patience:
-            return False
-        self._missed = 0
-        self._patience = min(2 * self._patience, _PATIENCE_MAX)
-        return True
-
-    def helped(self, messages: int) -> None:
-        """So many messages in a row had a shape."""
-        self._patience = max(1, self._patience - messages)
-
-    def change(self) -> int:
-        """A shape has to make room for one to another topic; how often that was so."""
-        self._changes += 1
-        return self._changes
-
-    def widen(self, payload: bytes, wide: WideShape) -> None:
-        if len(self.wide) >= SHAPES_MAX:
-            self.wide.clear()
-        self.wide[payload[:4]] = wide
-
-    def learn(self, payload: bytes, shape: Shape) -> None:
-        if len(self.known) >= SHAPES_MAX:
-            self.known.clear()
-        self.known[payload[:4]] = shape
+    def payload_cutter(self, size: int) -> _Cut:
+        """Return the function that cuts a payload of `size` bytes into the nine pieces and the body."""
+        cutter = self._cutters.get(size)
+        if cutter is None:
+            if len(self._cutters) >= _CUTTERS_MAX:
+                self._cutters.clear()
+            cutter = self._cutters[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
+        return cutter
 
 
 def cut(
     payload: bytes, body_at: int, header: PlainHeader, key: str
 ) -> tuple[Struct, tuple[int, int, int, int]] | None:
-    """How to cut a header at its four places, and which piece is which; None if it has no such places.
+    """Return how to cut a header at its four places, and which piece is which; None if it has no such places.
 
     `header` is what it decodes to, `key` the unique key among its properties.
     """
@@ -195,8 +141,8 @@ def _proves(
     return True
 
 
-def shape_of(
-    judged: object,
+def template_of(
+    rules_version: object,
     payload: bytes,
     header: PlainHeader,
     key: str,
@@ -206,8 +152,8 @@ def shape_of(
     tag_code: int,
     oneway: bool,
     waits: bool,
-) -> Shape | None:
-    """Learn from a request that was judged and decoded; None if its header cannot be cut."""
+) -> HeaderTemplate | None:
+    """Return the template of a request that was judged and decoded; None if its header cannot be cut."""
     body_at = 4 + int.from_bytes(payload[:4], "big")
     found = cut(payload, body_at, header, key)
     if found is None:
@@ -215,8 +161,8 @@ def shape_of(
     cutter, places = found
     pieces: tuple[Any, ...] = cutter.unpack_from(payload)
     width = len(pieces[places[3]])
-    return Shape(
-        judged,
+    return HeaderTemplate(
+        rules_version,
         cutter.unpack_from,
         pieces[::2],
         places,

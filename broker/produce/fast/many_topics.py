@@ -1,13 +1,13 @@
-"""Shapes of clients that send to many topics: where a message goes is one place of them, looked up and not judged.
+"""Sends of one client to many topics, stored by columns: where a message goes is one more place of the template.
 
-A plain shape (`send_shape`) is a header to one topic. A client that sends to thousands would need one for each, and
-each of its runs holds messages to many. If the names are of one length, its headers are alike all the same: a *wide*
-shape has the topic as a place too. A message to a topic that has passed its checks (`Target`) is then as plain as the
-one that the shape was learned from; one to any other is judged by itself.
+A plain template is a header to one topic. A client that sends to thousands would need one for each, and each of its
+runs holds messages to many. Where the names are of one length the headers are alike all the same: the topic is cut out
+too and looked up. A message to a topic that has passed its checks (`Target`) is then as plain as the one that the
+template was learned from; one to any other is judged by itself.
 
-Only whole runs are taken, by columns as in `send_columns`. With tens of thousands of queues every object of a queue's
-own is in no cache: so none is touched here. The queues are told of their entries later (`store.queues.entry_pool`),
-and what was sent is counted by topic later too (`put_each`).
+Only whole runs are stored so, as in `columns`. With tens of thousands of queues no object of a queue is in a cache: so
+none is touched here. Queues hear of their entries later (`store.queues.entry_pool`), and what was sent is counted by
+topic later too (`put_each`).
 """
 
 from __future__ import annotations
@@ -17,72 +17,74 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import add, itemgetter
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from broker.produce.fast.columns import born_times_of, judged_columns
-from broker.produce.fast.header_template import UNREADABLE, PlainHeader, Shape, decode_plain
+from broker.produce.fast.columns import born_times_of, checked_columns
+from broker.produce.fast.header_template import UNREADABLE, HeaderTemplate, PlainHeader, decode_plain
+from broker.produce.send import SendProcessor
 from broker.remoting.session import Session
 
-if TYPE_CHECKING:
-    from broker.produce.send import SendProcessor
-
-_KINDS_MAX: Final = 16
+_GROUPS_MAX: Final = 16
 _DIGITS: Final = bytes((byte - ord("0")) & 0xFF for byte in range(256))
 _TOPIC_SIZE_MAX: Final = 127  # of a record that tells it in one byte
 CHANGES_MIN: Final = 4
-"""So often a shape has to make room for one to another topic before the client gets a wide one."""
-MISFITS_MAX: Final = 64
-"""After so many runs of other headers of its length a wide shape is given up."""
+"""How often a template has to make room for one to another topic before the client gets one for many topics."""
+MISSES_MAX: Final = 64
+"""After so many runs of other headers of its length a template is given up."""
 
 
 @dataclass(slots=True)
-class Places:
-    """Where messages of one kind go: the slot of a queue in the store's pool."""
+class QueueSlots:
+    """The slots of queues in the store's pool, for the messages of one group of templates."""
 
     slots: dict[bytes, int] = field(default_factory=dict)
-    """By topic and queue id in one: topics of one kind are of one length.
+    """By topic and queue id in one text: the topics of one group are of one length.
 
-    To keep each topic once, for all of its queues, saves memory and no time: who comes to many queues does so in the
+    Keeping each topic once, for all of its queues, would save memory and no time: clients come to many queues in the
     same order again and again, and here they stand in that order."""
 
 
-class Kinds:
-    """The places of all wide shapes, each kind of them shared by all clients that send so."""
+class TemplateGroups:
+    """The slots of all templates; templates that agree in everything but the client share theirs."""
 
     def __init__(self) -> None:
-        self._judged: object = None
-        self._places: dict[tuple[bytes, bytes, int, int], Places] = {}
+        self._rules_version: object = None
+        self._slots: dict[tuple[bytes, bytes, int, int], QueueSlots] = {}
 
-    def places(self, judged: object, between: bytes, common: bytes, topic_size: int, sys_flag: int) -> Places:
-        """Those that were judged under these rules, in shapes that agree in all of this."""
-        kind = between, common, topic_size, sys_flag
-        if self._judged is not judged or (kind not in self._places and len(self._places) >= _KINDS_MAX):
-            self._judged = judged
-            self._places = {}
-        return self._places.setdefault(kind, Places())
+    def slots_of(
+        self, rules_version: object, between: bytes, common: bytes, topic_size: int, sys_flag: int
+    ) -> QueueSlots:
+        """Return the slots of templates that agree in all of this, filled under these rules."""
+        group = between, common, topic_size, sys_flag
+        if self._rules_version is not rules_version or (
+            group not in self._slots and len(self._slots) >= _GROUPS_MAX
+        ):
+            self._rules_version = rules_version
+            self._slots = {}
+        return self._slots.setdefault(group, QueueSlots())
 
 
 @dataclass(slots=True)
-class WideShape:
+class ManyTopicsTemplate:
     """A header with one more place in front of the others: the topic."""
 
-    cut: Shape
+    cut: HeaderTemplate
     """It has no queues, and its pattern is right for other topics too: middles come in pieces, of which one is that."""
     common: bytes
-    """What follows the topic in the middle of every record."""
+    """The bytes behind the topic in the middle of every record."""
     topic_size: bytes
     """Of one byte, as records tell it."""
     sys_flag: int
     """The bits that the topic adds to the message's own."""
-    places: Places
-    misfits: int = 0
-    """How many runs began with a header that this one is not."""
+    queue_slots: QueueSlots
+    misses: int = 0
+    """How many runs began with another header of this length."""
 
-    def find(self, sends: SendProcessor, queue_ids: tuple[bytes, ...], names: tuple[bytes, ...]) -> bool:
-        """Have all of these in `places`; False if one is of no topic, or queue, that plain messages go to."""
-        pool, slots = sends.store.pool, self.places.slots
+    def resolve(self, sends: SendProcessor, queue_ids: tuple[bytes, ...], names: tuple[bytes, ...]) -> bool:
+        """Look up the slots of all of these; False if one is of no topic, or queue, that plain messages go to."""
+        pool, slots = sends.store.pool, self.queue_slots.slots
         for queue_id, name in zip(queue_ids, names, strict=True):
             slot = slots.get(name + queue_id)
             if slot is not None and pool.is_in(slot):
@@ -100,32 +102,32 @@ class WideShape:
         return True
 
 
-def widened(
-    shape: Shape, payload: bytes, header: PlainHeader, sys_flag: int, kinds: Kinds
-) -> WideShape | None:
-    """The wide shape of the request that a plain one was just learned from; None if it cannot be cut so."""
-    pieces, name = shape.unpack(payload), header.extFields.topic.encode()
+def many_topics_template(
+    template: HeaderTemplate, payload: bytes, header: PlainHeader, sys_flag: int, groups: TemplateGroups
+) -> ManyTopicsTemplate | None:
+    """Return the template of the request that a plain one was just learned from; None if it cannot be cut so."""
+    pieces, name = template.unpack(payload), header.extFields.topic.encode()
     opening = b'"b":"' + name + b'"'
     # Java's and everybody's order: topic, queue, born time, properties, and opaque behind all of them.
-    if shape.places != (1, 3, 5, 7) or len(name) > _TOPIC_SIZE_MAX or pieces[0].count(opening) != 1:
+    if template.places != (1, 3, 5, 7) or len(name) > _TOPIC_SIZE_MAX or pieces[0].count(opening) != 1:
         return None
     at = pieces[0].index(opening) + 5
     if not _proves(payload, at, header):
         return None
     behind = at + len(name)
-    between, common = pieces[0][behind:], shape.pattern.middle[1 + len(name) :]
+    between, common = pieces[0][behind:], template.pattern.middle[1 + len(name) :]
     cutter = Struct(f"{at}s{len(name)}s{len(between)}s" + "".join(f"{len(piece)}s" for piece in pieces[1:]))
     cut = replace(
-        shape,
+        template,
         unpack=cutter.unpack_from,
         fixed=cutter.unpack_from(payload)[::2],
         places=(3, 5, 7, 9),
         layout=cutter.format,
-        pattern=shape.pattern.in_pieces(1, len(name), len(common)),
+        pattern=template.pattern.in_pieces(1, len(name), len(common)),
         queues={},
     )
-    places = kinds.places(shape.judged, between, common, len(name), sys_flag)
-    return WideShape(cut, common, bytes((len(name),)), sys_flag, places)
+    queue_slots = groups.slots_of(template.rules_version, between, common, len(name), sys_flag)
+    return ManyTopicsTemplate(cut, common, bytes((len(name),)), sys_flag, queue_slots)
 
 
 def _proves(payload: bytes, at: int, header: PlainHeader) -> bool:
@@ -146,40 +148,45 @@ def _proves(payload: bytes, at: int, header: PlainHeader) -> bool:
     return True
 
 
-def take_wide(
-    sends: SendProcessor, session: Session, wide: WideShape, payloads: list[bytes], start: int, end: int
+def store_many_topics_run(
+    sends: SendProcessor,
+    session: Session,
+    many: ManyTopicsTemplate,
+    payloads: list[bytes],
+    start: int,
+    end: int,
 ) -> int:
-    """Append and answer the requests that begin the run `payloads[start:end]` and are alike: how many. HOT."""
-    cut = wide.cut
+    """Store and answer the requests that begin the run `payloads[start:end]` and are alike; return how many. HOT."""
+    cut = many.cut
     if len(payloads[start]) < cut.body_at:
         return 0
     if cut.unpack(payloads[start])[::2] != cut.fixed:
-        wide.misfits += 1
+        many.misses += 1
         return 0
-    columns = judged_columns(sends, cut, payloads, start, end)
-    return len(columns[0]) if columns is not None and put_wide(sends, session, wide, columns) else 0
+    columns = checked_columns(sends, cut, payloads, start, end)
+    return len(columns[0]) if columns is not None and store_many_topics(sends, session, many, columns) else 0
 
 
-def put_wide(
-    sends: SendProcessor, session: Session, wide: WideShape, columns: Sequence[tuple[bytes, ...]]
+def store_many_topics(
+    sends: SendProcessor, session: Session, many: ManyTopicsTemplate, columns: Sequence[tuple[bytes, ...]]
 ) -> bool:
-    """Append and answer requests that were judged; False, and nothing is done, if it takes another way. HOT."""
-    cut = wide.cut
+    """Store and answer requests that were checked; False, and nothing is done, if they go another way. HOT."""
+    cut = many.cut
     _, names, _, queue_ids, _, born_texts, _, keys, _, opaques, _, bodies = columns
     slots_of = itemgetter(*map(add, names, queue_ids))
     try:
-        slots = slots_of(wide.places.slots)
+        slots = slots_of(many.queue_slots.slots)
     except KeyError:
-        if not wide.find(sends, queue_ids, names):
+        if not many.resolve(sends, queue_ids, names):
             return False
-        slots = slots_of(wide.places.slots)
+        slots = slots_of(many.queue_slots.slots)
     clock = sends.statistics.clock
     began = clock()
-    middles = repeat(wide.topic_size), names, repeat(wide.common)
+    middles = repeat(many.topic_size), names, repeat(many.common)
     run = bodies, born_times_of(born_texts), keys, cut.pattern, cut.tag_code
     stored = sends.store.put_wide(slots, _numbers(queue_ids), run, *middles)
     if stored is None:
-        wide.find(sends, queue_ids, names)  # one of the queues may be out: for the next run
+        many.resolve(sends, queue_ids, names)  # one of the queues may be out: for the next run
         return False
     offsets, numbers = stored
     took_s, count = clock() - began, len(slots)
@@ -187,10 +194,10 @@ def put_wide(
     topics, size = sends.store.pool.topics, offsets[1] - offsets[0]
     sends.statistics.put_each(slots, topics, sends.store.now, size, took_s)
     if cut.oneway:
-        session.unanswered(count)
+        session.outbox.stored_oneway(count)
     else:
         answers = sends.answers.run(offsets, queue_ids, numbers, keys, opaques)
-        (session.waiting if cut.waits else session.ready).extend(answers)
+        session.outbox.stored(answers, waits=cut.waits)
     return True
 
 

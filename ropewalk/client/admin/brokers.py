@@ -25,14 +25,14 @@ from ropewalk.format.remoting import Command
 
 
 class AdminCore(MessageSteps):
-    """Everything an administrator can ask and do: conversations, carried by `Admin` and `AsyncAdmin`."""
+    """An administrator's conversations, all of them: carried by `Admin` and `AsyncAdmin`."""
 
     def broker_status(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> Steps[tuple[BrokerStatus, ...]]:
-        """How each broker of a selection is, slaves too. A broker that does not answer is left out."""
+        """Return the status of each broker of a selection, slaves too. A broker that does not answer is left out."""
         members = yield from self.selected(cluster=cluster, broker=broker)
-        answers = yield from self.look_at_all(members, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answers = yield from self.query_all(members, RequestCode.GET_BROKER_RUNTIME_INFO)
         return tuple(
             BrokerStatus(
                 member,
@@ -44,9 +44,9 @@ class AdminCore(MessageSteps):
     def broker_config(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> Steps[dict[BrokerMember, dict[str, str]]]:
-        """The settings of each broker of a selection, as it reports them."""
+        """Return the settings of each broker of a selection, as it reports them."""
         members = yield from self.selected(cluster=cluster, broker=broker)
-        answers = yield from self.look_at_all(members, RequestCode.GET_BROKER_CONFIG)
+        answers = yield from self.query_all(members, RequestCode.GET_BROKER_CONFIG)
         return {member: _settings(answer) for member, answer in answers}
 
     def set_broker_config(
@@ -75,11 +75,11 @@ class AdminCore(MessageSteps):
         return (yield from self.change_at_all(members, RequestCode.UPDATE_BROKER_CONFIG, body=body))
 
     def broker_statistics(self, member: BrokerMember, name: str, key: str) -> Steps[Statistics | None]:
-        """One of a broker's counters (`TOPIC_PUT_NUMS` of a topic, `GROUP_GET_NUMS` of topic@group, ...).
+        """Return one of a broker's counters (`TOPIC_PUT_NUMS` of a topic, `GROUP_GET_NUMS` of topic@group, ...).
 
         None for what it never counted.
         """
-        answer = yield from self.look(
+        answer = yield from self.query(
             member.address,
             RequestCode.VIEW_BROKER_STATS_DATA,
             BrokerStatsHeader(name, key),
@@ -116,7 +116,7 @@ class AdminCore(MessageSteps):
         return (yield from self.change_at_all(masters, RequestCode.CLEAN_UNUSED_TOPIC))
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
-        """The settings of each name server."""
+        """Return the settings of each name server."""
         answers = yield from self.look_at_name_servers(RequestCode.GET_NAMESRV_CONFIG)
         return {address: _settings(answer) for address, answer in answers.items()}
 

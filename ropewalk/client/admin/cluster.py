@@ -1,4 +1,4 @@
-"""Which brokers there are, and how an administrator asks them: what all of the admin's conversations stand on.
+"""The brokers of a cluster, and requests to them: the base of all of the admin's conversations.
 
 An administrator speaks to masters, as RocketMQ's tools do; a slave follows its master. What is looked up at many
 brokers is answered by those that can: one that is away is noted in `skipped`, and only if all are away is it an error.
@@ -29,7 +29,7 @@ ADMIN_TIMEOUT_S = 5.0
 
 
 def document_in(answer: Command) -> Document:
-    """The JSON object in a successful answer. Raises what the answer's code means, or `RemoteProtocolError`."""
+    """Return the JSON object in a successful answer. Raises what the answer's code means, or `RemoteProtocolError`."""
     body = require_success(answer).body
     try:
         document = fastjson.loads(body) if body else {}
@@ -65,14 +65,14 @@ class ClusterSteps:
     # The cluster
 
     def members(self) -> Steps[tuple[BrokerMember, ...]]:
-        """Every broker that is registered, slaves too; sorted by cluster, name and id."""
+        """Return every broker that is registered, slaves too; sorted by cluster, name and id."""
         answer = yield from self._directory.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         return read_members(document_in(answer))
 
     def masters(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> Steps[tuple[BrokerMember, ...]]:
-        """The masters of a cluster, of one broker set (its name or the address of a member), or all there are.
+        """Return the masters of a cluster, of one broker set (its name or the address of a member), or all there are.
 
         Raises `Rejected` when that is none.
         """
@@ -88,7 +88,10 @@ class ClusterSteps:
     def selected(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> Steps[tuple[BrokerMember, ...]]:
-        """The members of a cluster, of one broker set, or at one address. Raises `Rejected` when that is none."""
+        """Return the members of a cluster, of one broker set, or at one address.
+
+        Raises `Rejected` when that is none.
+        """
         members = yield from self.members()
         if broker is not None and ":" in broker:
             address = _address(broker)
@@ -105,7 +108,7 @@ class ClusterSteps:
         return found
 
     def topic_masters(self, topic: str, cluster: str | None = None) -> Steps[tuple[BrokerMember, ...]]:
-        """The masters that serve a topic. Raises `Rejected` (17) when there is no such topic."""
+        """Return the masters that serve a topic. Raises `Rejected` (17) when there is no such topic."""
         route: TopicRoute = yield from self._directory.route(topic, fresh=True)
         found = tuple(
             BrokerMember(broker.cluster, broker.name, MASTER_ID, broker.master)
@@ -123,12 +126,12 @@ class ClusterSteps:
     def ask(
         self, address: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
     ) -> Steps[Command]:
-        """One request that changes something, whose answer must be a yes."""
+        """Send a request that changes something; its answer must be a success."""
         command = command_of(code, header, body) if header is not None else Command(code, body=body)
         answer = yield from ask_once(address, command, self._timeout_s)
         return require_success(answer)
 
-    def look(
+    def query(
         self,
         address: str,
         code: int,
@@ -136,12 +139,12 @@ class ClusterSteps:
         *,
         none_for: Sequence[int] = (),
     ) -> Steps[Command | None]:
-        """One question, which may be asked twice; None if the answer has one of these codes."""
+        """Send a request that only reads, twice if need be; return None if the answer has one of these codes."""
         command = command_of(code, header) if header is not None else Command(code)
         answer = yield from ask_twice(address, command, self._timeout_s)
         return None if answer.code in none_for else require_success(answer)
 
-    def look_at_all(
+    def query_all(
         self,
         members: Iterable[BrokerMember],
         code: int,
@@ -149,14 +152,14 @@ class ClusterSteps:
         *,
         none_for: Sequence[int] = (),
     ) -> Steps[list[tuple[BrokerMember, Command]]]:
-        """One question to several brokers. Who is away is left out, unless that is everybody."""
+        """Send a request that only reads to several brokers. Brokers that are away are left out, unless all are."""
         answers: list[tuple[BrokerMember, Command]] = []
         away: list[RopewalkError] = []
         asked = 0
         for member in members:
             asked += 1
             try:
-                answer = yield from self.look(member.address, code, header, none_for=none_for)
+                answer = yield from self.query(member.address, code, header, none_for=none_for)
             except (Unreachable, OutcomeUnknown) as exc:
                 self.note_away(member, exc)
                 away.append(exc)
@@ -174,7 +177,7 @@ class ClusterSteps:
         header: msgspec.Struct | None = None,
         body: bytes = b"",
     ) -> Steps[tuple[BrokerMember, ...]]:
-        """One change at several brokers; which they were. Raises at the first that does not take it."""
+        """Send a change to several brokers and return them. Raises at the first that does not take it."""
         done: list[BrokerMember] = []
         for member in members:
             try:
@@ -189,24 +192,24 @@ class ClusterSteps:
     def change_name_servers(
         self, code: int, header: msgspec.Struct | None = None
     ) -> Steps[dict[str, Command]]:
-        """One change at every name server of the list, since they do not tell each other; their answers."""
+        """Send a change to every name server of the list, since they do not tell each other; return their answers."""
         answers: dict[str, Command] = {}
         for address in list(self._name_servers.one_round()):
             answers[str(address)] = yield from self.ask(str(address), code, header)
         return answers
 
     def look_at_name_servers(self, code: int) -> Steps[dict[str, Command]]:
-        """One question to every name server of the list."""
+        """Send a request that only reads to every name server of the list."""
         answers: dict[str, Command] = {}
         for address in list(self._name_servers.one_round()):
-            answer = yield from self.look(str(address), code)
+            answer = yield from self.query(str(address), code)
             assert answer is not None
             answers[str(address)] = answer
         return answers
 
 
 def _like(exc: RopewalkError, text: str) -> RopewalkError:
-    """The same kind of error, in other words."""
+    """Return the same kind of error, in other words."""
     error = type(exc)(text)
     error.code, error.remark = exc.code, exc.remark
     return error
@@ -230,5 +233,5 @@ def _nobody(members: Sequence[BrokerMember], cluster: str | None, broker: str | 
 
 
 def is_missing(exc: Refused) -> bool:
-    """Whether an error says that a topic or group does not exist."""
+    """Return True if an error says that a topic or group does not exist."""
     return exc.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)

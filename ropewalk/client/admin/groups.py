@@ -62,14 +62,14 @@ _NOT_ONLINE = (ResponseCode.CONSUMER_NOT_ONLINE,)
 
 
 class GroupSteps(TopicSteps):
-    """What can be asked and done about groups."""
+    """Conversations about consumer groups."""
 
     # Configuration
 
     def groups(
         self, *, cluster: str | None = None, broker: str | None = None
     ) -> Steps[dict[str, dict[BrokerMember, GroupConfig]]]:
-        """Every group that a broker knows, with its configuration there."""
+        """Return every group that a broker knows, with its configuration there."""
         found: dict[str, dict[BrokerMember, GroupConfig]] = {}
         masters = yield from self.masters(cluster=cluster, broker=broker)
         for member, table in (yield from self._group_tables(masters)).items():
@@ -78,7 +78,7 @@ class GroupSteps(TopicSteps):
         return dict(sorted(found.items()))
 
     def group_config(self, group: str) -> Steps[dict[BrokerMember, GroupConfig]]:
-        """How each broker that knows a group treats it; empty when none does."""
+        """Return a group's configuration at each broker that knows it; empty when none does."""
         masters = yield from self.masters()
         return (yield from self._group_configs(group, masters))
 
@@ -171,9 +171,9 @@ class GroupSteps(TopicSteps):
     # Who is connected
 
     def consumers(self, group: str) -> Steps[ConsumerConnections | None]:
-        """Who consumes as a group at the moment; None when nobody does."""
+        """Return the connected consumers of a group; None when there are none."""
         masters = yield from self.masters()
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters,
             RequestCode.GET_CONSUMER_CONNECTION_LIST,
             ConsumerGroupHeader(group),
@@ -183,9 +183,9 @@ class GroupSteps(TopicSteps):
         return read_consumers(group, documents) if documents else None
 
     def producers(self, group: str) -> Steps[tuple[ClientConnection, ...]]:
-        """Who produces as a group at the moment."""
+        """Return the connected producers of a group."""
         masters = yield from self.masters()
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
             ProducerGroupHeader(group),
@@ -194,13 +194,13 @@ class GroupSteps(TopicSteps):
         return read_clients([document_in(answer) for _, answer in answers])
 
     def all_producers(self) -> Steps[tuple[ProducerClient, ...]]:
-        """Every producer that a broker has heard of lately."""
+        """Return every producer that a broker has heard of lately."""
         masters = yield from self.masters()
-        answers = yield from self.look_at_all(masters, RequestCode.GET_ALL_PRODUCER_INFO)
+        answers = yield from self.query_all(masters, RequestCode.GET_ALL_PRODUCER_INFO)
         return read_producers([document_in(answer) for _, answer in answers])
 
     def running_info(self, group: str, client_id: str) -> Steps[Document]:
-        """What one consumer says it is doing, as its own document. Raises `Refused` when it is not connected."""
+        """Return a consumer's running info, as its own document. Raises `Refused` when it is not connected."""
         masters = yield from self.masters()
         command = command_of(RequestCode.GET_CONSUMER_RUNNING_INFO, RelayHeader(group, client_id))
         last: Command | None = None
@@ -218,7 +218,10 @@ class GroupSteps(TopicSteps):
         raise AssertionError("a success was returned above")
 
     def members_status(self, group: str) -> Steps[tuple[MemberStatus, ...]]:
-        """What each consumer of a group says it is doing. Who does not answer is noted in `skipped`."""
+        """Return the status that each consumer of a group reports.
+
+        A consumer that does not answer is noted in `skipped`.
+        """
         online = yield from self.consumers(group)
         found: list[MemberStatus] = []
         for client in online.clients if online is not None else ():
@@ -233,17 +236,17 @@ class GroupSteps(TopicSteps):
     # Progress
 
     def progress(self, group: str, topic: str | None = None) -> Steps[GroupProgress]:
-        """How far a group has come in every queue that it reads, or in those of one topic."""
+        """Return a group's progress in every queue that it reads, or in those of one topic."""
         masters = yield from self.masters()
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters, RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(group, topic)
         )
         return read_progress(group, [document_in(answer) for _, answer in answers])
 
     def all_progress(self) -> Steps[tuple[GroupProgress, ...]]:
-        """How far every group has come that ever committed anything."""
+        """Return the progress of every group that ever committed anything."""
         masters = yield from self.masters()
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters, RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader(is_order=False)
         )
         by_group: dict[str, list[Document]] = {}
@@ -298,27 +301,27 @@ class GroupSteps(TopicSteps):
         yield from self._commit(masters, group, source, offset)
 
     def committed_offset(self, group: str, source: TopicQueue) -> Steps[int | None]:
-        """What a group has committed in a queue; None for nothing."""
+        """Return the offset that a group has committed in a queue; None for none."""
         masters = yield from self.topic_masters(source.topic)
         member = _named(masters, source.queue.broker_name)
         header = QueryConsumerOffsetHeader(
             group, source.topic, source.queue.queue_id, set_zero_if_not_found=False
         )
         none_for = (ResponseCode.QUERY_NOT_FOUND,)
-        answer = yield from self.look(
+        answer = yield from self.query(
             member.address, RequestCode.QUERY_CONSUMER_OFFSET, header, none_for=none_for
         )
         return None if answer is None else answer_header(OffsetResponseHeader, answer).offset
 
     def search_offsets(self, topic: str, timestamp_ms: int) -> Steps[dict[Queue, int]]:
-        """In every queue of a topic, the offset of the first message stored at or after a time."""
+        """Return, for every queue of a topic, the offset of the first message stored at or after a time."""
         route = yield from self.topic_route(topic)
         masters = yield from self.topic_masters(topic)
         found: dict[Queue, int] = {}
         for queue in sorted(route.read_queues()):
             header = SearchOffsetHeader(topic, queue.queue_id, timestamp_ms)
             address = _named(masters, queue.broker_name).address
-            answer = yield from self.look(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+            answer = yield from self.query(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
             assert answer is not None
             found[queue] = answer_header(OffsetResponseHeader, answer).offset
         return found
@@ -388,7 +391,7 @@ class GroupSteps(TopicSteps):
 
 
 def _named(masters: Iterable[BrokerMember], broker_name: str) -> BrokerMember:
-    """The master of a broker set. Raises `Unreachable` when there is none."""
+    """Return the master of a broker set. Raises `Unreachable` when there is none."""
     for member in masters:
         if member.broker_name == broker_name:
             return member

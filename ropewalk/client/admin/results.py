@@ -1,4 +1,4 @@
-"""What an administrator is told: small frozen values, and how they are read from a broker's documents. Pure.
+"""Results of an administrator's requests: small frozen values, read from brokers' documents. Pure.
 
 The documents are fastjson's dialect, as RocketMQ and Ropewalk write them. A field that is missing has the value that
 RocketMQ's own tools would assume; one of a wrong type is a `RemoteProtocolError`. Times are milliseconds since 1970.
@@ -41,7 +41,7 @@ def _reads_a_peer(reader: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerMember:
-    """One broker process, as the name server knows it."""
+    """A broker process, as the name server knows it."""
 
     cluster: str
     broker_name: str
@@ -55,7 +55,7 @@ class BrokerMember:
 
 @_reads_a_peer
 def read_members(document: Document) -> tuple[BrokerMember, ...]:
-    """The answer to 106: every member of every broker set, sorted."""
+    """Return the answer to 106: every member of every broker set, sorted."""
     clusters = {
         str(name): str(cluster)
         for cluster, names in (document.get("clusterAddrTable") or {}).items()
@@ -74,13 +74,13 @@ def read_members(document: Document) -> tuple[BrokerMember, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """How one broker is: RocketMQ's run-time table, whose values are text."""
+    """The status of a broker: RocketMQ's run-time table, whose values are text."""
 
     member: BrokerMember
     runtime: Mapping[str, str]
 
     def number(self, name: str) -> float | None:
-        """The first number of a value; None where there is none."""
+        """Return the first number of a value; None where there is none."""
         words = self.runtime.get(name, "").split()
         try:
             return float(words[0]) if words else None
@@ -90,7 +90,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted during some time: how much, how many times a second, and the mean of each time."""
+    """A counter over a period: the sum, the rate a second, and the mean of each time."""
 
     total: int = 0
     per_second: float = 0.0
@@ -99,7 +99,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """One counter of a broker, over the last minute, hour and day."""
+    """A counter of a broker, over the last minute, hour and day."""
 
     minute: Counted
     hour: Counted
@@ -107,13 +107,13 @@ class Statistics:
 
     @property
     def lately(self) -> int:
-        """How much in the last 24 hours, or as much of them as the broker has added up yet."""
+        """The sum of the last 24 hours, or as much of them as the broker has added up yet."""
         return self.day.total or self.hour.total or self.minute.total
 
 
 @_reads_a_peer
 def read_statistics(document: Document) -> Statistics:
-    """The answer to 315."""
+    """Return the answer to 315."""
 
     def counted(name: str) -> Counted:
         entry = document.get(name) or {}
@@ -131,7 +131,7 @@ TopicKind = Literal["normal", "retry", "dead letters", "system"]
 
 
 def topic_kind(name: str, system: Iterable[str] = ()) -> TopicKind:
-    """What a topic is for. `system` holds names that a name server reported as the brokers' own."""
+    """Return the kind of a topic. `system` holds names that a name server reported as the brokers' own."""
     if name.startswith(RETRY_PREFIX):
         return "retry"
     if name.startswith(DLQ_PREFIX):
@@ -151,7 +151,7 @@ def permission_text(permission: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """How one broker keeps a topic."""
+    """The configuration of a topic at one broker."""
 
     name: str
     read_queues: int = 8
@@ -165,7 +165,7 @@ class TopicConfig:
 
 @_reads_a_peer
 def read_topic_config(document: Document) -> TopicConfig:
-    """The answer to 351, or an entry of the answer to 21."""
+    """Return the answer to 351, or an entry of the answer to 21."""
     return TopicConfig(
         name=str(document["topicName"]),
         read_queues=int(document.get("readQueueNums", 16)),
@@ -180,7 +180,7 @@ def read_topic_config(document: Document) -> TopicConfig:
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueStatus:
-    """What one queue of a topic holds: messages `min_offset` up to, without, `max_offset`."""
+    """The extent of one queue of a topic: messages `min_offset` up to, without, `max_offset`."""
 
     queue: Queue
     min_offset: int
@@ -205,7 +205,7 @@ class TopicStatus:
 
 @_reads_a_peer
 def read_topic_status(topic: str, documents: Iterable[Document]) -> TopicStatus:
-    """The answers of all brokers to 202."""
+    """Return the answers of all brokers to 202."""
     queues: list[QueueStatus] = []
     tps = 0.0
     for document in documents:
@@ -227,7 +227,7 @@ def read_topic_status(topic: str, documents: Iterable[Document]) -> TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """How one broker treats a consumer group."""
+    """The configuration of a consumer group at one broker."""
 
     name: str
     consume_enable: bool = True
@@ -255,7 +255,7 @@ _GROUP_FIELDS = {
 
 @_reads_a_peer
 def read_group_config(document: Document) -> GroupConfig:
-    """The answer to 352, or an entry of the answer to 201."""
+    """Return the answer to 352, or an entry of the answer to 201."""
     known = {
         ours: document[theirs] for theirs, ours in _GROUP_FIELDS.items() if document.get(theirs) is not None
     }
@@ -267,7 +267,7 @@ def read_group_config(document: Document) -> GroupConfig:
 
 
 def write_group_config(config: GroupConfig) -> dict[str, Any]:
-    """The body of 200."""
+    """Return the body of 200."""
     extra = {
         key: value for key, value in config.extra.items() if key not in ("attributes", "subscriptionDataSet")
     }
@@ -276,7 +276,7 @@ def write_group_config(config: GroupConfig) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueProgress:
-    """How far a group has come in one queue."""
+    """The progress of a group in one queue."""
 
     source: TopicQueue
     broker_offset: int
@@ -290,7 +290,8 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        return self.broker_offset - self.consumer_offset
+        """Messages that the group has not committed; 0 where it has committed more than there is."""
+        return max(self.broker_offset - self.consumer_offset, 0)
 
     @property
     def in_flight(self) -> int:
@@ -300,7 +301,7 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group has come in all its queues."""
+    """The progress of a group in all its queues."""
 
     group: str
     queues: tuple[QueueProgress, ...]
@@ -317,7 +318,7 @@ class GroupProgress:
 
 @_reads_a_peer
 def read_progress(group: str, documents: Iterable[Document]) -> GroupProgress:
-    """The answers of all brokers to 208 (or a group's entries of 317)."""
+    """Return the answers of all brokers to 208 (or a group's entries of 317)."""
     queues: dict[TopicQueue, QueueProgress] = {}
     tps = 0.0
     for document in documents:
@@ -337,7 +338,7 @@ def read_progress(group: str, documents: Iterable[Document]) -> GroupProgress:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClientConnection:
-    """One client of a group, as brokers see it."""
+    """A client of a group, as brokers see it."""
 
     client_id: str
     address: str
@@ -347,7 +348,7 @@ class ClientConnection:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnections:
-    """Who consumes as a group at the moment, and how."""
+    """The connected consumers of a group, and their mode."""
 
     group: str
     clients: tuple[ClientConnection, ...]
@@ -360,7 +361,7 @@ class ConsumerConnections:
 
 @_reads_a_peer
 def read_clients(documents: Iterable[Document]) -> tuple[ClientConnection, ...]:
-    """The connections of answers to 203 or 204, each client once."""
+    """Return the connections of answers to 203 or 204, each client once."""
     found: dict[str, ClientConnection] = {}
     for document in documents:
         for entry in document.get("connectionSet") or ():
@@ -376,7 +377,7 @@ def read_clients(documents: Iterable[Document]) -> tuple[ClientConnection, ...]:
 
 @_reads_a_peer
 def read_consumers(group: str, documents: list[Document]) -> ConsumerConnections:
-    """The answers to 203 of the brokers that know the group."""
+    """Return the answers to 203 of the brokers that know the group."""
     first = documents[0]
     subscriptions = {
         str(topic): str((entry or {}).get("subString") or "*")
@@ -395,7 +396,7 @@ def read_consumers(group: str, documents: list[Document]) -> ConsumerConnections
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProducerClient:
-    """One producer, as brokers see it."""
+    """A producer, as brokers see it."""
 
     group: str
     client: ClientConnection
@@ -404,7 +405,7 @@ class ProducerClient:
 
 @_reads_a_peer
 def read_producers(documents: Iterable[Document]) -> tuple[ProducerClient, ...]:
-    """The answers to 328, each producer once."""
+    """Return the answers to 328, each producer once."""
     found: dict[tuple[str, str], ProducerClient] = {}
     for document in documents:
         for group, entries in (document.get("data") or {}).items():
@@ -422,7 +423,7 @@ def read_producers(documents: Iterable[Document]) -> tuple[ProducerClient, ...]:
 
 @_reads_a_peer
 def read_offsets(documents: Iterable[Document]) -> dict[TopicQueue, int]:
-    """The offset tables in answers to 222."""
+    """Return the offset tables in answers to 222."""
     return {
         TopicQueue(key.topic, Queue(key.broker_name, key.queue_id)): int(offset)
         for document in documents
@@ -432,7 +433,7 @@ def read_offsets(documents: Iterable[Document]) -> dict[TopicQueue, int]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemberQueue:
-    """One queue in the hands of a consumer, by its own account."""
+    """A queue in the hands of a consumer, by its own account."""
 
     source: TopicQueue
     committed: int
@@ -446,7 +447,7 @@ class MemberQueue:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """What one consumer says it is doing."""
+    """The status that one consumer reports."""
 
     client: ClientConnection
     queues: tuple[MemberQueue, ...]
@@ -460,7 +461,7 @@ class MemberStatus:
 
 @_reads_a_peer
 def read_member(client: ClientConnection, document: Document) -> MemberStatus:
-    """A consumer's answer to 307."""
+    """Return a consumer's answer to 307."""
     queues = tuple(
         sorted(
             MemberQueue(
@@ -494,21 +495,29 @@ def read_member(client: ClientConnection, document: Document) -> MemberStatus:
 
 # Messages
 
-TrackState = Literal["consumed", "not consumed yet", "filtered", "broadcast", "unknown"]
+TrackState = Literal[
+    "consumed", "not consumed yet", "filtered", "broadcast", "waiting for retry", "dead letter", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
-    """What became of one message in one group."""
+class MessageTrack:
+    """The state of one message in one group."""
 
     group: str
     state: TrackState
     online: bool
+    failures: int = 0
+    """How often the group failed to handle it."""
+    next_ms: int | None = None
+    """When it is tried again, of one that waits for a retry; None where that is not known."""
+    dead_since_ms: int | None = None
+    """When it became a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectResult:
-    """What a client said after it had consumed one message at an administrator's wish."""
+    """The answer of a client that consumed one message at an administrator's request."""
 
     result: str
     spent_ms: int
@@ -529,7 +538,7 @@ _DIRECT_RESULTS = (
 
 @_reads_a_peer
 def read_direct_result(document: Document) -> DirectResult:
-    """A client's answer to 309."""
+    """Return a client's answer to 309."""
     result = document.get("consumeResult")
     if isinstance(result, int) and 0 <= result < len(_DIRECT_RESULTS):
         result = _DIRECT_RESULTS[result]
@@ -547,7 +556,7 @@ _FIRST_REGULAR_VERSION = 212
 
 
 def version_text(version: int) -> str:
-    """A client's version number as RocketMQ names it: 409 is V4_9_8. Older ones are shown as their number."""
+    """Return a client's version number as RocketMQ names it: 409 is V4_9_8. Older ones are shown as their number."""
     number = version - _FIRST_REGULAR_VERSION
     if number < 0:
         return f"#{version}"

@@ -41,12 +41,12 @@ _NO_TOPIC = (ResponseCode.TOPIC_NOT_EXIST,)
 
 
 class TopicSteps(ClusterSteps):
-    """What can be asked and done about topics."""
+    """Conversations about topics."""
 
     # Looking
 
     def topics(self, *, cluster: str | None = None) -> Steps[tuple[str, ...]]:
-        """The names of all topics, the brokers' own included; sorted."""
+        """Return the names of all topics, the brokers' own included; sorted."""
         if cluster is None:
             answer = yield from self._look_at_a_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         else:
@@ -56,34 +56,34 @@ class TopicSteps(ClusterSteps):
         return tuple(sorted(answer))
 
     def system_names(self) -> Steps[frozenset[str]]:
-        """Topics that the name server says are brokers' own: those named after clusters and brokers."""
+        """Return topics that the name server says are brokers' own: those named after clusters and brokers."""
         names = yield from self._look_at_a_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
         return frozenset(names)
 
     def topic_route(self, topic: str) -> Steps[TopicRoute]:
-        """Where a topic lives. Raises `Rejected` (17) when there is no such topic."""
+        """Return the route of a topic. Raises `Rejected` (17) when there is no such topic."""
         return (yield from self._directory.route(topic, fresh=True))
 
     def topic_clusters(self, topic: str) -> Steps[tuple[str, ...]]:
-        """The clusters that serve a topic."""
+        """Return the clusters that serve a topic."""
         route = yield from self.topic_route(topic)
         return tuple(sorted({broker.cluster for broker in route.brokers.values()}))
 
     def topic_config(self, topic: str) -> Steps[dict[BrokerMember, TopicConfig]]:
-        """How each broker that serves a topic keeps it."""
+        """Return the configuration of a topic at each broker that serves it."""
         masters = yield from self.topic_masters(topic)
         return (yield from self._configs(topic, masters))
 
     def topic_status(self, topic: str) -> Steps[TopicStatus]:
-        """What lies in each queue of a topic."""
+        """Return the extent of each queue of a topic."""
         masters = yield from self.topic_masters(topic)
-        answers = yield from self.look_at_all(masters, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+        answers = yield from self.query_all(masters, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
         return read_topic_status(topic, [document_in(answer) for _, answer in answers])
 
     def topic_groups(self, topic: str) -> Steps[tuple[str, ...]]:
-        """The groups that read a topic now, or did and left their progress."""
+        """Return the groups that read a topic now, or did and left their progress."""
         masters = yield from self.topic_masters(topic)
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic)
         )
         groups = (document_in(answer).get("groupList") or () for _, answer in answers)
@@ -217,7 +217,7 @@ class TopicSteps(ClusterSteps):
 
     def _order(self, topic: str) -> Steps[str]:
         address = str(self._name_servers.current)
-        answer = yield from self.look(
+        answer = yield from self.query(
             address,
             RequestCode.GET_KV_CONFIG,
             KvConfigHeader(ORDER_NAMESPACE, topic),
@@ -230,7 +230,7 @@ class TopicSteps(ClusterSteps):
     def _configs(
         self, topic: str, masters: tuple[BrokerMember, ...]
     ) -> Steps[dict[BrokerMember, TopicConfig]]:
-        answers = yield from self.look_at_all(
+        answers = yield from self.query_all(
             masters, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic), none_for=_NO_TOPIC
         )
         return {member: read_topic_config(document_in(answer)) for member, answer in answers}

@@ -10,14 +10,15 @@ share an `AsyncAdmin`, and `skipped` tells of all their calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.steps import Steps
@@ -30,38 +31,51 @@ T = TypeVar("T")
 def _held(
     conversation: Callable[Concatenate[AdminCore, P], Steps[T]],
 ) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]]:
-    """A method that holds this conversation, with its parameters and its docstring."""
+    """Return a method that holds this conversation, with its parameters and its docstring."""
 
     @wraps(conversation)
     async def method(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        assert self._links is not None, "an administrator works inside its `async with` block"
+        self._lifespan.require_open()
+        assert self._links is not None, "open from the first moment to the last"
         return await self._links.drive(conversation(self._core, *args, **kwargs))
 
     return method
 
 
 class AsyncAdmin:
-    """An administrator of one cluster. Use it as `async with`."""
+    """An administrator of one cluster. Use it as `async with`, or `start` and `close` it."""
 
     def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
-        """Nothing is connected yet. `timeout` seconds bound each connect and each answer.
+        """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """
         self._core = AdminCore(name_servers, clock=clock, timeout_s=timeout)
         self._timeout = timeout
-        self._stack = AsyncExitStack()
         self._links: AsyncLinks | None = None
+        self._lifespan = Lifespan("admin", self._run)
+
+    async def start(self) -> None:
+        """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Hang up. Closing twice is harmless."""
+        await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncAdmin:
-        self._links = await self._stack.enter_async_context(AsyncLinks.open(timeout=self._timeout))
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._links = None
-        return await self._stack.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with AsyncLinks.open(timeout=self._timeout) as self._links:
+            yield
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -121,6 +135,8 @@ class AsyncAdmin:
     message_at = _held(AdminCore.message_at)
     messages_by_time = _held(AdminCore.messages_by_time)
     message_track = _held(AdminCore.message_track)
+    dead_letters = _held(AdminCore.dead_letters)
+    delayed_retries = _held(AdminCore.delayed_retries)
     consume_directly = _held(AdminCore.consume_directly)
 
     # Brokers and name servers

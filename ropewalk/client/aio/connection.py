@@ -32,6 +32,7 @@ from ropewalk.client.core.connection import (
     Unreachable,
     refuse_peer_request,
 )
+from ropewalk.client.fork import renew_after_fork
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -125,13 +126,21 @@ class AsyncConnection:
         """This loop's kind of event: to ask which loop it is costs more than to make one."""
         self._look_at = math.inf
         self._look_sooner = anyio.Event()
+        renew_after_fork(self)
         self._scope = anyio.CancelScope()
         self._closed_because: str | None = None
+        self.lost_count = 0
+        """Requests that were under way when it was closed, whose outcome nobody will learn."""
         self._ended = anyio.Event()
 
     @property
     def closed(self) -> bool:
         return self._closed_because is not None
+
+    @property
+    def closed_because(self) -> str | None:
+        """Why it was closed; None while it is open."""
+        return self._closed_because
 
     @property
     def ignored_count(self) -> int:
@@ -188,6 +197,20 @@ class AsyncConnection:
     def close(self) -> None:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
+
+    def renew(self) -> None:
+        """Let go of the socket in a child process.
+
+        Its number now stands for the null device: what the child's copy of the loop still does with it reaches
+        neither the peer nor the parent's readiness list, which the copy shares.
+        """
+        self._closed_because = "this process was forked: the connection is its parent's"
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, self._stream.extra(SocketAttribute.raw_socket).fileno())
+            os.close(null)
+        except OSError:
+            return  # closed already
 
     async def _leave(self, frame: bytes) -> bool:
         """Let a frame go that nobody answers, and wait until it has left. False if the connection ended first.
@@ -306,6 +329,7 @@ class AsyncConnection:
         if self._closed_because is None:
             self._closed_because = reason
             self._ended.set()
+            self.lost_count = len(self._waiters)
             self._core.fail()
             for waiter in self._waiters.values():
                 waiter.arrived.set()

@@ -23,20 +23,23 @@ from ropewalk.client.aio.connection import (
     AsyncPeerRequestHandler,
     open_connection,
 )
-from ropewalk.client.core.connection import refuse_peer_request
+from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.steps import (
     Ask,
     AskAny,
+    AwaitPrefetched,
     Effect,
+    Oneway,
     Outcome,
+    Pause,
+    Prefetch,
     Reply,
-    SendAhead,
     Steps,
     T,
-    TakeAhead,
-    Tell,
 )
-from ropewalk.errors import RopewalkError
+from ropewalk.client.log import Troubles
+from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.remoting import Command
 
 OnRequest = AsyncPeerRequestHandler
 
@@ -52,9 +55,12 @@ class _Ahead:
 
 
 class AsyncLinks:
-    """Carries out what conversations ask for. Made by `open`."""
+    """A carrier of conversations over anyio connections. Made by `open`."""
 
-    def __init__(self, tasks: TaskGroup, timeout: float, on_request: OnRequest) -> None:
+    def __init__(
+        self, tasks: TaskGroup, timeout: float, on_request: OnRequest, troubles: Troubles | None
+    ) -> None:
+        self._troubles = troubles
         self._tasks = tasks
         self._timeout = timeout
         self._on_request = on_request
@@ -67,12 +73,18 @@ class AsyncLinks:
     @staticmethod
     @asynccontextmanager
     async def open(
-        *, timeout: float = TIMEOUT_S, on_request: OnRequest = refuse_peer_request
+        *,
+        timeout: float = TIMEOUT_S,
+        on_request: OnRequest = refuse_peer_request,
+        troubles: Troubles | None = None,
     ) -> AsyncIterator[AsyncLinks]:
-        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us, and must not block."""
+        """Open them.
+
+        `timeout` seconds bound each connect; `on_request` answers brokers' requests, and must not block.
+        """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            links = AsyncLinks(tasks, timeout, on_request)
+            links = AsyncLinks(tasks, timeout, on_request, troubles)
             try:
                 yield links
             except Exception as exc:
@@ -104,24 +116,29 @@ class AsyncLinks:
     async def _carry_out(self, effect: Effect) -> Reply:
         if type(effect) is Ask:  # HOT: all but a few, and nearly always over a connection that is there
             there = self._connections.get(effect.address)
-            if there is None or there.closed:
-                there = await self._connection(effect.address)
-            return await there.call(effect.command, effect.timeout_s)
+            if there is not None and not there.closed:
+                return await there.call(effect.command, effect.timeout_s)
+            return await self._ask(effect)
         match effect:
-            case Tell(address, command):
-                await (await self._connection(address)).oneway(command)
+            case Oneway(address, command, timeout_s):
+                await (await self._connection_within(address, timeout_s)).oneway(command)
+                return None
+            case Pause(seconds):
+                await anyio.sleep(seconds)
                 return None
             case AskAny(asks):
                 return await self._first_of(asks)
-            case SendAhead(ask):
+            case Prefetch(ask):
                 ticket, ahead = next(self._tickets), _Ahead()
                 self._ahead[ticket] = ahead
                 self._tasks.start_soon(self._fetch_ahead, ask, ahead)
                 return ticket
-            case TakeAhead(ticket):
+            case AwaitPrefetched(ticket, timeout_s):
                 ahead = self._ahead.pop(ticket)
-                await ahead.arrived.wait()
-                assert ahead.outcome is not None
+                with anyio.move_on_after(timeout_s):
+                    await ahead.arrived.wait()
+                if ahead.outcome is None:
+                    raise OutcomeUnknown(f"no answer within {timeout_s:g} s")
                 if isinstance(ahead.outcome, RopewalkError):
                     raise ahead.outcome
                 return ahead.outcome
@@ -129,7 +146,7 @@ class AsyncLinks:
 
     async def _fetch_ahead(self, ask: Ask, ahead: _Ahead) -> None:
         try:
-            ahead.outcome = await (await self._connection(ask.address)).call(ask.command, ask.timeout_s)
+            ahead.outcome = await self._ask(ask)
         except RopewalkError as exc:
             ahead.outcome = exc
         ahead.arrived.set()
@@ -139,8 +156,7 @@ class AsyncLinks:
 
         async def one(place: int, ask: Ask) -> None:
             try:
-                connection = await self._connection(ask.address)
-                outcomes[place] = await connection.call(ask.command, ask.timeout_s)
+                outcomes[place] = await self._ask(ask)
             except RopewalkError as exc:
                 outcomes[place] = exc
             tasks.cancel_scope.cancel()
@@ -150,6 +166,17 @@ class AsyncLinks:
                 tasks.start_soon(one, place, ask)
         return outcomes
 
+    async def _ask(self, ask: Ask) -> Command:
+        """Connect if need be, and ask, all within the time of the request."""
+        began = anyio.current_time()
+        connection = await self._connection_within(ask.address, ask.timeout_s)
+        return await connection.call(ask.command, ask.timeout_s - (anyio.current_time() - began))
+
+    async def _connection_within(self, address: str, timeout_s: float) -> AsyncConnection:
+        with anyio.move_on_after(timeout_s):
+            return await self._connection(address)
+        raise Unreachable(f"cannot connect to {address} within {timeout_s:g} s")
+
     async def _connection(self, address: str) -> AsyncConnection:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
@@ -157,8 +184,18 @@ class AsyncLinks:
         async with self._dialling.setdefault(address, anyio.Lock()):
             connection = self._connections.get(address)
             if connection is None or connection.closed:
-                dialled: AsyncConnection = await self._tasks.start(self._hold, address)
-                self._connections[address] = connection = dialled
+                connection = self._connections[address] = await self._dial(address)
+        return connection
+
+    async def _dial(self, address: str) -> AsyncConnection:
+        try:
+            connection: AsyncConnection = await self._tasks.start(self._hold, address)
+        except Unreachable as exc:
+            if self._troubles is not None:
+                self._troubles.began(("address", address), exc, "not connected", address=address)
+            raise
+        if self._troubles is not None:
+            self._troubles.ended(("address", address), "connected again", address=address)
         return connection
 
     async def _hold(self, address: str, *, task_status: TaskStatus[AsyncConnection]) -> None:
@@ -170,6 +207,15 @@ class AsyncLinks:
                 task_status.started(connection)
                 if not self._closed:
                     await connection.wait_closed()
+                    if self._troubles is not None and connection.lost_count and self._is_open:
+                        self._troubles.began(
+                            ("address", address), connection.closed_because, "connection lost", address=address,
+                            unanswered=connection.lost_count,
+                        )  # fmt: skip
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._closed
 
     def _hang_up(self) -> None:
         self._closed = True

@@ -5,7 +5,8 @@
         pending = await producer.send_async("orders", Message(b"two"))
         await producer.flush()
 
-Runs under trio and asyncio. Any number of tasks may use one producer. `send_async` lets messages wait a few
+Runs under trio and asyncio. Any number of tasks may use one producer; `start` and `close` are the same as the
+block, for programs that open it in one task and close it in another. `send_async` lets messages wait a few
 milliseconds for company and sends those together that may lie in one queue; each gets an outcome of its own, and
 `counts` accounts for all of them. Leaving the block waits for what is pending; leaving it by an exception or a
 cancellation does not, and what had not been answered then is counted as unknown.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import AsyncIterator, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Unpack
@@ -27,6 +28,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
@@ -34,6 +36,7 @@ from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -46,7 +49,7 @@ from ropewalk.client.core.produce.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    shares_of,
+    split_result,
 )
 from ropewalk.client.core.request_reply import (
     NoReply,
@@ -56,12 +59,14 @@ from ropewalk.client.core.request_reply import (
     request_message,
 )
 from ropewalk.client.core.routes import Queue
-from ropewalk.client.machine import clock, new_client_id, now_ms
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_lost
+from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
 
-GOODBYE_S = 1.0
+UNREGISTER_S = 1.0
 """How long leaving may take once nothing is pending."""
 
 
@@ -78,7 +83,7 @@ class PendingResult:
         return self._outcome is not None
 
     async def wait(self) -> SendResult:
-        """Where the message lies. Raises what its send raised."""
+        """Wait for the result of the send, and return it. Raises what the send raised."""
         await self._settled.wait()
         assert self._outcome is not None
         if isinstance(self._outcome, RopewalkError):
@@ -99,7 +104,7 @@ class _Waiting:
 
 
 class AsyncProducer:
-    """Sends messages from a trio or asyncio program. Use it as `async with`."""
+    """A producer for trio and asyncio programs. Use it as `async with`, or `start` and `close` it from any task."""
 
     def __init__(
         self,
@@ -108,13 +113,13 @@ class AsyncProducer:
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self._core = ProducerCore(
             name_servers,
-            ProducerOptions(**options),
+            make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
             clock=clock,
@@ -123,29 +128,40 @@ class AsyncProducer:
         self._batcher: Batcher[PendingResult] = self._core.new_batcher()
         self._under_way: set[PendingResult] = set()
         self._asked: dict[str, _Waiting] = {}
-        self._running: AbstractAsyncContextManager[None] | None = None
         self._links: AsyncLinks | None = None
+        self._given_id = client_id
+        renew_after_fork(self)
+        self._lifespan = Lifespan("producer", self._run)
 
     @property
     def counts(self) -> SendCounts:
-        """What became of every message so far."""
+        """The outcomes of all messages so far, by kind."""
         return self._core.counts
 
     @property
     def client_id(self) -> str:
         return self._core.client_id
 
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.client_id = own_client_id(self._given_id)
+
+    async def start(self) -> None:
+        """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        await self._lifespan.close()
+
     async def __aenter__(self) -> AsyncProducer:
-        assert self._running is None, "a producer is opened once"
-        self._running = self._run()
-        await self._running.__aenter__()
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
 
     # Sending
 
@@ -203,7 +219,7 @@ class AsyncProducer:
         """
         message = as_message(message)
         check_sendable(topic, [message])
-        assert self._links is not None, "a producer sends inside its `async with` block"
+        self._lifespan.require_open()
         while self._pending_count >= self._core.options.pending_max:
             await self._moved.wait()
         pending = PendingResult(message)
@@ -217,7 +233,7 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Send what waits for company, and return once every message handed over has its outcome."""
         while self._pending_count:
-            self._batcher.hurry()
+            self._batcher.close_batches()
             self._wake.set()
             await self._moved.wait()
 
@@ -262,14 +278,15 @@ class AsyncProducer:
         return await self.send(topic, answer, selector=selector, timeout=timeout)
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return await self._open_links.drive(self._core.queues(topic))
 
     # Inside
 
     @property
     def _open_links(self) -> AsyncLinks:
-        assert self._links is not None, "a producer sends inside its `async with` block"
+        self._lifespan.require_open()
+        assert self._links is not None, "open from the first moment to the last"
         return self._links
 
     @property
@@ -282,7 +299,7 @@ class AsyncProducer:
         self._moved = anyio.Event()
         failure: Exception | None = None
         async with AsyncLinks.open(
-            timeout=self._core.options.timeout, on_request=self._on_request
+            timeout=self._core.options.timeout, on_request=self._on_request, troubles=Troubles()
         ) as self._links:
             try:
                 async with anyio.create_task_group() as tasks:
@@ -296,8 +313,8 @@ class AsyncProducer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._abandon()
-                with anyio.move_on_after(GOODBYE_S, shield=True):
-                    await self._links.drive(self._core.goodbye())
+                with anyio.move_on_after(UNREGISTER_S, shield=True):
+                    await self._links.drive(self._core.unregister())
                 self._links = None
         if failure is not None:
             raise failure
@@ -305,7 +322,7 @@ class AsyncProducer:
     async def _send_what_gathers(self, tasks: TaskGroup) -> None:
         while True:
             now = clock()
-            for key, batch in self._batcher.take(now):
+            for key, batch in self._batcher.pop_ready(now):
                 self._under_way.update(batch)
                 tasks.start_soon(self._send_together, key, batch)
             due = self._batcher.next_due()
@@ -322,25 +339,26 @@ class AsyncProducer:
             outcome = await self._open_links.drive(steps)
         except RopewalkError as exc:
             outcome = exc
+            log_lost(key[0], len(batch), exc)
         if isinstance(outcome, SendResult):
-            for pending, share in zip(batch, shares_of(outcome), strict=True):
+            for pending, share in zip(batch, split_result(outcome), strict=True):
                 pending._settle(share)
         else:
             for pending in batch:
                 pending._settle(outcome)
         self._under_way.difference_update(batch)
-        self._batcher.landed(key)
+        self._batcher.completed(key)
         self._wake.set()
         self._notify_moved()
 
     def _abandon(self) -> None:
-        """The block was left in a hurry: whoever waits for an outcome hears that there will be none."""
+        """Return the block was left in a hurry: whoever waits for an outcome hears that there will be none."""
         never_left = Unreachable("the producer was closed before this message was sent")
         cut_off = OutcomeUnknown("the producer was closed before the broker answered")
         for pending in self._under_way:
             pending._settle(cut_off)  # already counted, by the send that was cut off
         self._under_way.clear()
-        for _key, batch in self._batcher.take_all():
+        for _key, batch in self._batcher.pop_all():
             self.counts.submitted += len(batch)
             self.counts.refused += len(batch)
             for pending in batch:

@@ -1,6 +1,6 @@
 """`AsyncPullConsumer`: reads queues at its program's pace, under trio and asyncio.
 
-    async with AsyncPullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="first") as consumer:
+    async with AsyncPullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="earliest") as consumer:
         await consumer.assign_topics()
         while messages := await consumer.poll(timeout=1):
             ...
@@ -11,19 +11,23 @@ One task at a time uses a consumer. What a poll does, and what a position is, is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 
+from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.machine import new_pull_core
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_skipped
+from ropewalk.client.machine import new_client_id, new_pull_core
 
 
 class AsyncPullConsumer:
-    """Reads queues its program chooses. Use it as `async with`."""
+    """A consumer that reads the queues its program chooses. Use it as `async with`, or `start` and `close` it."""
 
     def __init__(
         self,
@@ -31,22 +35,49 @@ class AsyncPullConsumer:
         topics: Mapping[str, str],
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
-        consume_from: ConsumeFrom = "last",
+        consume_from: ConsumeFrom = "latest",
+        on_skipped: OnSkipped | None = None,
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
-        self._core = new_pull_core(group, topics, name_servers, consume_from)
-        self._stack = AsyncExitStack()
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`.
+
+        `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
+        milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
+        """
+        self.skipped = 0
+        """Messages that were passed over without having been returned."""
+        self._group = group
+        self._on_skipped = on_skipped
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
         self._links: AsyncLinks | None = None
+        renew_after_fork(self)
+        self._lifespan = Lifespan("pull consumer", self._run)
+
+    def renew(self) -> None:
+        """Be another client in a child process, if it was not opened; one that was is refused there."""
+        self._core.renew(new_client_id())
+
+    async def start(self) -> None:
+        """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
+        await self._lifespan.start()
+
+    async def close(self) -> None:
+        """Hang up. Nothing is committed by it. Closing twice is harmless."""
+        await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncPullConsumer:
-        self._links = await self._stack.enter_async_context(AsyncLinks.open())
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._links = None
-        return await self._stack.__aexit__(kind, exc, trace)
+    ) -> None:
+        await self._lifespan.leave(kind, exc, trace)
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.skipped += skipped.count
+        log_skipped(self._group, skipped)
+        if self._on_skipped is not None:
+            self._on_skipped(skipped)
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -77,11 +108,11 @@ class AsyncPullConsumer:
         await self._open.drive(self._core.seek_to_time(timestamp_ms))
 
     async def position(self, queue: TopicQueue) -> int:
-        """Where the next poll goes on in a queue."""
+        """Return the offset at which the next poll reads a queue."""
         return await self._open.drive(self._core.position(queue))
 
     async def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
         return await self._open.drive(self._core.poll(max_count, timeout))
 
     async def commit(self) -> None:
@@ -90,5 +121,11 @@ class AsyncPullConsumer:
 
     @property
     def _open(self) -> AsyncLinks:
-        assert self._links is not None, "a consumer reads inside its `async with` block"
+        self._lifespan.require_open()
+        assert self._links is not None, "open from the first moment to the last"
         return self._links
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with AsyncLinks.open(troubles=Troubles()) as self._links:
+            yield

@@ -1,9 +1,14 @@
-"""One queue in the hands of a push consumer: it is read ahead, its messages are handed on, its progress is kept.
+"""The reader of one queue of a push consumer: reads ahead, hands messages on, keeps the progress.
 
 A reader lives from the moment a queue is ours until it is *released*. Release stops the reading at once and lets the
 handler that is at work finish; what was read and not begun is forgotten, the next owner will read it again. Only then
 is the progress committed, and for an orderly consumer the lock given up, in this order: whoever holds the lock next
 must find everything that was done.
+
+Where a queue is not what it was (retention overtook us, an administrator moved the group, its topic was deleted and
+made again), reading goes on where nothing is missed that can still be had; what is passed over is told as `Skipped`.
+Messages that were read before are still handled then, unless they have to be handled in order, or the administrator
+chose.
 
 Concurrent messages go to the consumer's workers in any number. Orderly ones are handled here, one at a time; one that
 fails stays where it is and stops its queue until it has been handled or has failed too often.
@@ -17,14 +22,17 @@ from dataclasses import dataclass
 import anyio
 
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.consume.consume_stats import Tally
-from ropewalk.client.core.consume.consuming import ConsumerCore
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_stats import ConsumeStats
+from ropewalk.client.core.consume.consuming import ConsumerCore, is_missing_topic
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, SkipReason, gaps
 from ropewalk.client.core.messages import PullStatus
+from ropewalk.client.log import Troubles, logger
 from ropewalk.client.machine import clock, now_ms
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 ERROR_PAUSE_S = 3.0
 FLOW_CONTROL_PAUSE_S = 0.02
@@ -34,7 +42,7 @@ LOCK_LASTS_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How far ahead a queue is read."""
+    """Options of reading ahead."""
 
     pull_count: int = 32
     """Messages per pull."""
@@ -50,7 +58,7 @@ class ReadingOptions:
 
 
 class QueueReader:
-    """Reads one queue. `arrived` is told of the messages of every pull."""
+    """A reader of one queue. `arrived` is called with the messages of every pull."""
 
     def __init__(
         self,
@@ -60,10 +68,13 @@ class QueueReader:
         begin: int,
         options: ReadingOptions,
         arrived: Callable[[QueueReader, QueueCache, Sequence[ReceivedMessage]], None],
-        tally: Tally | None = None,
+        stats: ConsumeStats | None = None,
+        *,
+        on_skipped: OnSkipped = lambda skipped: None,
+        troubles: Troubles | None = None,
     ) -> None:
         self.queue = queue
-        self.tally = tally or Tally()
+        self.stats = stats or ConsumeStats()
         self.options = options
         self.cache = self._new_cache(begin)
         self.committed = -1
@@ -80,6 +91,14 @@ class QueueReader:
         self._core = core
         self._links = links
         self._arrived = arrived
+        self._on_skipped = on_skipped
+        self._troubles = troubles or Troubles()
+        self._last: ReceivedMessage | None = None
+        """The message that was read last: by it a queue is known again."""
+        self.topic_is_gone = False
+        """The broker knew no such topic: is it the same one when it is back?"""
+        self._tries: dict[int, int] = {}
+        """Failures of messages that no broker took back, by offset."""
         self._scope = anyio.CancelScope()
         self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
@@ -102,8 +121,18 @@ class QueueReader:
                 try:
                     with anyio.CancelScope() as self._pulling:
                         await self._pull_once()
+                    self._troubles.ended(("pull", self.queue), "pulls again", **self._where)
                 except RopewalkError as exc:
-                    if exc.code in (
+                    if is_missing_topic(exc):
+                        self.topic_is_gone = True
+                        self._troubles.began(
+                            ("topic", self.queue.topic),
+                            "it waits until there is one",
+                            "topic does not exist",
+                            topic=self.queue.topic,
+                        )
+                        await anyio.sleep(ERROR_PAUSE_S)
+                    elif exc.code in (
                         ResponseCode.SUBSCRIPTION_NOT_EXIST,
                         ResponseCode.SUBSCRIPTION_NOT_LATEST,
                     ):
@@ -113,9 +142,24 @@ class QueueReader:
                     elif exc.code == ResponseCode.FLOW_CONTROL:
                         await anyio.sleep(FLOW_CONTROL_PAUSE_S)
                     else:
+                        if not isinstance(exc, (Unreachable, OutcomeUnknown)):  # which connections tell of
+                            self._troubles.began(("pull", self.queue), exc, "pull failed", **self._where)
                         await anyio.sleep(ERROR_PAUSE_S)
+                except Exception as exc:
+                    logger().error("pull failed", **self._where, reason=repr(exc), exc_info=exc)
+                    await anyio.sleep(ERROR_PAUSE_S)
+
+    @property
+    def _where(self) -> dict[str, object]:
+        return {
+            "topic": self.queue.topic,
+            "broker": self.queue.queue.broker_name,
+            "queue": self.queue.queue.queue_id,
+        }
 
     async def _pull_once(self) -> None:
+        if self.topic_is_gone:
+            await self._know_again()
         cache = self.cache
         # A broadcasting group has no progress at the broker. Where a lock is held, the next holder begins at what is
         # recorded: a pull that a busy broker gets to late must not take that back after the last word.
@@ -131,26 +175,55 @@ class QueueReader:
             )
         )
         self.pulled_ms = now_ms()
-        self.tally.pulled(clock(), clock() - began, len(result.messages))
+        self.stats.pulled(clock(), clock() - began, len(result.messages))
         if cache.dropped:
             return  # sent elsewhere meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            # Out of what there is, or set back by an administrator: begin again where the broker says.
-            cache.dropped = True
-            self.cache = self._new_cache(result.next_offset)
-            self._notify()
+            steps = self._core.relocate(self.queue, cache.next_offset, result, self._last)
+            offset, reason = await self._links.drive(steps)
+            if not cache.dropped:
+                self._go_on_at(offset, reason, result.min_offset)
             return
+        begin = cache.next_offset
         cache.add(result.messages, result.next_offset)
+        if len(result.messages) != result.next_offset - begin and not self._is_filtered:
+            for gap in gaps(self.queue, begin, result.messages, result.next_offset):
+                self._on_skipped(gap)
         if result.messages:
+            self._last = result.messages[-1]
             self._arrived(self, cache, result.messages)
         self._notify()
 
-    def go_to(self, offset: int) -> None:
-        """Forget what was read, and go on at an offset that an administrator has chosen."""
-        self.cache.dropped = True
+    async def _know_again(self) -> None:
+        """Find out whether the topic that is there now is the one that was."""
+        last = self._last
+        if last is not None and not await self._links.drive(self._core.is_same_queue(self.queue, last)):
+            self._last = None
+            self._go_on_at(0, "truncated", 0)
+        self.topic_is_gone = False
+        self._troubles.ended(("topic", self.queue.topic), "topic exists", topic=self.queue.topic)
+
+    def _go_on_at(self, offset: int, reason: SkipReason, min_offset: int) -> None:
+        """Read on elsewhere, and tell what is passed over by that."""
+        cache = self.cache
+        forgets = reason == "reset" or self.options.orderly
+        cache.dropped = forgets  # else what was read before is still to be handled
+        first = cache.committable if forgets else cache.next_offset
+        if reason == "truncated":
+            first = min_offset  # of another queue, or of what is left of this one
         self.cache = self._new_cache(offset)
-        self._pulling.cancel()
         self._notify()
+        if offset > first:
+            self._on_skipped(Skipped(self.queue, first, offset, reason))
+
+    @property
+    def _is_filtered(self) -> bool:
+        return bool(self._core.subscription(self.queue.topic).tags)
+
+    def seek(self, offset: int) -> None:
+        """Forget what was read, and go on at an offset that an administrator has chosen."""
+        self._go_on_at(offset, "reset", 0)
+        self._pulling.cancel()
 
     def _new_cache(self, begin: int) -> QueueCache:
         return QueueCache(
@@ -163,7 +236,7 @@ class QueueReader:
     # Handling
 
     def begin(self, cache: QueueCache, message: ReceivedMessage, now: float) -> bool:
-        """A worker takes a message on. False if the queue is no longer ours to handle."""
+        """Record that a worker begins with a message. False if the queue is no longer ours to handle."""
         if self.released or cache.dropped:
             return False
         self._at_work += 1
@@ -171,7 +244,7 @@ class QueueReader:
         return True
 
     def end(self, cache: QueueCache, message: ReceivedMessage, now: float, *, finished: bool) -> None:
-        """The worker is through, and the message finished unless it has to be handled again."""
+        """Record that a worker is through with a message, which is finished unless it has to be handled again."""
         self._at_work -= 1
         self.handled_at = now
         del self._in_hand[id(message)]
@@ -181,17 +254,28 @@ class QueueReader:
             self._notify()
 
     def finish(self, cache: QueueCache, message: ReceivedMessage) -> None:
-        """A message needs no more attention, if it had not been given back before."""
+        """Finish a message, if it had not been given back before."""
         if not cache.dropped and cache.holds(message):
             cache.finish(message)
+            if self._tries:
+                self._tries.pop(message.queue_offset, None)
         if self._waiting:
             self._notify()
+
+    def failed_again(self, message: ReceivedMessage) -> None:
+        """Count a failure of a message that no broker took back."""
+        self._tries[message.queue_offset] = self._tries.get(message.queue_offset, 0) + 1
+
+    def attempt_of(self, message: ReceivedMessage) -> ReceivedMessage:
+        """Return the message with all its tries counted, those that no broker knows of included."""
+        tries = self._tries.get(message.queue_offset, 0) if self._tries else 0
+        return message.tried_again(tries) if tries else message
 
     def is_in_hand(self, message: ReceivedMessage) -> bool:
         return id(message) in self._in_hand
 
     def overdue(self, began_before: float) -> list[tuple[QueueCache, ReceivedMessage]]:
-        """What a handler has been at since before a time, each once: `claim`ed for whoever asks."""
+        """Return the messages that handlers began before a time, each once: `claim`ed for the caller."""
         if self.released:
             return []
         return [
@@ -201,7 +285,7 @@ class QueueReader:
         ]
 
     def claim(self, message: ReceivedMessage) -> bool:
-        """Whether the caller is the one to give this message back; it says `unclaim` when it has tried."""
+        """Reserve a message for giving it back. False if it is reserved already; the caller must `unclaim` it."""
         if id(message) in self._claimed:
             return False
         self._claimed.add(id(message))
@@ -252,7 +336,7 @@ class QueueReader:
         self._scope.cancel()
         self._notify()
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Return once no handler is at work on this queue."""
         while self._at_work:
             await self._change()

@@ -1,4 +1,4 @@
-"""Messages on their way from those who read to those who handle: no wake-up per message, and none for nothing.
+"""The queue between reading tasks and handling tasks: no wake-up per message, and none for nothing.
 
 What a pull brought is put in at once and wakes one worker. A worker that takes an item while others are left wakes the
 next before it begins: if its handler waits for something, the next one is at work by then; if not, it takes item after
@@ -22,7 +22,7 @@ TURN_S = 0.001
 """How long a worker goes on without giving the loop away."""
 
 
-class Handoff(Generic[T]):
+class WorkerQueue(Generic[T]):
     """A queue without a bound (those who put know theirs), shared by the workers of one loop."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Handoff(Generic[T]):
         self._items.extend(items)
         self._wake_one()
 
-    async def take(self) -> T:
-        """The next item; does not give the loop away where there is one."""
+    async def get(self) -> T:
+        """Return the next item; does not give the loop away where there is one."""
         while not self._items:
             idle = anyio.Event()
             self._idle.append(idle)
@@ -54,8 +54,8 @@ class Handoff(Generic[T]):
         self._wake_one()
         return item
 
-    def take_nowait(self) -> T | None:
-        """The next item, if there is one."""
+    def get_nowait(self) -> T | None:
+        """Return the next item, if there is one."""
         if not self._items:
             return None
         item = self._items.popleft()

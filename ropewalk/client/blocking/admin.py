@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callable[Concatenate[Admin, P], T]:
-    """A method that holds this conversation, with its parameters and its docstring."""
+    """Return a method that holds this conversation, with its parameters and its docstring."""
 
     @wraps(conversation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,7 +41,7 @@ class Admin:
     """An administrator of one cluster. Use it as `with`, or `close` it."""
 
     def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
-        """Nothing is connected yet. `timeout` seconds bound each connect and each answer.
+        """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """
@@ -115,6 +115,8 @@ class Admin:
     message_at = _held(AdminCore.message_at)
     messages_by_time = _held(AdminCore.messages_by_time)
     message_track = _held(AdminCore.message_track)
+    dead_letters = _held(AdminCore.dead_letters)
+    delayed_retries = _held(AdminCore.delayed_retries)
     consume_directly = _held(AdminCore.consume_directly)
 
     # Brokers and name servers

@@ -80,7 +80,7 @@ class _Window:
 
 
 class RangeReader:
-    """What is asked, what came, what is handed out next. One range of one queue."""
+    """The state of reading one range of one queue: requests, answers, and the next chunk."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class RangeReader:
         return self._subscription != ALL
 
     def requests(self) -> list[tuple[int, Command]]:
-        """What is to be asked now, each with the ticket that `answer` wants to see again."""
+        """Return the requests to send now, each with the ticket that `answer` takes."""
         self.wait_s = 0.0
         limit = self._in_flight if self.bulk or not self.filtered else 1
         while len(self._windows) < limit and self._planned < self.high:
@@ -172,8 +172,8 @@ class RangeReader:
             case _:
                 raise error_for(answer.code, answer.remark)
 
-    def take(self) -> Chunk | None:
-        """The next piece of the range, if it came."""
+    def next_chunk(self) -> Chunk | None:
+        """Return the next piece of the range, if it came."""
         if not self._windows or self._windows[0].chunk is None:
             return None
         chunk = self._windows.popleft().chunk
@@ -279,7 +279,10 @@ class RangeReader:
         self._again(window)
 
     def give_up(self) -> None:
-        """The broker will not get any further: count the rest of the range as lost. Raises `RangeLost` instead."""
+        """Count the rest of the range as lost, because the broker will not get any further.
+
+        Raises `RangeLost` instead.
+        """
         text = (
             f"{self._topic}, queue {self._queue.queue_id} of {self._queue.broker_name}: messages {self.position} to "
             f"{self.high - 1} do not come ({self.starving or 'no answer'})"
@@ -306,7 +309,7 @@ class RangeReader:
 
 
 def _before(body: bytes, high: int) -> bytes:
-    """The records of an answer that stand before an offset."""
+    """Return the records of an answer that stand before an offset."""
     at = 0
     while at + _PLACE.size <= len(body):
         size, offset = _PLACE.unpack_from(body, at)
@@ -346,12 +349,12 @@ def read_range(
                 for ticket, command in reader.requests():
                     pending[connection.start(command)] = ticket
                 for opaque in list(pending):
-                    answer = connection.take(opaque)
+                    answer = connection.poll_answer(opaque)
                     if answer is not None:
                         reader.answer(pending.pop(opaque), answer)
                         heard = monotonic()
                 moved = False
-                while (chunk := reader.take()) is not None:
+                while (chunk := reader.next_chunk()) is not None:
                     moved = True
                     yield chunk
                 now = monotonic()

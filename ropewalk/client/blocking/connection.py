@@ -1,6 +1,6 @@
 """The blocking shell: one core over one plain socket, for scripts, executors and the command line.
 
-`call` asks and waits. `start`, `take` and `wait` are the same in pieces, so that many requests can
+`call` asks and waits. `start`, `poll_answer` and `wait` are the same in pieces, so that many requests can
 be under way on one connection; answers come in any order and are kept until they are taken.
 
 The socket is non-blocking underneath, and a write that does not fit reads in the meantime: a peer
@@ -27,6 +27,7 @@ from ropewalk.client.core.connection import (
     Unreachable,
     refuse_peer_request,
 )
+from ropewalk.client.fork import renew_after_fork
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -47,8 +48,9 @@ class Connection:
         timeout: float = TIMEOUT_S,
         *,
         on_request: PeerRequestHandler = refuse_peer_request,
+        connect_timeout: float | None = None,
     ) -> None:
-        """Connect, within `timeout` seconds. Raises `Unreachable`."""
+        """Connect, within `connect_timeout` or `timeout` seconds. Raises `Unreachable`."""
         self.address = address if isinstance(address, Address) else parse_address(address)
         self.timeout = timeout
         self._on_request = on_request
@@ -57,9 +59,12 @@ class Connection:
         self._peer_requests: deque[Command] = deque()
         self._closed_because: str | None = None
         try:
-            self._socket = socket.create_connection(self.address, timeout)
+            self._socket = socket.create_connection(
+                self.address, timeout if connect_timeout is None else connect_timeout
+            )
         except OSError as exc:
             raise Unreachable(f"cannot connect to {self.address}: {_reason(exc)}") from exc
+        renew_after_fork(self)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         self._heard_at = time.monotonic()
@@ -85,7 +90,7 @@ class Connection:
         return self.wait(self.start(command), timeout)
 
     def start(self, command: Command) -> int:
-        """Send a request without waiting. Returns what `take` and `wait` know its answer by."""
+        """Send a request without waiting. Returns what `poll_answer` and `wait` know its answer by."""
         self._require_open()
         opaque, frame = self._core.request(command)
         self._write(frame)
@@ -96,8 +101,8 @@ class Connection:
         self._require_open()
         self._write(self._core.oneway(command))
 
-    def take(self, opaque: int) -> Command | None:
-        """The answer, if it has been taken in already. Reads nothing from the socket.
+    def poll_answer(self, opaque: int) -> Command | None:
+        """Return the answer, if it has been taken in already. Reads nothing from the socket.
 
         Raises `OutcomeUnknown` when it can no longer come.
         """
@@ -110,7 +115,7 @@ class Connection:
         """Wait for an answer. When time is up the request is forgotten and `OutcomeUnknown` raised."""
         seconds = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
-        while (answer := self.take(opaque)) is None:
+        while (answer := self.poll_answer(opaque)) is None:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 self._core.forget(opaque)
@@ -130,7 +135,12 @@ class Connection:
             if self._peer_requests:
                 self._answer_peer()
 
-    def look(self) -> None:
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is gone, or was silent for so long that it may be."""
+        return self._closed_because is not None or time.monotonic() - self._heard_at > QUIET_S
+
+    def detect_close(self) -> None:
         """Notice a peer that hung up while we were silent; costs next to nothing while there is traffic."""
         if time.monotonic() - self._heard_at > QUIET_S:
             self.receive(0)
@@ -138,6 +148,11 @@ class Connection:
     def close(self) -> None:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
+
+    def renew(self) -> None:
+        """Let go of the socket in a child process: it is the parent's, for whom it stays open."""
+        self._answers.clear()
+        self._close("this process was forked: the connection is its parent's")
 
     def __enter__(self) -> Connection:
         return self

@@ -1,45 +1,56 @@
 """Conversations over plain sockets: a connection to each address that is talked to, opened when needed.
 
-`BlockingLinks` holds one conversation at a time, `Together` many: while one waits for its answer, the others ask.
-Both belong to one thread, like the connections they talk over.
+`BlockingLinks` holds one conversation at a time, `ConversationPool` many: while one waits for its answer, the others
+ask. Both belong to one thread, like the connections they talk over.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection, receive_any
-from ropewalk.client.core.connection import PeerRequestHandler, refuse_peer_request
+from ropewalk.client.core.connection import PeerRequestHandler, Unreachable, refuse_peer_request
 from ropewalk.client.core.steps import (
     Ask,
     AskAny,
+    AwaitPrefetched,
     Effect,
+    Oneway,
     Outcome,
+    Pause,
+    Prefetch,
     Reply,
-    SendAhead,
     Steps,
     T,
-    TakeAhead,
-    Tell,
 )
+from ropewalk.client.log import Troubles
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 K = TypeVar("K")
 
 
 class BlockingLinks:
-    """Carries out what conversations ask for."""
+    """A carrier of conversations over plain sockets."""
 
     def __init__(
-        self, *, timeout: float = TIMEOUT_S, on_request: PeerRequestHandler = refuse_peer_request
+        self,
+        *,
+        timeout: float = TIMEOUT_S,
+        on_request: PeerRequestHandler = refuse_peer_request,
+        troubles: Troubles | None = None,
     ) -> None:
-        """`timeout` seconds bound each connect. `on_request` answers what brokers ask of us."""
+        """Make them without connecting.
+
+        `timeout` seconds bound each connect; `on_request` answers brokers' requests.
+        """
         self._timeout = timeout
         self._on_request = on_request
+        self._troubles = troubles
         self._connections: dict[str, Connection] = {}
         self._ahead: dict[int, tuple[Connection, int, float]] = {}
         """By ticket: where an answer comes, under which opaque, and how many seconds its asker would wait."""
@@ -78,26 +89,34 @@ class BlockingLinks:
 
     def start(self, ask: Ask) -> tuple[Connection, int]:
         """Send a request without waiting: where its answer will come, and under which opaque."""
-        connection = self._connection(ask.address)
+        connection = self._connection(ask.address, ask.timeout_s)
         return connection, connection.start(ask.command)
 
     def carry_out(self, effect: Effect) -> Reply:
         """Do what a conversation asks for, and wait for the outcome. Raises what it should hear."""
         match effect:
             case Ask(address, command, timeout_s):
-                return self._connection(address).call(command, timeout_s)
-            case Tell(address, command):
-                self._connection(address).oneway(command)
+                connection = self._connections.get(address)
+                if connection is None or connection.is_quiet:
+                    began = time.monotonic()
+                    connection = self._connection(address, timeout_s)
+                    timeout_s -= time.monotonic() - began
+                return connection.call(command, timeout_s)
+            case Oneway(address, command, timeout_s):
+                self._connection(address, timeout_s).oneway(command)
+                return None
+            case Pause(seconds):
+                time.sleep(seconds)
                 return None
             case AskAny(asks):
                 return self._first_of(asks)
-            case SendAhead(ask):
+            case Prefetch(ask):
                 ticket = next(self._tickets)
                 self._ahead[ticket] = (*self.start(ask), ask.timeout_s)
                 return ticket
-            case TakeAhead(ticket):
-                connection, opaque, timeout_s = self._ahead.pop(ticket)
-                return connection.wait(opaque, timeout_s)
+            case AwaitPrefetched(ticket, timeout_s):
+                connection, opaque, limit_s = self._ahead.pop(ticket)
+                return connection.wait(opaque, min(limit_s, timeout_s))
 
     def _first_of(self, asks: tuple[Ask, ...]) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -112,7 +131,7 @@ class BlockingLinks:
             while True:
                 for place, (connection, opaque) in list(under_way.items()):
                     try:
-                        answer = connection.take(opaque)
+                        answer = connection.poll_answer(opaque)
                     except OutcomeUnknown as exc:
                         outcomes[place] = exc
                         del under_way[place]
@@ -132,14 +151,27 @@ class BlockingLinks:
             for connection, opaque in under_way.values():
                 connection.forget(opaque)
 
-    def _connection(self, address: str) -> Connection:
+    def _connection(self, address: str, timeout_s: float = math.inf) -> Connection:
         connection = self._connections.get(address)
         if connection is not None:
             # One that the broker closed while we were silent is noticed now and not by losing a request.
-            connection.look()
+            connection.detect_close()
         if connection is None or connection.closed:
-            connection = Connection(address, self._timeout, on_request=self._on_request)
-            self._connections[address] = connection
+            connection = self._connections[address] = self._dial(address, timeout_s)
+        return connection
+
+    def _dial(self, address: str, timeout_s: float) -> Connection:
+        limit = max(min(self._timeout, timeout_s), 0.001)
+        try:
+            connection = Connection(
+                address, self._timeout, on_request=self._on_request, connect_timeout=limit
+            )
+        except Unreachable as exc:
+            if self._troubles is not None:
+                self._troubles.began(("address", address), exc, "not connected", address=address)
+            raise
+        if self._troubles is not None:
+            self._troubles.ended(("address", address), "connected again", address=address)
         return connection
 
 
@@ -155,20 +187,22 @@ class _Talk(Generic[K, T]):
     timeout_s: float
 
 
-class Together(Generic[K, T]):
-    """Many conversations at once, each of which asks one thing at a time. Asks leave in the order of `begin`."""
+class ConversationPool(Generic[K, T]):
+    """A set of conversations held at the same time. Their requests leave in the order of `begin`."""
 
     def __init__(self, links: BlockingLinks, lock: AbstractContextManager[object]) -> None:
-        """Conversations run under the lock, the waiting does not, as in `BlockingLinks.drive`."""
+        """Make it empty. Conversations run under the lock, the waiting does not, as in `BlockingLinks.drive`."""
         self._links = links
         self._lock = lock
         self._talks: list[_Talk[K, T]] = []
+        self._paused: list[tuple[float, K, Steps[T]]] = []
+        """Conversations that rest, and until when."""
         self.ended: list[tuple[K, T | RopewalkError]] = []
         """What conversations came to, by their keys, in the order of their ends; for the caller to take away."""
 
     def __len__(self) -> int:
         """Conversations that wait for an answer."""
-        return len(self._talks)
+        return len(self._talks) + len(self._paused)
 
     def begin(self, key: K, steps: Steps[T]) -> None:
         """Start one; returns when it waits for its first answer, or has ended."""
@@ -176,21 +210,29 @@ class Together(Generic[K, T]):
 
     def wait(self, timeout: float) -> None:
         """Go on with what has been answered; wait for that for at most `timeout` seconds."""
-        if self._take_answers() or not self._talks:
+        if self._take_answers() or not self:
             return
-        soonest = min(talk.deadline for talk in self._talks) - time.monotonic()
+        times = (*(talk.deadline for talk in self._talks), *(until for until, _, _ in self._paused))
+        soonest = min(times) - time.monotonic()
         receive_any({talk.connection for talk in self._talks}, max(min(timeout, soonest), 0.0))
         self._take_answers()
 
     def _take_answers(self) -> bool:
         """Go on wherever there is an answer, or will be none. False if there is nowhere."""
         now = time.monotonic()
+        before = len(self)
+        paused, self._paused = self._paused, []
+        for until, key, steps in paused:
+            if now < until:
+                self._paused.append((until, key, steps))
+            else:
+                self._go_on(key, steps, None, None)
         talks, self._talks = self._talks, []
         for talk in talks:
             answer: Reply = None
             failure: RopewalkError | None = None
             try:
-                answer = talk.connection.take(talk.opaque)
+                answer = talk.connection.poll_answer(talk.opaque)
                 if answer is None and now < talk.deadline:
                     self._talks.append(talk)
                     continue
@@ -201,7 +243,7 @@ class Together(Generic[K, T]):
             except OutcomeUnknown as exc:
                 failure = exc
             self._go_on(talk.key, talk.steps, answer, failure)
-        return len(self._talks) < len(talks) or bool(self.ended)
+        return len(self) < before or bool(self.ended)
 
     def _go_on(self, key: K, steps: Steps[T], reply: Reply, failure: RopewalkError | None) -> None:
         while True:
@@ -216,9 +258,12 @@ class Together(Generic[K, T]):
                 return
             reply, failure = None, None
             try:
+                if isinstance(effect, Pause):
+                    self._paused.append((time.monotonic() + effect.seconds, key, steps))
+                    return
                 if isinstance(effect, Ask):
-                    connection, opaque = self._links.start(effect)
                     deadline = time.monotonic() + effect.timeout_s
+                    connection, opaque = self._links.start(effect)
                     self._talks.append(_Talk(key, steps, connection, opaque, deadline, effect.timeout_s))
                     return
                 reply = self._links.carry_out(effect)

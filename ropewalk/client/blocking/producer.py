@@ -19,17 +19,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
-from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ropewalk.client.blocking.links import BlockingLinks, Together
+from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
@@ -41,16 +41,30 @@ from ropewalk.client.core.produce.sending import (
     at_broker,
     batch_key,
     check_sendable,
-    shares_of,
+    split_result,
 )
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
-from ropewalk.client.machine import clock, new_client_id, now_ms
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_lost
+from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 if TYPE_CHECKING:
-    from anyio.from_thread import BlockingPortal
-
     from ropewalk.client.aio.producer import AsyncProducer
+    from ropewalk.client.blocking.loop_thread import LoopThread
+
+
+class _Settled(threading.Condition):
+    """Some message of a producer has its outcome."""
+
+    forked = False
+    """It was the parent's: in this process nobody will speak of it again."""
+
+    def forsake(self) -> None:
+        """Stand for nothing, in a child process. Its lock may be held by a thread that is not here."""
+        super().__init__()
+        self.forked = True
 
 
 class _Outcome(Future[SendResult]):
@@ -62,8 +76,8 @@ class _Outcome(Future[SendResult]):
 
     _done_callbacks: list[Callable[[Future[SendResult]], object]]
 
-    def __init__(self, settled: threading.Condition) -> None:
-        self._condition = settled
+    def __init__(self, settled: _Settled) -> None:
+        self._condition = self._shared = settled
         self._state = PENDING
         self._result = None
         self._exception = None
@@ -83,6 +97,11 @@ class _Outcome(Future[SendResult]):
 
     def _await(self, timeout: float | None) -> None:
         # The condition also speaks of others.
+        if self._state != FINISHED and self._shared.forked:
+            self._exception = OutcomeUnknown(
+                "this message was handed over before the fork: the parent process knows its outcome"
+            )
+            self._state = FINISHED
         if self._state != FINISHED:
             with self._condition:
                 self._condition.wait_for(lambda: self._state == FINISHED, timeout)
@@ -120,7 +139,7 @@ LOOK_S = 0.002
 
 
 class Producer:
-    """Sends messages and blocks meanwhile. Use it as `with`, or `close` it."""
+    """A producer whose methods block. Use it as `with`, or `close` it."""
 
     def __init__(
         self,
@@ -129,14 +148,21 @@ class Producer:
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
+        self._name_servers = name_servers
+        self._options = options
+        self._given_id = client_id
+        self._begin(client_id or new_client_id())
+        renew_after_fork(self)
+
+    def _begin(self, client_id: str) -> None:
         self._core = ProducerCore(
-            name_servers,
-            ProducerOptions(**options),
-            client_id=client_id or new_client_id(),
+            self._name_servers,
+            make_options(ProducerOptions, self._options),
+            client_id=client_id,
             unique_keys=default_unique_keys(),
             clock=clock,
             now_ms=now_ms,
@@ -150,21 +176,28 @@ class Producer:
         """Half of what may be pending is through, or all of it: handing the interpreter from thread to thread for
         every batch costs more than sending it."""
         self._lock = lock
-        self._settled = threading.Condition()
-        """Some message has its outcome."""
+        self._settled = _Settled()
         self._closing = False
         self._sender: threading.Thread | None = None
-        self._name_servers = name_servers
-        self._options = options
-        self._asking = threading.Lock()
-        self._asker: tuple[BlockingPortal, AsyncProducer] | None = None
-        self._stack = ExitStack()
+        self._requester_lock = threading.Lock()
+        self._requester: tuple[LoopThread, AsyncProducer] | None = None
         self._own = threading.local()
+        self._troubles = Troubles()
         self._all_links: list[BlockingLinks] = []
+
+    def renew(self) -> None:
+        """Begin anew in a child process, as another client and with counts of its own.
+
+        What the parent has pending is the parent's. Its locks may have been held by threads that the child has not.
+        """
+        self._settled.forsake()
+        closed = self._closing
+        self._begin(own_client_id(self._given_id))
+        self._closing = closed
 
     @property
     def counts(self) -> SendCounts:
-        """What became of every message so far."""
+        """The outcomes of all messages so far, by kind."""
         return self._core.counts
 
     @property
@@ -256,20 +289,20 @@ class Producer:
         at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
         are not among `counts`.
         """
-        from anyio.from_thread import start_blocking_portal  # an event loop, for programs that ask
+        from ropewalk.client.aio.producer import AsyncProducer  # an event loop, for programs that ask
+        from ropewalk.client.blocking.loop_thread import LoopThread
 
-        from ropewalk.client.aio.producer import AsyncProducer
-
-        with self._asking:
+        with self._requester_lock:
             self._require_open()
-            if self._asker is None:
-                portal = self._stack.enter_context(start_blocking_portal("trio"))
-                asker = AsyncProducer(self._name_servers, **self._options)
-                self._stack.enter_context(portal.wrap_async_context_manager(asker))
-                self._asker = portal, asker
-            portal, asker = self._asker
-        ask = partial(asker.request, topic, message, timeout=timeout, queue=queue, selector=selector)
-        return portal.call(ask)
+            if self._requester is None:
+                requester = AsyncProducer(self._name_servers, **self._options)
+                thread = LoopThread(requester, "ropewalk-requests")
+                thread.start()
+                self._requester = thread, requester
+            thread, requester = self._requester
+        return thread.call(
+            partial(requester.request, topic, message, timeout=timeout, queue=queue, selector=selector)
+        )
 
     def reply(
         self, request: ReceivedMessage, message: Message | bytes, *, timeout: float | None = None
@@ -286,12 +319,12 @@ class Producer:
     def flush(self, timeout: float | None = None) -> bool:
         """Send what waits for company and wait until every message has its outcome. False if time was up first."""
         with self._changed:
-            self._batcher.hurry()
+            self._batcher.close_batches()
             self._changed.notify_all()
             return self._fewer.wait_for(lambda: not self._pending_count, timeout)
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return self._links.drive(self._core.queues(topic), self._changed)
 
     def close(self) -> None:
@@ -323,20 +356,22 @@ class Producer:
         self._require_open()
         links: BlockingLinks | None = getattr(self._own, "links", None)
         if links is None:
-            links = self._own.links = BlockingLinks(timeout=self._core.options.timeout)
+            links = self._own.links = BlockingLinks(
+                timeout=self._core.options.timeout, troubles=self._troubles
+            )
             with self._changed:
                 self._all_links.append(links)
         return links
 
     def _require_open(self) -> None:
         if self._closing:
-            raise Unreachable("the producer is closed")
+            raise NotOpen("the producer is closed")
 
     def _stop(self) -> None:
         links = self._links if not self._closing else None
         with self._changed:
             self._closing = True
-            abandoned = self._batcher.take_all()
+            abandoned = self._batcher.pop_all()
             self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
             self.counts.refused += count
             self._changed.notify_all()
@@ -347,14 +382,17 @@ class Producer:
         if self._sender is not None:
             self._sender.join()  # bounded by the time limit of the send it is in
         if links is not None:
-            links.drive(self._core.goodbye(), self._changed)
+            links.drive(self._core.unregister(), self._changed)
         for links in self._all_links:
             links.close()
-        self._stack.close()
+        if self._requester is not None:
+            self._requester[0].close()
 
     def _send_what_gathers(self) -> None:
-        links = BlockingLinks(timeout=self._core.options.timeout)
-        talks: Together[tuple[Any, list[_Pending]], SendResult] = Together(links, self._changed)
+        links = BlockingLinks(timeout=self._core.options.timeout, troubles=self._troubles)
+        talks: ConversationPool[tuple[Any, list[_Pending]], SendResult] = ConversationPool(
+            links, self._changed
+        )
         while (batches := self._next_batches(wait=not talks)) or talks:
             for key, batch in batches:
                 messages = [message for message, _ in batch]
@@ -366,17 +404,19 @@ class Producer:
             self._settle(talks)
         links.close()
 
-    def _settle(self, talks: Together[tuple[Any, list[_Pending]], SendResult]) -> None:
+    def _settle(self, talks: ConversationPool[tuple[Any, list[_Pending]], SendResult]) -> None:
         """Tell everybody who waits for a batch that has its outcome."""
         ended, talks.ended = talks.ended, []
-        for (_, batch), outcome in ended:
-            results = shares_of(outcome) if isinstance(outcome, SendResult) else outcome
+        for (key, batch), outcome in ended:
+            if isinstance(outcome, RopewalkError):
+                log_lost(key[0], len(batch), outcome)
+            results = split_result(outcome) if isinstance(outcome, SendResult) else outcome
             _settle_together([future for _, future in batch], results)
         if ended:
             with self._changed:
                 for (key, batch), _ in ended:
                     self._under_way -= len(batch)
-                    self._batcher.landed(key)
+                    self._batcher.completed(key)
                 if self._pending_count <= self._core.options.pending_max // 2:
                     self._fewer.notify_all()
 
@@ -385,7 +425,7 @@ class Producer:
         with self._changed:
             while not self._closing:
                 now = clock()
-                batches = self._batcher.take(now)
+                batches = self._batcher.pop_ready(now)
                 if batches or not wait:
                     self._under_way += sum(len(batch) for _, batch in batches)
                     return batches

@@ -1,6 +1,6 @@
 """`PullConsumer`: reads queues at its program's pace, over plain sockets.
 
-    with PullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="first") as consumer:
+    with PullConsumer("audit", {"orders": "*"}, "127.0.0.1:9876", consume_from="earliest") as consumer:
         consumer.assign_topics()
         while messages := consumer.poll(timeout=1):
             ...
@@ -16,13 +16,16 @@ from types import TracebackType
 
 from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from ropewalk.client.core.consume.consuming import ConsumeFrom
+from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.machine import new_pull_core
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.log import Troubles, log_skipped
+from ropewalk.client.machine import new_client_id, new_pull_core
 
 
 class PullConsumer:
-    """Reads queues its program chooses. Use it as `with`, or `close` it."""
+    """A consumer that reads the queues its program chooses. Use it as `with`, or `close` it."""
 
     def __init__(
         self,
@@ -30,11 +33,25 @@ class PullConsumer:
         topics: Mapping[str, str],
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
-        consume_from: ConsumeFrom = "last",
+        consume_from: ConsumeFrom = "latest",
+        on_skipped: OnSkipped | None = None,
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`."""
-        self._core = new_pull_core(group, topics, name_servers, consume_from)
-        self._links = BlockingLinks()
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`.
+
+        `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
+        milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
+        """
+        self.skipped = 0
+        """Messages that were passed over without having been returned."""
+        self._group = group
+        self._on_skipped = on_skipped
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
+        self._links = BlockingLinks(troubles=Troubles())
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Begin anew in a child process: with a client id of its own. Positions stay; connections see to themselves."""
+        self._core.renew(new_client_id())
 
     def close(self) -> None:
         """Hang up. Nothing is committed by it; closing twice is harmless."""
@@ -47,6 +64,12 @@ class PullConsumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.skipped += skipped.count
+        log_skipped(self._group, skipped)
+        if self._on_skipped is not None:
+            self._on_skipped(skipped)
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -77,11 +100,11 @@ class PullConsumer:
         self._links.drive(self._core.seek_to_time(timestamp_ms))
 
     def position(self, queue: TopicQueue) -> int:
-        """Where the next poll goes on in a queue."""
+        """Return the offset at which the next poll reads a queue."""
         return self._links.drive(self._core.position(queue))
 
     def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """The next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
         return self._links.drive(self._core.poll(max_count, timeout))
 
     def commit(self) -> None:

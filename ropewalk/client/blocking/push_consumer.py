@@ -11,15 +11,18 @@ pulls have to go on whatever the program does. The handler is a plain function a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Unpack
 
-from anyio.from_thread import start_blocking_portal
-
-from ropewalk.client.aio.push_consumer import AsyncPushConsumer, OnError, PushSettings, print_failure
+from ropewalk.client.aio.handler import OnError, log_failure
+from ropewalk.client.aio.push_consumer import AsyncPushConsumer, PushSettings
+from ropewalk.client.blocking.loop_thread import LoopThread
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.consume.skipped import OnSkipped
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import own_client_id
 
 
 class PushConsumer:
@@ -33,14 +36,25 @@ class PushConsumer:
         name_servers: str = DEFAULT_NAME_SERVER,
         *,
         client_id: str | None = None,
-        on_error: OnError = print_failure,
+        on_error: OnError = log_failure,
+        on_skipped: OnSkipped | None = None,
         **options: Unpack[PushSettings],
     ) -> None:
-        """As `AsyncPushConsumer`. Nothing is connected yet."""
-        self._consumer = AsyncPushConsumer(
-            group, topics, handler, name_servers, client_id=client_id, on_error=on_error, **options
+        """Make it as `AsyncPushConsumer`, without connecting."""
+        self._given_id = client_id
+        self._make = partial(
+            AsyncPushConsumer,
+            group,
+            topics,
+            handler,
+            name_servers,
+            on_error=on_error,
+            on_skipped=on_skipped,
+            **options,
         )
-        self._stack = ExitStack()
+        self._consumer = self._make(client_id=client_id)
+        self._thread: LoopThread | None = None
+        renew_after_fork(self)
 
     @property
     def client_id(self) -> str:
@@ -51,16 +65,40 @@ class PushConsumer:
         """The queues that are ours at the moment, without those of the retry topic."""
         return self._consumer.queues
 
+    @property
+    def skipped(self) -> int:
+        """Messages that were passed over without having been handled."""
+        return self._consumer.skipped
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        return self._consumer.failure
+
+    @property
+    def closed(self) -> bool:
+        """Whether consumption is over: by `close`, or by what `failure` says."""
+        return self._consumer.closed
+
     def start(self) -> None:
-        """Join the group; handlers are called from now on. Raises `Unreachable` when there is no name server."""
-        with ExitStack() as starting:
-            portal = starting.enter_context(start_blocking_portal("trio"))
-            starting.enter_context(portal.wrap_async_context_manager(self._consumer))
-            self._stack = starting.pop_all()
+        """Join the group; handlers are called from now on.
+
+        Raises `Unreachable` when there is no name server, and `NotOpen` the second time.
+        """
+        thread = LoopThread(self._consumer, "ropewalk-push-consumer")
+        thread.start()
+        self._thread = thread
 
     def close(self) -> None:
         """Let the handlers that are at work finish, record the progress and leave. Closing twice is harmless."""
-        self._stack.close()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+    def renew(self) -> None:
+        """Begin anew in a child process: not started, and another client. The parent goes on consuming."""
+        self._thread = None
+        self._consumer = self._make(client_id=own_client_id(self._given_id))
 
     def __enter__(self) -> PushConsumer:
         self.start()

@@ -115,6 +115,8 @@ class Client:
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._write_routes: dict[str, TopicRoute] = {}
+        self.new_topics: set[str] = set()
+        """Topics that did not exist when they were first sent to: their first message makes them."""
         self._pull_from: dict[tuple[str, Queue], int] = {}
         self._turn = count()
 
@@ -135,22 +137,22 @@ class Client:
     # Finding things
 
     def route(self, topic: str) -> TopicRoute:
-        """Where a topic lives; remembered until `forget_routes`. Raises `Rejected` (17) if nowhere."""
+        """Return the route of a topic; remembered until `forget_routes`. Raises `Rejected` (17) if nowhere."""
         if topic not in self._routes:
             answer = self._ask_name_server(route_request(topic))
             self._routes[topic] = parse_route(require_success(answer).body)
         return self._routes[topic]
 
     def write_queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues to send to. For a topic that does not exist yet: those it will have once created."""
+        """Return the queues to send to. For a topic that does not exist yet: those it will have once created."""
         return self._write_route(topic).write_queues()
 
     def read_queues(self, topic: str) -> tuple[Queue, ...]:
-        """The queues to pull from."""
+        """Return the queues to pull from."""
         return self.route(topic).read_queues()
 
     def connection_to(self, address: str) -> Connection:
-        """A connection to any address, shared with this client's own requests. Raises `Unreachable`."""
+        """Return a connection to any address, shared with this client's own requests. Raises `Unreachable`."""
         return self._connection(address)
 
     def forget_routes(self) -> None:
@@ -261,7 +263,7 @@ class Client:
         )
 
     def view(self, message_id: str) -> Record:
-        """One message by the id of the place where it lies. Raises `ValueError` for what is no such id."""
+        """Return a message by its offset id. Raises `ValueError` for what is no such id."""
         host, port, offset = parse_message_id(message_id)
         connection = self._connection(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         answer = connection.call(command_of(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset)))
@@ -270,21 +272,21 @@ class Client:
     # Offsets
 
     def min_offset(self, topic: str, queue: Queue) -> int:
-        """The first message that is still there."""
+        """Return the first message that is still there."""
         return self._ask_offset(RequestCode.GET_MIN_OFFSET, topic, queue, QueueHeader(topic, queue.queue_id))
 
     def max_offset(self, topic: str, queue: Queue) -> int:
-        """The offset the next message will get."""
+        """Return the offset the next message will get."""
         header = GetMaxOffsetHeader(topic, queue.queue_id)
         return self._ask_offset(RequestCode.GET_MAX_OFFSET, topic, queue, header)
 
     def search_offset(self, topic: str, queue: Queue, timestamp_ms: int) -> int:
-        """The first message stored at or after a time."""
+        """Return the first message stored at or after a time."""
         header = SearchOffsetHeader(topic, queue.queue_id, timestamp_ms)
         return self._ask_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, queue, header)
 
     def committed_offset(self, group: str, topic: str, queue: Queue) -> int | None:
-        """How far a group has come; None if the broker knows nothing about it."""
+        """Return a group's committed offset; None if the broker has none."""
         header = QueryConsumerOffsetHeader(group, topic, queue.queue_id, set_zero_if_not_found=False)
         answer = self._ask_broker(topic, queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -305,7 +307,7 @@ class Client:
     # Names
 
     def topics(self) -> tuple[str, ...]:
-        """The topics of users, sorted: without retry and dead-letter topics, and the brokers' own."""
+        """Return the topics of users, sorted: without retry and dead-letter topics, and the brokers' own."""
         names, system = (
             [str(name) for name in fastjson.loads(answer.body).get("topicList") or ()]
             for code in (
@@ -328,6 +330,7 @@ class Client:
                         answer.code, f"topic {topic} does not exist, and no broker creates topics"
                     )
                 self._write_routes[topic] = parse_route(require_success(template).body).as_template()
+                self.new_topics.add(topic)
             else:
                 self._write_routes[topic] = parse_route(require_success(answer).body)
         return self._write_routes[topic]
@@ -350,19 +353,26 @@ class Client:
 
     def _ask_name_server(self, command: Command) -> Command:
         failures: list[str] = []
+        unknown: Command | None = None
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         for address in self._name_servers.one_round():
             reused = str(address) in self._connections
             try:
                 try:
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
                 except OutcomeUnknown:
                     # A connection that was idle for long may have been cut unnoticed, and a question
                     # can be asked twice.
                     if not reused or not self._connection_is_gone(str(address)):
                         raise
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
+                if not is_route or answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    return answer
+                unknown = answer  # another one may have heard of it
             except (Unreachable, OutcomeUnknown) as exc:
                 failures.append(str(exc))
+        if unknown is not None:
+            return unknown
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(failures)}")
 
     def _connection_is_gone(self, address: str) -> bool:

@@ -16,7 +16,7 @@ DEFAULT_NAME_SERVER = f"127.0.0.1:{NAME_SERVER_PORT}"
 
 
 class Address(NamedTuple):
-    """Where a peer listens."""
+    """The address of a peer."""
 
     host: str
     port: int

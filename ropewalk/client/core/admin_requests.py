@@ -1,4 +1,4 @@
-"""What brokers ask of a consumer on an administrator's behalf, and the documents that answer. Pure.
+"""Administrators' requests to a consumer, relayed by brokers, and the documents that answer them. Pure.
 
     220  go on elsewhere: the offsets that a reset has chosen; nobody waits for an answer
     221  where are you: the offset of every queue of a topic
@@ -32,13 +32,13 @@ VERSION = "V5_5_0"
 """What tools print as the version of a client; the number in the frames says the same."""
 
 
-class NotAnswered(RopewalkError):
+class RequestFailed(RopewalkError):
     """The request cannot be done; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """One queue in this consumer's hands. Times are milliseconds since 1970, 0 for never."""
+    """The state of one queue of this consumer. Times are milliseconds since 1970, 0 for never."""
 
     queue: TopicQueue
     committable: int
@@ -78,7 +78,7 @@ def _key(queue: TopicQueue) -> fastjson.QueueKey:
 
 
 def reset_offsets(request: Command, group: str) -> dict[TopicQueue, int]:
-    """Where the queues of 220 are to go on. Empty if it is another group's, or no reset at all."""
+    """Return the offsets that a reset (220) has chosen. Empty if it is another group's, or no reset at all."""
     try:
         header = decode_header(ConsumerStatusHeader, request.ext)
         table = fastjson.loads(request.body).get("offsetTable")
@@ -101,7 +101,7 @@ def reset_offsets(request: Command, group: str) -> dict[TopicQueue, int]:
 
 
 def offsets_document(states: Iterable[QueueState], topic: str) -> bytes:
-    """The body of an answer to 221."""
+    """Return the body of an answer to 221."""
     table = fastjson.QueueKeys(
         {_key(state.queue): state.committable for state in states if state.queue.topic == topic}
     )
@@ -122,7 +122,7 @@ def running_document(
     started_ms: int,
     with_stacks: bool,
 ) -> bytes:
-    """The body of an answer to 307: RocketMQ's ConsumerRunningInfo."""
+    """Return the body of an answer to 307: RocketMQ's ConsumerRunningInfo."""
     document: dict[str, Any] = {
         "mqPopTable": fastjson.QueueKeys(),
         "mqTable": fastjson.QueueKeys({_key(state.queue): state.document() for state in states}),
@@ -143,7 +143,7 @@ def running_document(
 
 
 def stacks() -> str:
-    """Where every thread of this program is, in the manner of Python's tracebacks."""
+    """Return the stacks of all threads of this program, in the manner of Python's tracebacks."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():
@@ -156,12 +156,12 @@ def stacks() -> str:
 
 
 def message_to_handle(request: Command, group: str) -> ReceivedMessage:
-    """The message in 309. Raises `NotAnswered`."""
+    """Return the message in 309. Raises `RequestFailed`."""
     try:
         header = decode_header(RelayHeader, request.ext)
         record = decode_record(request.body)
     except (RopewalkError, ValueError) as exc:
-        raise NotAnswered(f"this is no message to consume: {exc}") from exc
+        raise RequestFailed(f"this is no message to consume: {exc}") from exc
     require_group(header, group)
     broker = request.ext.get("brokerName", "")
     return received(record, TopicQueue(record.topic, Queue(broker, record.queue_id)))
@@ -169,11 +169,11 @@ def message_to_handle(request: Command, group: str) -> ReceivedMessage:
 
 def require_group(header: RelayHeader, group: str) -> None:
     if header.consumer_group != group:
-        raise NotAnswered(f"The Consumer Group <{header.consumer_group}> not exist in this consumer")
+        raise RequestFailed(f"The Consumer Group <{header.consumer_group}> not exist in this consumer")
 
 
 def handled_document(failure: Exception | None, *, orderly: bool, took_s: float) -> bytes:
-    """The body of an answer to 309: RocketMQ's ConsumeMessageDirectlyResult."""
+    """Return the body of an answer to 309: RocketMQ's ConsumeMessageDirectlyResult."""
     match failure:
         case None:
             result = "CR_SUCCESS"
@@ -193,10 +193,10 @@ def handled_document(failure: Exception | None, *, orderly: bool, took_s: float)
 
 
 def answered(request: Command, body: Callable[[], bytes]) -> Command:
-    """A reply with this body, or with the reason why there is none."""
+    """Return a reply with this body, or with the reason why there is none."""
     try:
         return request.reply(ResponseCode.SUCCESS, body=body())
-    except NotAnswered as exc:
+    except RequestFailed as exc:
         return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
     except RopewalkError as exc:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"the request cannot be read: {exc}")

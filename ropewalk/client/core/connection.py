@@ -28,7 +28,11 @@ OPAQUE_MAX = 0x7FFF_FFFF
 
 
 class Unreachable(RopewalkError):
-    """Nobody answers at an address, or the connection is already gone. The request never left."""
+    """No peer answers at an address, or the connection is already gone. The request never left."""
+
+
+class NotOpen(Unreachable):
+    """A client was used that is not open: before it was opened, after it was closed, or across a fork."""
 
 
 class Response(NamedTuple):
@@ -39,7 +43,7 @@ class Response(NamedTuple):
 
 
 class PeerRequest(NamedTuple):
-    """Something the peer asks of us. Answer with `command.reply(...)` unless it is oneway."""
+    """A request of the peer. Answer with `command.reply(...)` unless it is oneway."""
 
     command: Command
 
@@ -51,13 +55,13 @@ PeerRequestHandler = Callable[[Command], Command | None]
 
 
 def refuse_peer_request(request: Command) -> Command | None:
-    """What a client says that offers nothing: code 3, as a broker would."""
+    """Refuse a peer's request with code 3, as a broker would."""
     remark = f" request type {request.code} not supported"
     return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 class RemotingCore:
-    """What one connection knows: who waits for which answer."""
+    """The state of one connection: the requests whose answers are awaited."""
 
     def __init__(self, frame_size_max: int = FRAME_SIZE_MAX, first_opaque: int = 0) -> None:
         self._frames = FrameBuffer(frame_size_max)
@@ -82,7 +86,7 @@ class RemotingCore:
         return opaque, frame
 
     def oneway(self, command: Command) -> bytes:
-        """The bytes of a request that nobody will answer."""
+        """Return the bytes of a request that nobody will answer."""
         return encode_frame(command, self._take_opaque(), command.flag | FrameFlag.ONEWAY)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Event]:
@@ -111,7 +115,7 @@ class RemotingCore:
         return True
 
     def fail(self) -> tuple[int, ...]:
-        """The connection is gone: empty the table and return whose outcome nobody will ever learn."""
+        """Empty the table, the connection being gone, and return whose outcome nobody will ever learn."""
         lost = tuple(sorted(self._pending))
         self._pending.clear()
         return lost

@@ -1,8 +1,8 @@
-"""Where topics live, as far as a client remembers: routes asked of the name servers, and asked again in time.
+"""The route cache of a client: routes asked of the name servers, and asked again in time.
 
 A route is good for `REFRESH_S` seconds, as in the official clients; then the next need asks again. A name server
 that does not answer is no reason to stop: the old route stays in use and is asked for again a little later. Any one
-name server will do; the next takes over when it does not answer.
+name server will do; the next takes over when it does not answer. A topic does not exist if none of them knows it.
 
 A topic that does not exist yet has a *write route* all the same: the one its first message will create it with, made
 from the template topic. Once the topic exists its own route takes over.
@@ -47,7 +47,7 @@ class _Known:
 
 
 class Directory:
-    """What one client knows about topics and brokers. `clock` counts seconds and never goes back."""
+    """The route cache of one client. `clock` counts seconds and never goes back."""
 
     def __init__(self, name_servers: AddressRing, clock: Callable[[], float], timeout_s: float) -> None:
         self._name_servers = name_servers
@@ -57,8 +57,11 @@ class Directory:
         self._heard: set[str] = set()
         """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
-    def route(self, topic: str, *, fresh: bool = False) -> Steps[TopicRoute]:
-        """The route of a topic; `fresh` asks even if it was asked a moment ago.
+    def route(self, topic: str, *, fresh: bool = False, deadline: float | None = None) -> Steps[TopicRoute]:
+        """Return the route of a topic; `fresh` asks even if it was asked a moment ago.
+
+        By `deadline`, where one is given, it is here or is not; a route that is known leaves half of the time for what
+        it is needed for.
 
         Raises `Rejected` (17) when there is no such topic and `NoNameServer` when nobody can tell and nothing is
         remembered.
@@ -67,7 +70,7 @@ class Directory:
         if known is not None and not known.is_template and not fresh and self._clock() < known.ask_again_at:
             return known.route
         try:
-            answer = yield from self.ask(route_request(topic))
+            answer = yield from self.ask(route_request(topic), self._half(deadline, known))
         except NoNameServer:
             if known is None or known.is_template:
                 raise
@@ -77,13 +80,13 @@ class Directory:
         self._known[topic] = _Known(route, self._clock() + REFRESH_S)
         return route
 
-    def write_route(self, topic: str) -> Steps[TopicRoute]:
-        """The route to send by: the topic's own, or the one it will have once its first message creates it."""
+    def write_route(self, topic: str, deadline: float | None = None) -> Steps[TopicRoute]:
+        """Return the route to send by: the topic's own, or the one it will have once its first message creates it."""
         known = self._known.get(topic)
         if known is not None and self._clock() < known.ask_again_at:
             return known.route
         try:
-            return (yield from self.route(topic))
+            return (yield from self.route(topic, deadline=deadline))
         except NoNameServer:
             if known is None:
                 raise
@@ -92,7 +95,7 @@ class Directory:
         except Rejected as exc:
             if exc.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-        template = yield from self.ask(route_request(DEFAULT_TOPIC))
+        template = yield from self.ask(route_request(DEFAULT_TOPIC), deadline)
         if template.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known.pop(topic, None)
             raise error_for(template.code, f"topic {topic} does not exist, and no broker creates topics")
@@ -101,25 +104,25 @@ class Directory:
         return route
 
     def fresh_write_route(self, topic: str) -> TopicRoute | None:
-        """What `write_route` would return without asking anybody, if it would. HOT: every send comes by here."""
+        """Return the cached route that `write_route` would return, if it is fresh. HOT: every send comes by here."""
         known = self._known.get(topic)
         return known.route if known is not None and self._clock() < known.ask_again_at else None
 
-    def doubt(self, topic: str) -> None:
-        """Something is not where it was: ask again at the next need."""
+    def invalidate(self, topic: str) -> None:
+        """Expire the cached route of a topic: the next need asks again."""
         known = self._known.get(topic)
         if known is not None:
             known.ask_again_at = self._clock()
 
-    def remembered(self, topic: str) -> TopicRoute | None:
-        """The route as it was last seen, without asking."""
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """Return the route as it was last seen, without asking."""
         known = self._known.get(topic)
         return known.route if known is not None else None
 
     def addresses(
         self, topics: Iterable[str] | None = None, *, masters_only: bool = False
     ) -> tuple[str, ...]:
-        """The brokers of these topics, or of all that are known; sorted."""
+        """Return the brokers of these topics, or of all that are known; sorted."""
         routes = (
             (known.route for known in self._known.values())
             if topics is None
@@ -138,32 +141,49 @@ class Directory:
         )
 
     def master_of(self, topic: str, broker_name: str) -> str:
-        """The address of a broker set's master. Raises `Unreachable` when none is known."""
-        route = self.remembered(topic)
+        """Return the address of a broker set's master. Raises `Unreachable` when none is known."""
+        route = self.cached_route(topic)
         broker = route.brokers.get(broker_name) if route is not None else None
         if broker is None or broker.master is None:
             raise Unreachable(f"the name server knows no master of broker {broker_name}")
         return broker.master
 
     def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:
-        """The address to read a queue from: the preferred member, else another. Raises `Unreachable`."""
-        route = self.remembered(topic)
+        """Return the address to read a queue from: the preferred member, else another. Raises `Unreachable`."""
+        route = self.cached_route(topic)
         broker = route.brokers.get(queue.broker_name) if route is not None else None
         address = broker.address(preferred_id) if broker is not None else None
         if address is None:
             raise Unreachable(f"the name server knows no address of broker {queue.broker_name}")
         return address
 
-    def ask(self, command: Command) -> Steps[Command]:
-        """Ask a name server, whichever answers. Raises `NoNameServer` when none does."""
+    def _half(self, deadline: float | None, known: _Known | None) -> float | None:
+        if deadline is None or known is None:
+            return deadline
+        now = self._clock()
+        return now + max(deadline - now, 0.0) / 2
+
+    def ask(self, command: Command, deadline: float | None = None) -> Steps[Command]:
+        """Ask a name server, whichever answers, by the deadline if there is one. Raises `NoNameServer`.
+
+        Those that are left share the time that is left.
+        """
         failures: list[str] = []
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        unknown: Command | None = None
+        left = len(self._name_servers)
         for address in self._name_servers.one_round():
             answer: Command | None = None
             # Twice: a connection that was idle for long may have been cut unnoticed, and a question can be
             # asked again. One that was never heard of had a new connection, and its silence is its own.
-            for _ in range(2 if str(address) in self._heard else 1):
+            attempts = 2 if str(address) in self._heard else 1
+            for attempt in range(attempts):
+                timeout_s = self._timeout_s
+                if deadline is not None:
+                    share = (deadline - self._clock()) / (left + attempts - attempt - 1)
+                    timeout_s = min(timeout_s, max(share, 0.001))
                 try:
-                    answer = yield from ask_one(str(address), command, self._timeout_s)
+                    answer = yield from ask_one(str(address), command, timeout_s)
                     self._heard.add(str(address))
                     break
                 except Unreachable as exc:
@@ -171,6 +191,10 @@ class Directory:
                     break
                 except OutcomeUnknown as exc:
                     failures.append(str(exc))
+            left -= 1
+            if answer is not None and is_route and answer.code == ResponseCode.TOPIC_NOT_EXIST and left:
+                unknown = answer  # another one may have heard of it: brokers register with each by itself
+                continue
             if answer is not None:
                 refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 if refused and command.code in _EVERY_NAME_SERVER_ANSWERS:
@@ -178,5 +202,7 @@ class Directory:
                     hint = "name servers listen at port 9876 by default, brokers at 10911"
                     raise error_for(answer.code, f"{address} is no name server, but a broker perhaps: {hint}")
                 return answer
+        if unknown is not None:
+            return unknown
         self._name_servers.advance()
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(dict.fromkeys(failures))}")

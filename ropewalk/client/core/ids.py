@@ -14,11 +14,13 @@ import socket
 import time
 from collections.abc import Callable
 
+from ropewalk.client.fork import renew_after_fork
+
 MONTH_MS_MAX = 31 * 86_400_000
 
 
 def month_start_ms(now_ms: int) -> int:
-    """The first instant of the local month that contains `now_ms`."""
+    """Return the first instant of the local month that contains `now_ms`."""
     moment = time.localtime(now_ms / 1000)
     return int(time.mktime((moment.tm_year, moment.tm_mon, 1, 0, 0, 0, 0, 0, -1)) * 1000)
 
@@ -28,20 +30,25 @@ class UniqueKeys:
 
     def __init__(self, ip: bytes, pid: int, salt: int, now_ms: Callable[[], int]) -> None:
         assert len(ip) in (4, 16), ip
-        self._prefix = f"{ip.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
+        self._ip = ip
+        self._prefix = self._prefix_of(pid, salt)
         self._now_ms = now_ms
         self._counter = 0
         self._month_ms = month_start_ms(now_ms())
 
+    def renew(self) -> None:
+        """Begin anew in a process that was forked: with its id and a salt of its own."""
+        self._prefix = self._prefix_of(os.getpid(), random.SystemRandom().getrandbits(32))
+
     def next(self) -> str:
-        """An id that this source has not given before (65536 of them fit in a millisecond)."""
+        """Return an id that this source has not given before (65536 of them fit in a millisecond)."""
         prefix = self._prefix_now()
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
         return f"{prefix}{counter:04X}"
 
-    def take(self, count: int) -> tuple[str, ...]:
-        """As many ids as `next` would give, for a look at the clock each hundred."""
+    def next_many(self, count: int) -> tuple[str, ...]:
+        """Return as many ids as `next` would, reading the clock once for each hundred."""
         keys: list[str] = []
         for begin in range(0, count, 100):
             prefix, counter = self._prefix_now(), self._counter
@@ -49,6 +56,9 @@ class UniqueKeys:
             keys += [f"{prefix}{number & 0xFFFF:04X}" for number in range(counter, counter + some)]
             self._counter = (counter + some) & 0xFFFF
         return tuple(keys)
+
+    def _prefix_of(self, pid: int, salt: int) -> str:
+        return f"{self._ip.hex().upper()}{pid & 0xFFFF:04X}{salt & 0xFFFF_FFFF:08X}"
 
     def _prefix_now(self) -> str:
         elapsed = self._now_ms() - self._month_ms
@@ -61,14 +71,17 @@ class UniqueKeys:
 
 
 def ip_of(host: str) -> str:
-    """The IP of a host, IPv4 where it has one, as Java's clients prefer. Blocks. Raises OSError if nobody knows it."""
+    """Return the IP of a host, IPv4 where it has one, as Java's clients prefer.
+
+    Blocks. Raises OSError if nobody knows it.
+    """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return str(found[0][4][0])
 
 
 def local_ip() -> bytes:
-    """The address of this machine that an ordinary route would use; loopback when there is none.
+    """Return the address of this machine that an ordinary route would use; loopback when there is none.
 
     Connecting a datagram socket sends nothing: it only asks the kernel which address it would use.
     """
@@ -82,7 +95,9 @@ def local_ip() -> bytes:
 
 
 def default_unique_keys() -> UniqueKeys:
-    """The source a client uses unless it is handed another one."""
-    return UniqueKeys(
+    """Return the source a client uses unless it is handed another one."""
+    keys = UniqueKeys(
         local_ip(), os.getpid(), random.SystemRandom().getrandbits(32), lambda: time.time_ns() // 1_000_000
     )
+    renew_after_fork(keys)
+    return keys

@@ -1,4 +1,4 @@
-"""What a client says and hears: the nouns, and the commands that carry them. Pure.
+"""Messages, their results, and the requests that carry them. Pure.
 
 A send goes out in the short form (310), several messages for one queue as a batch (320), as the
 official clients do it. Keys and tags are properties like any other on the wire; here they have names.
@@ -15,20 +15,23 @@ import msgspec
 
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
+from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, encode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
 
 _DEFAULT_TOPIC_QUEUES = str(DEFAULT_TOPIC_QUEUE_COUNT)
+PROPERTIES_RESERVE = 1024
+"""Bytes of properties that a send leaves free: retries and dead letters add their own."""
 PRODUCER_GROUP = "ropewalk-client"
 READER_GROUP = "TOOLS_CONSUMER"
 """A group every RocketMQ broker knows from birth; a pull must name one even if it commits nothing."""
 
 
 class SendStatus(enum.Enum):
-    """What the broker promises about a stored message. Only SEND_OK is an acknowledgement."""
+    """The broker's promise about a stored message. Only SEND_OK is an acknowledgement."""
 
     SEND_OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -37,7 +40,7 @@ class SendStatus(enum.Enum):
 
 
 class PullStatus(enum.Enum):
-    """What a pull found."""
+    """The result of a pull, by kind."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
@@ -50,7 +53,7 @@ PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Something to send. `keys` are separated by blanks, `tags` is one tag in practice.
+    """A message to send. `keys` are separated by blanks, `tags` is one tag in practice.
 
     With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later. Which
     levels there are is the broker's affair: one above the highest counts as the highest, and below 1 there is no delay.
@@ -77,7 +80,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message, or a batch of them, now lies."""
+    """The place of a stored message, or of a batch of them."""
 
     status: SendStatus
     queue: Queue
@@ -91,7 +94,7 @@ class SendResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What one pull brought, and where to go on."""
+    """The messages that one pull brought, and the next offset."""
 
     status: PullStatus
     records: list[Record]
@@ -99,6 +102,22 @@ class PullResult:
     min_offset: int
     max_offset: int
     """The offset the queue's next message will get."""
+
+
+def check_properties(message: Message) -> None:
+    """Refuse properties that leave no room for what retries add. Raises `LocalProtocolError`."""
+    if not (message.properties or message.keys or message.tags):
+        return
+    room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
+    # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
+    texts = (message.keys or "", message.tags or "", *message.properties, *message.properties.values())
+    if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
+        return
+    size = len(_properties(message, "0" * 32))
+    if size > room:
+        raise LocalProtocolError(
+            f"the message has {size} bytes of properties; {room} are taken, because a retry and a dead letter add some"
+        )
 
 
 def route_request(topic: str) -> Command:
@@ -118,7 +137,7 @@ def send_request(
     sys_flag: int = 0,
     body: bytes | None = None,
 ) -> Command:
-    """One message in the short form (310, or 325 for an answer to a request), as the Java client sends it.
+    """Return the send request of one message, in the short form (310; 325 for an answer to a request).
 
     `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
     """
@@ -142,7 +161,7 @@ def batch_request(
     *,
     producer_group: str = PRODUCER_GROUP,
 ) -> Command:
-    """Several messages for one queue in one request (320)."""
+    """Return the send request of several messages for one queue (320)."""
     properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"})
     ext = _send_ext(topic, queue, now_ms, producer_group, properties)
     ext["m"] = "true"
@@ -156,7 +175,7 @@ def batch_request(
 def pull_request(
     topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
 ) -> Command:
-    """A pull that carries its own subscription, since no heartbeat has announced one."""
+    """Return a pull that carries its own subscription, since no heartbeat has announced one."""
     header = PullMessageHeader(
         consumer_group=READER_GROUP,
         topic=topic,
@@ -176,7 +195,7 @@ def pull_request(
 def _send_ext(
     topic: str, queue: Queue, now_ms: int, producer_group: str, properties: bytes
 ) -> dict[str, str]:
-    """The fields of `SendMessageHeaderV2`, written out: by way of the header they would cost a send 5 us."""
+    """Return the fields of `SendMessageHeaderV2`, written out: by way of the header they would cost a send 5 us."""
     return {
         "a": producer_group,
         "b": topic,

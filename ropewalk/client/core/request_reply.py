@@ -16,7 +16,7 @@ import msgspec
 
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.headers import ReplyMessageHeader, decode_header
 from ropewalk.format.names import REPLY_TOPIC_POSTFIX
@@ -33,7 +33,7 @@ class NoReply(OutcomeUnknown):
 
 @dataclass(frozen=True, slots=True)
 class ReplyMessage:
-    """What somebody answered."""
+    """The answer to a request."""
 
     body: bytes
     properties: Mapping[str, str]
@@ -50,7 +50,7 @@ class ReplyMessage:
 
 
 def request_message(message: Message, client_id: str, correlation_id: str, timeout_s: float) -> Message:
-    """The message as a request of this client."""
+    """Return the message as a request of this client."""
     asked = {
         P.CORRELATION_ID: correlation_id,
         P.REPLY_TO_CLIENT: client_id,
@@ -64,7 +64,7 @@ def reply_topic(cluster: str) -> str:
 
 
 def reply_message(request: ReceivedMessage, answer: Message) -> tuple[str, Message]:
-    """The topic to answer a request at, and the answer. Raises `LocalProtocolError` for what is no request."""
+    """Return the topic to answer a request at, and the answer. Raises `LocalProtocolError` for what is no request."""
     asked = request.properties
     missing = [name for name in (P.CLUSTER, P.CORRELATION_ID, P.REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:
@@ -78,11 +78,11 @@ def reply_message(request: ReceivedMessage, answer: Message) -> tuple[str, Messa
 
 
 def pushed_reply(push: Command) -> tuple[str, ReplyMessage]:
-    """What 326 brings: the correlation id of the request, and its answer. Raises `RemoteProtocolError`."""
+    """Decode a pushed reply (326): the correlation id of the request, and its answer. Raises `RemoteProtocolError`."""
     try:
         header = decode_header(ReplyMessageHeader, push.ext)
         properties = parse_properties(header.properties or "")
-        body, note = readable_body(header.sys_flag, push.body)
+        body, note = decompress_body(header.sys_flag, push.body)
     except (RopewalkError, ValueError) as exc:
         raise RemoteProtocolError(f"a pushed reply cannot be read: {exc}") from exc
     return properties.get(P.CORRELATION_ID, ""), ReplyMessage(body, properties, note)

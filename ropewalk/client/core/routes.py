@@ -1,4 +1,4 @@
-"""Where a topic lives: what a name server answers to code 105, read and asked.
+"""Topic routes: the answer of a name server to code 105, decoded, and the queues that it offers.
 
     {"brokerDatas": [{"brokerName", "cluster", "brokerAddrs": {"0": "host:port", "1": ...}}],
      "queueDatas":  [{"brokerName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag"}],
@@ -28,7 +28,7 @@ DEFAULT_TOPIC_QUEUE_COUNT = 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Queue:
-    """One queue of a topic at one broker set. Sorts as clients sort: by broker, then id."""
+    """A queue of a topic at one broker set. Sorts as clients sort: by broker, then id."""
 
     broker_name: str
     queue_id: int
@@ -36,7 +36,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many queues a broker set has for a topic, and what may be done with them."""
+    """The numbers of queues that a broker set has for a topic, and their permission."""
 
     broker_name: str
     read_queue_count: int
@@ -46,7 +46,7 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """One broker set: a name, and an address for each of its members."""
+    """A broker set: a name, and an address for each of its members."""
 
     name: str
     cluster: str
@@ -57,7 +57,7 @@ class BrokerData:
         return self.addresses.get(MASTER_ID)
 
     def address(self, preferred_id: int = MASTER_ID) -> str | None:
-        """The member to read from: the preferred one, else the next, else the first there is."""
+        """Return the member to read from: the preferred one, else the next, else the first there is."""
         for broker_id in (preferred_id, preferred_id + 1, *sorted(self.addresses)):
             if broker_id in self.addresses:
                 return self.addresses[broker_id]
@@ -66,7 +66,7 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Everything a name server said about one topic."""
+    """The route of one topic, as a name server reported it."""
 
     brokers: Mapping[str, BrokerData]
     queues: tuple[QueueData, ...]
@@ -84,11 +84,11 @@ class TopicRoute:
         object.__setattr__(self, "_write_queues", found)  # asked for by every send
 
     def write_queues(self) -> tuple[Queue, ...]:
-        """The queues a producer may choose from."""
+        """Return the queues a producer may choose from."""
         return self._write_queues
 
     def read_queues(self) -> tuple[Queue, ...]:
-        """The queues a consumer may read."""
+        """Return the queues a consumer may read."""
         return tuple(
             Queue(data.broker_name, queue_id)
             for data in self.queues
@@ -97,7 +97,7 @@ class TopicRoute:
         )
 
     def as_template(self) -> TopicRoute:
-        """This route, lowered to what a topic made from it will have at first.
+        """Return this route, lowered to the queues of a topic that is made from it.
 
         A producer uses it when its topic does not exist yet: it writes to the queues the topic
         will have, and the first message makes the broker create it.

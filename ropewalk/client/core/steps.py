@@ -1,22 +1,24 @@
-"""Conversations as generators: what to ask whom is decided here, how it is carried is a shell's affair.
+"""Conversations as generators: each decides its requests; how they are carried is a shell's affair.
 
 A conversation is a generator. It yields an effect and is resumed with its outcome:
 
     Ask(address, command, timeout_s)   ->  the answer, whatever its code
-    Tell(address, command)             ->  None; nobody answers
+    Oneway(address, command, ...)      ->  None; nobody answers
+    Pause(seconds)                     ->  None, when they have passed
     AskAny(asks)                       ->  outcomes of those that were answered first, by their place in `asks`
-    SendAhead(ask)                     ->  a ticket, at once; the answer is for a later conversation
-    TakeAhead(ticket)                  ->  that answer, once
+    Prefetch(ask)                      ->  a ticket, at once; the answer is for a later conversation
+    AwaitPrefetched(ticket)            ->  that answer, once
 
 An effect that failed is raised inside the generator (`Unreachable`, `OutcomeUnknown`), so that a retry is an ordinary
-`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking_links.py` over
-plain sockets, `anyio_links.py` over anyio; a test drives them with a list of answers.
+`except`. The value a conversation returns is its result. Both shells drive the same ones: `blocking/links.py` over
+plain sockets, `aio/links.py` over anyio; a test drives them with a list of answers.
 
 A conversation must not yield while it is being closed: a shell that is cancelled closes it and will not listen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import NamedTuple, TypeVar
 
@@ -33,39 +35,47 @@ H = TypeVar("H", bound=msgspec.Struct)
 
 
 class Ask(NamedTuple):
-    """A request whose answer is awaited for at most `timeout_s` seconds."""
+    """A request whose answer comes within `timeout_s` seconds, the connecting included, or is awaited no longer."""
 
     address: str
     command: Command
     timeout_s: float
 
 
-class Tell(NamedTuple):
-    """A request that nobody answers."""
+class Oneway(NamedTuple):
+    """A request that nobody answers; `timeout_s` bounds the connecting."""
 
     address: str
     command: Command
+    timeout_s: float = math.inf
+
+
+class Pause(NamedTuple):
+    """A time in which a conversation asks nothing."""
+
+    seconds: float
 
 
 class AskAny(NamedTuple):
-    """Several requests at once; resumed when at least one has an outcome. The others are forgotten."""
+    """A set of requests sent at once; resumed when at least one has an outcome. The others are forgotten."""
 
     asks: tuple[Ask, ...]
 
 
-class SendAhead(NamedTuple):
+class Prefetch(NamedTuple):
     """A request whose answer nobody waits for yet. Whoever holds the ticket has to take it, wanted or not."""
 
     ask: Ask
 
 
-class TakeAhead(NamedTuple):
-    """The answer to what was sent ahead."""
+class AwaitPrefetched(NamedTuple):
+    """The answer to a prefetch, awaited for at most `timeout_s` seconds from now."""
 
     ticket: int
+    timeout_s: float = math.inf
 
 
-Effect = Ask | Tell | AskAny | SendAhead | TakeAhead
+Effect = Ask | Oneway | Pause | AskAny | Prefetch | AwaitPrefetched
 Outcome = Command | RopewalkError
 Reply = Command | dict[int, Outcome] | int | None
 Steps = Generator[Effect, Reply, T]
@@ -93,29 +103,29 @@ def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
     return outcomes
 
 
-def send_ahead(one: Ask) -> Steps[int]:
+def prefetch(one: Ask) -> Steps[int]:
     """Send a request, and return the ticket for its answer."""
-    ticket = yield SendAhead(one)
+    ticket = yield Prefetch(one)
     assert isinstance(ticket, int), "a SendAhead is resumed with a ticket"
     return ticket
 
 
-def take_ahead(ticket: int) -> Steps[Command]:
-    """Wait for the answer to what was sent ahead, and return it whatever its code."""
-    answer = yield TakeAhead(ticket)
+def await_prefetched(ticket: int, timeout_s: float) -> Steps[Command]:
+    """Wait for the answer to a prefetch, and return it whatever its code."""
+    answer = yield AwaitPrefetched(ticket, timeout_s)
     assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
     return answer
 
 
 def require_success(answer: Command) -> Command:
-    """The answer, if it is a yes; else raises what `error_for` makes of it."""
+    """Return the answer, if it is a yes; else raises what `error_for` makes of it."""
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)
     return answer
 
 
 def answer_header(cls: type[H], answer: Command) -> H:
-    """The header of an answer. Raises `RemoteProtocolError` when it is not one."""
+    """Return the header of an answer. Raises `RemoteProtocolError` when it is not one."""
     try:
         return decode_header(cls, answer.ext)
     except HeaderError as exc:

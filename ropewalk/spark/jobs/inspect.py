@@ -1,4 +1,4 @@
-"""The small jobs: the newest rows of a source, and where its queues stand.
+"""Run the small jobs: the newest rows of a source, and the offsets of its queues.
 
 They look at a few places only, so they need no Spark where files and brokers can be reached from here.
 """
@@ -29,15 +29,15 @@ TAIL_COLUMNS: Final = (
 _BODY_MAX: Final = 60
 
 
-class CannotLook(RopewalkError):
-    """There is nothing to be seen; the text says why."""
+class CannotInspect(RopewalkError):
+    """A checkpoint, lake or source with nothing to show; the text says why."""
 
 
 # -- tail --------------------------------------------------------------------------------------------
 
 
 def newest(tasks: Tasks, source: Source, count: int) -> list[dict[str, Any]]:
-    """The newest rows of a source, oldest of them first."""
+    """Return the newest rows of a source, oldest of them first."""
     planned = source.plan(tasks, None, None)
     ranges = planned.ranges if planned is not None else []
     if isinstance(source, LiveSource):
@@ -74,7 +74,7 @@ class _LastRows:
 
 
 def tail_report(what: str, rows: Sequence[dict[str, Any]]) -> Report:
-    """The rows as a table."""
+    """Report rows as a table."""
     cells: list[tuple[Cell, ...]] = [tuple(_cell(row[name]) for name in TAIL_COLUMNS) for row in rows]
     table = Table("messages", TAIL_COLUMNS, cells)
     return Report("tail", f"The newest {len(rows)} messages of {what}", {"what": what}, [table])
@@ -96,14 +96,14 @@ def _cell(value: Any) -> Cell:
 
 
 def live_offsets(source: LiveSource, at_ms: int | None) -> list[tuple[Cell, ...]]:
-    """For each queue of live topics: topic, broker, queue, first and behind the last, and the offset of a time."""
+    """Return topic, broker, queue, first and next offset of each queue of live topics, and the offset of a time."""
     options = source.parsed()
     cluster = Cluster(options)
     try:
         cluster.refresh()
         keys = chosen_queues(options, cluster.queues())
-        bounds = cluster.patient_bounds(keys)
-        found = cluster.at_times(dict.fromkeys(keys, at_ms)) if at_ms is not None else {}
+        bounds = cluster.wait_for_bounds(keys)
+        found = cluster.offsets_at(dict.fromkeys(keys, at_ms)) if at_ms is not None else {}
         return [
             (*key, have.low, have.high, max(min(found[key], have.high), have.low) if key in found else None)
             for key, have in sorted(bounds.items())
@@ -113,7 +113,7 @@ def live_offsets(source: LiveSource, at_ms: int | None) -> list[tuple[Cell, ...]
 
 
 def store_offsets(work: tuple[str, tuple[str, ...], int | None]) -> list[tuple[Cell, ...]]:
-    """The same for a store's directory."""
+    """Return topic, broker, queue, first and next offset of each queue of a store, and the offset of a time."""
     path, topics, at_ms = work
     rows: list[tuple[Cell, ...]] = []
     for store in open_stores(path):
@@ -127,7 +127,7 @@ def store_offsets(work: tuple[str, tuple[str, ...], int | None]) -> list[tuple[C
 
 
 def _at_time(store: Store, queue: Queue, low: int, high: int, at_ms: int) -> int:
-    """The first number whose record was stored at or after a time, or the one behind the last."""
+    """Return the first number whose record was stored at or after a time, or the one behind the last."""
     while low < high:
         middle = (low + high) // 2
         entry = queue.entry(middle)
@@ -140,36 +140,36 @@ def _at_time(store: Store, queue: Queue, low: int, high: int, at_ms: int) -> int
 
 
 def checkpoint_offsets(path: str) -> list[tuple[Cell, ...]]:
-    """Where the checkpoint of a Spark query over live topics stands. Blocks; raises `CannotLook`."""
+    """Return the offsets in the checkpoint of a Spark query over live topics. Blocks; raises `CannotInspect`."""
     directory = Path(path, "offsets")
     try:
         numbers = [int(each.name) for each in directory.iterdir() if each.name.isdigit()]
     except OSError as exc:
-        raise CannotLook(
+        raise CannotInspect(
             f"{path} is no checkpoint of a Spark query: {directory} cannot be listed ({exc.strerror})"
         ) from exc
     if not numbers:
-        raise CannotLook(f"the query of {path} has not planned a batch yet")
+        raise CannotInspect(f"the query of {path} has not planned a batch yet")
     lines = (directory / str(max(numbers))).read_text().splitlines()
     # A version, what Spark itself remembers, and then one line for each source.
     if len(lines) < 3:
-        raise CannotLook(f"{directory / str(max(numbers))} is cut short")
+        raise CannotInspect(f"{directory / str(max(numbers))} is cut short")
     position = Position.from_json(json.loads(lines[2]))
     return [(*key, None, number, None) for key, number in sorted(position.queues.items())]
 
 
 def lake_offsets(path: str) -> list[tuple[Cell, ...]]:
-    """Where a lake stands. Blocks; raises `CannotLook`."""
+    """Return the offsets that a lake has reached. Blocks; raises `CannotInspect`."""
     position = read_lake(path).position
     if position is None:
-        raise CannotLook(f"{path} is no lake, or holds no batch yet")
+        raise CannotInspect(f"{path} is no lake, or holds no batch yet")
     if "log" in position:
         return [("", "", None, None, position["log"], None)]
     return [(*key, None, number, None) for key, number in sorted(Position.from_json(position).queues.items())]
 
 
 def offsets_report(what: str, rows: Sequence[tuple[Cell, ...]], at: str | None) -> Report:
-    """Queues as a table, without the columns that nobody filled."""
+    """Report queues as a table, without empty columns."""
     columns = ("topic", "broker", "queue", "first", "next", f"at {at}" if at else "at")
     used = [n for n in range(len(columns)) if any(row[n] is not None and row[n] != "" for row in rows)]
     table = Table("queues", tuple(columns[n] for n in used), [tuple(row[n] for n in used) for row in rows])
@@ -180,7 +180,7 @@ def offsets_report(what: str, rows: Sequence[tuple[Cell, ...]], at: str | None) 
 
 
 def schema_report() -> Report:
-    """The columns that a read can have."""
+    """Report the columns that a read can have."""
     rows = [
         (name, column.type, ", ".join(preset for preset, names in PRESETS.items() if name in names))
         for name, column in COLUMNS.items()

@@ -1,4 +1,4 @@
-"""What the driver asks a cluster: which topics and queues there are, what brokers have of them, offsets at times.
+"""Query a cluster from the driver: topics and queues, their offset bounds, and offsets at times.
 
 Blocking, over connections that are kept while the query runs. All questions about queues of one broker are on the way
 at once. A broker that does not answer is asked again after a look at the routes, for it may have been replaced; if
@@ -39,10 +39,17 @@ from ropewalk.format.headers import (
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.offsets import Bounds, QueueKey, Queues
-from ropewalk.spark.live.plan import wants_topic
+from ropewalk.spark.live.plan import topic_filter
 from ropewalk.spark.options import BadOption, Options
 
-__all__ = ["BrokerSilent", "Cluster", "Found", "Links", "addresses_of", "check_live_options"]
+__all__ = [
+    "BrokerUnreachable",
+    "Cluster",
+    "BoundsAnswer",
+    "ConnectionCache",
+    "addresses_of",
+    "check_live_options",
+]
 
 ANSWER_S = 3.0
 SLAVE_ID = 1
@@ -55,7 +62,7 @@ log = structlog.get_logger("ropewalk.spark")
 
 
 def check_live_options(options: Options) -> None:
-    """Refuse what brokers cannot be asked for yet. Raises BadOption."""
+    """Reject options that brokers cannot serve yet. Raises BadOption."""
     for name, value in (
         ("accessKey", options.access_key),
         ("secretKey", options.secret_key),
@@ -73,7 +80,7 @@ def check_live_options(options: Options) -> None:
 
 
 def addresses_of(options: Options) -> tuple[AddressRing | None, Mapping[str, BrokerData]]:
-    """The name servers, or the brokers that were named themselves. Raises BadOption."""
+    """Return the name servers, or the brokers of option `brokers`. Raises BadOption."""
     try:
         if options.name_server is not None:
             return AddressRing(parse_address_list(options.name_server)), {}
@@ -91,19 +98,19 @@ def addresses_of(options: Options) -> tuple[AddressRing | None, Mapping[str, Bro
     return None, brokers
 
 
-class BrokerSilent(RopewalkError):
-    """A broker of the query has not answered for as long as the query is willing to wait."""
+class BrokerUnreachable(RopewalkError):
+    """A broker of the query that has not answered for as long as the query may wait."""
 
 
-class Links:
-    """Connections by address, made when needed and noticed when they broke."""
+class ConnectionCache:
+    """Connections by address, opened on demand and replaced when broken."""
 
     def __init__(self, timeout: float = ANSWER_S) -> None:
         self._timeout = timeout
         self._connections: dict[str, Connection] = {}
 
-    def to(self, address: str) -> Connection:
-        """A connection that was alive a moment ago. Raises Unreachable."""
+    def get(self, address: str) -> Connection:
+        """Return a connection that was alive a moment ago. Raises Unreachable."""
         connection = self._connections.get(address)
         if connection is not None:
             connection.receive(0)
@@ -111,9 +118,9 @@ class Links:
             connection = self._connections[address] = Connection(address, self._timeout)
         return connection
 
-    def ask(self, address: str, commands: list[Command]) -> list[Command]:
-        """All answers, in the order of the questions. Raises Unreachable and OutcomeUnknown."""
-        connection = self.to(address)
+    def call_all(self, address: str, commands: list[Command]) -> list[Command]:
+        """Send all commands and return the answers in their order. Raises Unreachable and OutcomeUnknown."""
+        connection = self.get(address)
         try:
             opaques = [connection.start(command) for command in commands]
             return [connection.wait(opaque) for opaque in opaques]
@@ -128,17 +135,17 @@ class Links:
 
 
 @dataclass(slots=True)
-class Found:
-    """What brokers have, and which of them did not say."""
+class BoundsAnswer:
+    """The bounds of queues, and the brokers that did not answer."""
 
     bounds: dict[QueueKey, Bounds] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)
-    behind: set[str] = field(default_factory=set)
+    unreachable: set[str] = field(default_factory=set)
+    from_slaves: set[str] = field(default_factory=set)
     """Brokers whose master is gone: a slave answered, and may have less."""
 
 
 class Cluster:
-    """A cluster as the driver of one query sees it. Belongs to one thread."""
+    """A cluster in the view of one query's driver. Belongs to one thread."""
 
     def __init__(
         self,
@@ -147,17 +154,17 @@ class Cluster:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Nothing is connected yet. Raises BadOption."""
+        """Create the view without connecting. Raises BadOption."""
         check_live_options(options)
         self._options = options
         self._name_servers, self._static = addresses_of(options)
-        self._links = Links()
-        self._wants = wants_topic(options)
+        self._links = ConnectionCache()
+        self._wants = topic_filter(options)
         self._monotonic = monotonic
         self._sleep = sleep
         self._routes: dict[str, TopicRoute] = {}
         self._refreshed: float | None = None
-        self._silent_since: dict[str, float] = {}
+        self._unreachable_since: dict[str, float] = {}
 
     def close(self) -> None:
         self._links.close()
@@ -166,7 +173,7 @@ class Cluster:
 
     @property
     def cluster_name(self) -> str | None:
-        """The cluster that the topics live in, if there is exactly one and it has a name."""
+        """Return the cluster that the topics live in, if there is exactly one and it has a name."""
         names = {
             broker.cluster
             for route in self._routes.values()
@@ -177,7 +184,7 @@ class Cluster:
 
     @property
     def masters(self) -> dict[str, str]:
-        """The address of the master of each broker set that has one."""
+        """Return the address of the master of each broker set that has one."""
         return {
             name: broker.master
             for route in self._routes.values()
@@ -190,7 +197,7 @@ class Cluster:
         return self._routes
 
     def refresh(self, *, force: bool = False) -> None:
-        """Look where the topics are, unless that was done a moment ago.
+        """Query the routes of the topics, unless that was done a moment ago.
 
         Raises Unreachable if no name server answers the first time; later the old answers go on counting.
         """
@@ -202,7 +209,7 @@ class Cluster:
         ):
             return
         try:
-            self._routes = self._retried(self._read_routes)
+            self._routes = self._with_retries(self._read_routes)
         except _NO_ANSWER as exc:
             if self._refreshed is None:
                 raise
@@ -210,15 +217,32 @@ class Cluster:
         self._refreshed = now
 
     def queues(self) -> list[QueueKey]:
-        """Every readable queue of the wanted topics that exist, sorted."""
+        """Return every readable queue of the wanted topics that exist, sorted."""
         return sorted(
             QueueKey(topic, queue.broker_name, queue.queue_id)
             for topic, route in self._routes.items()
             for queue in route.read_queues()
         )
 
+    def absence_of(self, key: QueueKey) -> str:
+        """Say why a queue is not among those that can be read."""
+        route = self._routes.get(key.topic)
+        if route is None:
+            return f"topic {key.topic} does not exist any more"
+        counts = {data.broker_name: data.read_queue_count for data in route.queues}
+        if key.broker not in counts or key.broker not in route.brokers:
+            others = ", ".join(sorted(counts)) or "no broker"
+            return f"broker {key.broker} does not serve topic {key.topic} any more; it is served by {others}"
+        if key.queue_id >= counts[key.broker]:
+            plural = "" if counts[key.broker] == 1 else "s"
+            return (
+                f"topic {key.topic} has {counts[key.broker]} readable queue{plural} at {key.broker} now: it was made "
+                f"smaller"
+            )
+        return f"topic {key.topic} may not be read at {key.broker} now: its permission was taken away"
+
     def missing_topics(self) -> list[str]:
-        """Topics that were asked for by name and do not exist."""
+        """Return the topics that were named and do not exist."""
         named = list(self._options.assign) if self._options.assign is not None else list(self._options.topics)
         return [topic for topic in named if topic not in self._routes]
 
@@ -242,7 +266,7 @@ class Cluster:
             raise BadOption(
                 "option subscribePattern needs a nameServer: brokers alone do not say which topics there are"
             )
-        answer = self._ask_name_server(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        answer = self._call_name_server(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         document = fastjson.loads(require_success(answer).body)
         names = document.get("topicList") if isinstance(document, dict) else None
         if not isinstance(names, list):
@@ -252,7 +276,7 @@ class Cluster:
     def _route(self, topic: str) -> TopicRoute | None:
         if self._name_servers is None:
             return self._route_of_brokers(topic)
-        answer = self._ask_name_server(route_request(topic))
+        answer = self._call_name_server(route_request(topic))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         return parse_route(require_success(answer).body)
@@ -261,7 +285,7 @@ class Cluster:
         queues = []
         for name, broker in self._static.items():
             command = command_of(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
-            answer = self._links.ask(broker.addresses[MASTER_ID], [command])[0]
+            answer = self._links.call_all(broker.addresses[MASTER_ID], [command])[0]
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 continue
             document = fastjson.loads(require_success(answer).body)
@@ -277,12 +301,12 @@ class Cluster:
             )
         return TopicRoute(self._static, tuple(queues)) if queues else None
 
-    def _ask_name_server(self, command: Command) -> Command:
+    def _call_name_server(self, command: Command) -> Command:
         assert self._name_servers is not None
         failures: list[str] = []
         for address in self._name_servers.one_round():
             try:
-                answer = self._links.ask(str(address), [command])[0]
+                answer = self._links.call_all(str(address), [command])[0]
             except _NO_ANSWER as exc:
                 failures.append(str(exc))
                 continue
@@ -292,7 +316,7 @@ class Cluster:
             return answer
         raise Unreachable(f"no name server at {self._name_servers}: {'; '.join(failures)}")
 
-    def _retried(self, step: Callable[[], T]) -> T:
+    def _with_retries(self, step: Callable[[], T]) -> T:
         for _ in range(self._options.fetch_offset_num_retries):
             try:
                 return step()
@@ -302,9 +326,9 @@ class Cluster:
 
     # -- what brokers have ---------------------------------------------------------------------------
 
-    def bounds(self, keys: Iterable[QueueKey]) -> Found:
-        """The boundaries of queues; those of brokers that do not answer are missing, and told."""
-        found = Found()
+    def bounds(self, keys: Iterable[QueueKey]) -> BoundsAnswer:
+        """Return the bounds of queues; those of brokers that do not answer are missing, and named."""
+        found = BoundsAnswer()
         for broker, of_broker in self._by_broker(keys).items():
             questions = [
                 command
@@ -315,30 +339,33 @@ class Cluster:
                 )
             ]
             try:
-                numbers, member = self._ask_broker(broker, questions)
+                numbers, member = self._query_broker(broker, questions)
             except _NO_ANSWER as exc:
-                self._note_silence(broker, exc)
-                found.silent.add(broker)
+                self._record_silence(broker, exc)
+                found.unreachable.add(broker)
                 continue
-            self._silent_since.pop(broker, None)
+            self._unreachable_since.pop(broker, None)
             if member != MASTER_ID and self._options.read_from != "slave":
-                found.behind.add(broker)
+                found.from_slaves.add(broker)
             for key, low, high in zip(of_broker, numbers[::2], numbers[1::2], strict=True):
                 found.bounds[key] = Bounds(low, max(low, high))
         return found
 
-    def patient_bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, Bounds]:
-        """The boundaries of all queues. Raises BrokerSilent when one stays silent for too long."""
+    def wait_for_bounds(self, keys: Iterable[QueueKey]) -> dict[QueueKey, Bounds]:
+        """Return the bounds of all queues, waiting for brokers that do not answer.
+
+        Raises BrokerSilent when one stays silent for too long.
+        """
         wanted = list(keys)
         while True:
             found = self.bounds(wanted)
-            if not found.silent:
+            if not found.unreachable:
                 return found.bounds
             self._sleep(0.2)
             self.refresh(force=True)
 
-    def at_times(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
-        """The first offset at or after a time, by queue; the end of the queue where there is none."""
+    def offsets_at(self, times: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+        """Return the first offset at or after a time, by queue; the end of the queue where there is none."""
         offsets: dict[QueueKey, int] = {}
         for broker, of_broker in self._by_broker(times).items():
             questions = [
@@ -348,12 +375,12 @@ class Cluster:
                 )
                 for key in of_broker
             ]
-            numbers, _ = self._retried_broker(broker, questions)
+            numbers, _ = self._query_with_retries(broker, questions)
             offsets.update(zip(of_broker, numbers, strict=True))
         return offsets
 
     def commit(self, group: str, queues: Queues) -> None:
-        """Record how far a group has come. What cannot be recorded now is told and left: the next commit covers it."""
+        """Commit the offsets of a group. A failure is logged and left: the next commit covers it."""
         for broker, of_broker in self._by_broker(queues).items():
             commands = [
                 command_of(
@@ -363,20 +390,20 @@ class Cluster:
                 for key in of_broker
             ]
             try:
-                answers, _ = self._at_broker(broker, commands)
+                answers, _ = self._call_broker(broker, commands)
                 if any(answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for answer in answers):
                     body = fastjson.dumps({"groupName": group})
                     create = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
-                    (made,), _ = self._at_broker(broker, [create])
+                    (made,), _ = self._call_broker(broker, [create])
                     require_success(made)
-                    answers, _ = self._at_broker(broker, commands)
+                    answers, _ = self._call_broker(broker, commands)
                 for answer in answers:
                     require_success(answer)
             except RopewalkError as exc:
                 log.warning("offsets were not committed", group=group, broker=broker, reason=str(exc))
 
     def group_offsets(self, group: str, keys: Iterable[QueueKey]) -> dict[QueueKey, int]:
-        """How far a group has come in queues; those in which it committed nothing are missing."""
+        """Return the committed offsets of a group; queues without one are missing."""
         offsets: dict[QueueKey, int] = {}
         for broker, of_broker in self._by_broker(keys).items():
             questions = [
@@ -386,14 +413,14 @@ class Cluster:
                 )
                 for key in of_broker
             ]
-            answers, _ = self._at_broker(broker, questions)
+            answers, _ = self._call_broker(broker, questions)
             for key, answer in zip(of_broker, answers, strict=True):
                 if answer.code != ResponseCode.QUERY_NOT_FOUND:
                     offsets[key] = answer_header(OffsetResponseHeader, require_success(answer)).offset
         return offsets
 
     def mean_sizes(self, start: Queues, keys: Iterable[QueueKey]) -> dict[str, float]:
-        """How large messages of each topic are in the log, on average of a few from `start` on."""
+        """Return the mean size in the log of each topic's messages, from a sample behind `start`."""
         sizes: dict[str, float] = {}
         for key in keys:
             if key.topic in sizes or key not in start:
@@ -402,7 +429,7 @@ class Cluster:
             question = pull_request(key.topic, queue, start[key], SAMPLE, "*", 0)
             try:
                 address, _ = self.member(key)
-                answer = self._links.ask(address, [question])[0]
+                answer = self._links.call_all(address, [question])[0]
             except _NO_ANSWER:
                 continue
             if answer.code == ResponseCode.SUCCESS and answer.body:
@@ -411,7 +438,7 @@ class Cluster:
         return sizes
 
     def stored_ms(self, places: Queues) -> dict[QueueKey, int | None]:
-        """When the message at a place was stored, for each queue; None where there is none or nobody says."""
+        """Return the store time of the message at an offset of each queue; None where there is none, or no answer."""
         times: dict[QueueKey, int | None] = dict.fromkeys(places)
         for broker, of_broker in self._by_broker(places).items():
             questions = [
@@ -419,7 +446,7 @@ class Cluster:
                 for key in of_broker
             ]
             try:
-                answers, _ = self._at_broker(broker, questions)
+                answers, _ = self._call_broker(broker, questions)
             except _NO_ANSWER:
                 continue
             for key, answer in zip(of_broker, answers, strict=True):
@@ -429,7 +456,7 @@ class Cluster:
         return times
 
     def member(self, key: QueueKey) -> tuple[str, int]:
-        """The address to read a queue from, and which member of the broker set that is. Raises Unreachable."""
+        """Return the address to read a queue from, and the id of that member of the broker set. Raises Unreachable."""
         return self._member(key.broker)
 
     def _member(self, broker: str) -> tuple[str, int]:
@@ -442,36 +469,36 @@ class Cluster:
                     return address, next(n for n, one in sorted(data.addresses.items()) if one == address)
         raise Unreachable(f"the name server knows no address of broker {broker}")
 
-    def _at_broker(self, broker: str, commands: list[Command]) -> tuple[list[Command], int]:
+    def _call_broker(self, broker: str, commands: list[Command]) -> tuple[list[Command], int]:
         address, member = self._member(broker)
-        return self._links.ask(address, commands), member
+        return self._links.call_all(address, commands), member
 
-    def _ask_broker(self, broker: str, commands: list[Command]) -> tuple[list[int], int]:
+    def _query_broker(self, broker: str, commands: list[Command]) -> tuple[list[int], int]:
         try:
-            answers, member = self._at_broker(broker, commands)
+            answers, member = self._call_broker(broker, commands)
         except _NO_ANSWER:
             self.refresh(force=True)
-            answers, member = self._at_broker(broker, commands)
+            answers, member = self._call_broker(broker, commands)
         return [answer_header(OffsetResponseHeader, require_success(one)).offset for one in answers], member
 
-    def _retried_broker(self, broker: str, commands: list[Command]) -> tuple[list[int], int]:
+    def _query_with_retries(self, broker: str, commands: list[Command]) -> tuple[list[int], int]:
         while True:
             try:
-                numbers, member = self._ask_broker(broker, commands)
+                numbers, member = self._query_broker(broker, commands)
             except _NO_ANSWER as exc:
-                self._note_silence(broker, exc)
+                self._record_silence(broker, exc)
                 self._sleep(0.2)
                 continue
-            self._silent_since.pop(broker, None)
+            self._unreachable_since.pop(broker, None)
             return numbers, member
 
-    def _note_silence(self, broker: str, exc: RopewalkError) -> None:
+    def _record_silence(self, broker: str, exc: RopewalkError) -> None:
         """Remember since when a broker has not answered. Raises BrokerSilent when that is too long."""
         now = self._monotonic()
-        since = self._silent_since.setdefault(broker, now)
+        since = self._unreachable_since.setdefault(broker, now)
         patience = self._options.pull_timeout_ms / 1000
         if now - since >= patience:
-            raise BrokerSilent(
+            raise BrokerUnreachable(
                 f"broker {broker} has not answered for {now - since:.1f} s (pullTimeoutMs is "
                 f"{self._options.pull_timeout_ms}): {exc}"
             ) from exc

@@ -1,16 +1,18 @@
-"""Where a query of live topics stands: offsets of queues, the JSON that Spark keeps of them, and how far to go next.
+"""The position of a query over live topics: offsets of queues, the JSON that Spark keeps of them, and how far to go
+next.
 
     {"cluster": "DefaultCluster", "e": {"broker-a": "10.0.0.1:10911"}, "init": {...},
-     "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "t": 1718000000000, "v": 1}
+     "q": {"orders": {"broker-a": {"0": 1200, "1": 877}}}, "s": {...}, "t": 1718000000000, "v": 1}
 
-`q` holds for each queue the next offset to be read, `e` who was the master of each broker set when that was found out,
-and `t` when (ms): offsets that a later master gave to other messages can be told by both. Spark compares the *text* of
-an offset, so everything is built by one function, sorted at every level.
+`q` holds for each queue the next offset to be read, and `s` when the message before it was stored (ms): if the message
+at that offset has another store time later, the queue holds other messages. `e` names the master of each broker set and
+`t` the time (ms) when the offsets were determined, which tell the same, less exactly, where `s` has nothing. Spark
+compares the *text* of an offset, so everything is built by one function, sorted at every level.
 
 Where a new query begins is not stored by Spark, and is asked for again after a crash in its first batch, when "latest"
 would be another place. Therefore the end of batch 0 carries its beginning (`init`), and a beginning that says `fresh`
-is replaced by it (`start_of`). Spark runs a batch 0 also where there is nothing to read yet, so the beginning is logged
-as soon as a query runs.
+is replaced by it (`batch_start`). Spark runs a batch 0 also where there is nothing to read yet, so the beginning is
+logged as soon as a query runs.
 
 All functions here are pure. A `Queues` is a mapping from `QueueKey` to an offset.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from ropewalk.errors import RopewalkError
@@ -36,27 +39,28 @@ __all__ = [
     "backlog",
     "begin",
     "check_belongs",
-    "checked_ranges",
-    "judge_losses",
-    "limited",
-    "start_of",
-    "used_again",
-    "within",
+    "plan_ranges",
+    "enforce_losses",
+    "share_limit",
+    "batch_start",
+    "replaced_messages",
+    "reused_offsets",
+    "clamp_to_target",
 ]
 
 VERSION: Final = 1
 
 
 class CheckpointMismatch(RopewalkError):
-    """The checkpoint was written by another query, or for other topics."""
+    """A checkpoint of another query, or of other topics."""
 
 
 class DataLoss(RopewalkError):
-    """Messages that the query should have read are not there any more."""
+    """Messages that the query should have read and that cannot be read any more."""
 
 
 class QueueKey(NamedTuple):
-    """One queue of one topic at one broker set."""
+    """The key of one queue of one topic at one broker set."""
 
     topic: str
     broker: str
@@ -70,14 +74,14 @@ Queues = Mapping[QueueKey, int]
 
 
 class Bounds(NamedTuple):
-    """What a broker has of a queue: `[low, high)`."""
+    """The offsets of a queue that a broker has: `[low, high)`."""
 
     low: int
     high: int
 
 
 class Range(NamedTuple):
-    """What is to be read of a queue: `[low, high)`."""
+    """The offsets of a queue that are to be read: `[low, high)`."""
 
     key: QueueKey
     low: int
@@ -101,9 +105,11 @@ class Position:
     masters: Mapping[str, str] = field(default_factory=dict)
     """The master of each broker set, by its address."""
     time_ms: int | None = None
+    last_ms: Queues = field(default_factory=dict)
+    """The store time of the message before each offset, ms; queues without such a message are missing."""
 
     def to_json(self) -> dict[str, Any]:
-        """Equal positions give equal text, whatever order they were put together in."""
+        """Return the JSON document; equal positions give equal text, whatever their order was."""
         document: dict[str, Any] = {"q": _nested(self.queues), "v": VERSION}
         if self.cluster is not None:
             document["cluster"] = self.cluster
@@ -113,13 +119,15 @@ class Position:
             document["fresh"] = True
         if self.masters:
             document["e"] = dict(sorted(self.masters.items()))
+        if self.last_ms:
+            document["s"] = _nested(self.last_ms)
         if self.time_ms is not None:
             document["t"] = self.time_ms
         return dict(sorted(document.items()))
 
     @classmethod
     def from_json(cls, document: Any) -> Position:
-        """Read what `to_json` wrote, perhaps long ago. Raises CheckpointMismatch."""
+        """Read a document of `to_json`, perhaps from long ago. Raises CheckpointMismatch."""
         if not isinstance(document, dict) or "q" not in document:
             raise CheckpointMismatch(
                 f"the checkpoint holds no offset of a live Ropewalk source but {str(document)[:200]}: it belongs to "
@@ -138,6 +146,7 @@ class Position:
                 document.get("fresh") is True,
                 {str(name): str(address) for name, address in document.get("e", {}).items()},
                 int(document["t"]) if "t" in document else None,
+                _flat(document.get("s", {})),
             )
         except (AttributeError, TypeError, ValueError) as exc:
             raise CheckpointMismatch(
@@ -149,13 +158,13 @@ class Position:
         return frozenset(key.topic for key in self.queues)
 
 
-def start_of(start: Position, end: Position) -> Queues:
-    """Where the batch that ends at `end` begins: for a first batch, where it began when it was logged."""
+def batch_start(start: Position, end: Position) -> Queues:
+    """Return the start of the batch that ends at `end`: for a first batch, the start that was logged with it."""
     return end.init if start.fresh and end.init is not None else start.queues
 
 
 def check_belongs(position: Position, wanted: Callable[[str], bool], cluster: str | None) -> None:
-    """Refuse a checkpoint of other topics or of another cluster. Raises CheckpointMismatch."""
+    """Reject a checkpoint of other topics or of another cluster. Raises CheckpointMismatch."""
     others = sorted(topic for topic in position.topics if not wanted(topic))
     if others:
         raise CheckpointMismatch(
@@ -175,7 +184,8 @@ def check_belongs(position: Position, wanted: Callable[[str], bool], cluster: st
 def advance(
     start: Queues, latest: Mapping[QueueKey, Bounds], *, follow_back: bool = False
 ) -> dict[QueueKey, int]:
-    """As far as there is anything: new queues count from their first message, vanished ones keep their number.
+    """Return the end of everything that is there: new queues count from their first message, vanished ones keep their
+    offset.
 
     So does a queue whose offsets went back, unless the query is to `follow_back` and go on from there.
     """
@@ -186,17 +196,17 @@ def advance(
 
 
 def begin(start: Queues, latest: Mapping[QueueKey, Bounds]) -> dict[QueueKey, int]:
-    """`start` with the queues that came later: they are read from their first message."""
+    """Return `start` with the queues that came later, from their first message."""
     return {**{key: bounds.low for key, bounds in latest.items()}, **start}
 
 
 def backlog(start: Queues, end: Queues) -> int:
-    """How many offsets lie between."""
+    """Return the number of offsets between two positions."""
     return sum(max(0, high - start.get(key, high)) for key, high in end.items())
 
 
-def limited(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
-    """At most `limit` offsets of the way, shared out by how much each queue has; every queue moves.
+def share_limit(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
+    """Return an end at most `limit` offsets away, shared out by the backlog of each queue; every queue moves.
 
     With more queues than `limit` allows, each moves by one: a queue that never moves would age out.
     """
@@ -215,8 +225,8 @@ def limited(start: Queues, end: Queues, limit: int) -> dict[QueueKey, int]:
     return {key: start.get(key, end[key]) + steps.get(key, 0) if gaps[key] >= 0 else end[key] for key in end}
 
 
-def within(end: Queues, target: Queues, start: Queues) -> dict[QueueKey, int]:
-    """Not beyond a target that was fixed earlier, nor before the start; queues that came after it wait."""
+def clamp_to_target(end: Queues, target: Queues, start: Queues) -> dict[QueueKey, int]:
+    """Return an end not beyond a pinned target, nor before the start; queues that came after the target wait."""
     return {
         key: max(min(number, target[key]), start.get(key, 0)) if key in target else start[key]
         for key, number in end.items()
@@ -238,10 +248,10 @@ class Loss(NamedTuple):
         return f"{self.key}: {self.reason}"
 
 
-def checked_ranges(
+def plan_ranges(
     start: Queues, end: Queues, bounds: Mapping[QueueKey, Bounds]
 ) -> tuple[list[Range], list[Loss]]:
-    """What is to be read between two positions, given what the brokers have, and what of it is lost.
+    """Return the ranges between two positions that brokers can serve, and the losses.
 
     Empty ranges are left out. The order is that of the keys, so that a repeated batch gets the same partitions.
     """
@@ -296,12 +306,37 @@ def checked_ranges(
     return ranges, losses
 
 
+def replaced_messages(
+    position: Position, bounds: Mapping[QueueKey, Bounds], stored_ms: Mapping[QueueKey, int | None]
+) -> list[Loss]:
+    """Return the queues in which the message before a position is not the one that was there.
+
+    `stored_ms` says when the message at that offset was stored; None, or a missing queue, is not judged here.
+    """
+    return [
+        Loss(
+            key,
+            0,
+            f"the query stands at offset {position.queues[key]}, and message {position.queues[key] - 1} was stored at "
+            f"{_time_text(stored)}, where the one that was read was stored at {_time_text(known)}: the queue, now from "
+            f"{bounds[key].low} to {bounds[key].high}, holds other messages, as after the topic was deleted and made "
+            f"again, the store was lost, another broker took the name, or a fail-over to a replica that had less",
+        )
+        for key, known in sorted(position.last_ms.items())
+        if key in bounds and (stored := stored_ms.get(key)) is not None and stored != known
+    ]
+
+
+def _time_text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 CLOCK_SKEW_MS: Final = 10_000
 """How far the clocks of a broker and of the driver may be apart before the one is held against the other."""
 
 
-def used_again(start: Queues, stored_ms: Mapping[QueueKey, int | None], read_by_ms: int) -> list[Loss]:
-    """Queues whose last message that was read is not the one that stands there now.
+def reused_offsets(start: Queues, stored_ms: Mapping[QueueKey, int | None], read_by_ms: int) -> list[Loss]:
+    """Return the queues whose last message that was read is not the one at its offset now.
 
     After a change of masters an offset can belong to another message. `stored_ms` says when the message before the
     start was stored (None: it is not there, which is not judged here); the batch that read it was made by `read_by_ms`.
@@ -322,16 +357,16 @@ def _went_back(key: QueueKey, low: int, have: Bounds) -> Loss:
     return Loss(
         key,
         low - have.high,
-        f"the query stands at offset {low}, and the queue ends at {have.high}: offsets went back, as after a fail-over "
-        f"to a replica that had less, or because the topic was deleted and made again",
+        f"the query stands at offset {low}, and the queue ends at {have.high}: offsets went back, because the topic "
+        f"was deleted (and perhaps made again), the broker lost its store, or a fail-over to a replica that had less",
     )
 
 
 _HINT: Final = "Set failOnDataLoss=false to go on without them, or start anew with a fresh checkpointLocation"
 
 
-def judge_losses(losses: list[Loss], *, fail: bool) -> int:
-    """Raise DataLoss if losses are to stop the query; else how many messages are passed over."""
+def enforce_losses(losses: list[Loss], *, fail: bool) -> int:
+    """Raise DataLoss if losses are to stop the query, else return how many messages are skipped."""
     if losses and fail:
         shown = "; ".join(str(loss) for loss in losses[:5])
         more = f"; and {len(losses) - 5} more queues" if len(losses) > 5 else ""

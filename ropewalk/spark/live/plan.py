@@ -1,4 +1,4 @@
-"""What a query of live topics asks for, worked out from its options: which topics, from where to where, in what pieces.
+"""Plan a query of live topics from its options: which topics, from where to where, in which pieces.
 
 Pure: what brokers have comes in as `Bounds`, what they answered to questions about times as numbers.
 """
@@ -15,7 +15,7 @@ from ropewalk.spark.live.offsets import Bounds, QueueKey, Queues, Range
 from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options
 from ropewalk.spark.rows.row_filter import is_internal_topic
 
-__all__ = ["Times", "chosen_queues", "ending", "split", "starting", "times_of", "wants_topic"]
+__all__ = ["Times", "chosen_queues", "ending", "split", "starting", "times_of", "topic_filter"]
 
 PIECE_MIN: Final = 1000
 """Offsets. Below this a task costs more than it reads."""
@@ -24,8 +24,8 @@ Times = Mapping[QueueKey, int]
 """A time in ms for each queue."""
 
 
-def wants_topic(options: Options) -> Callable[[str], bool]:
-    """Whether a topic is one of those that the options ask for."""
+def topic_filter(options: Options) -> Callable[[str], bool]:
+    """Return a predicate for the topics that the options ask for."""
     if options.assign is not None:
         return set(options.assign).__contains__
     if options.subscribe_pattern is None:
@@ -41,7 +41,7 @@ def wants_topic(options: Options) -> Callable[[str], bool]:
 
 
 def chosen_queues(options: Options, queues: Iterable[QueueKey]) -> list[QueueKey]:
-    """Of the queues that can be read, those asked for. Raises BadOption for an assigned one that is not there."""
+    """Return the readable queues that were asked for. Raises BadOption for an assigned one that is not there."""
     present = sorted(queues)
     if options.assign is None:
         return present
@@ -66,7 +66,7 @@ def chosen_queues(options: Options, queues: Iterable[QueueKey]) -> list[QueueKey
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _RangeEnd:
     """How one end of a range is given; the first that is set counts."""
 
     name: str
@@ -75,40 +75,40 @@ class _Wish:
     offsets: int | Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
-def _start(options: Options, *, stream: bool) -> _Wish:
+def _start(options: Options, *, stream: bool) -> _RangeEnd:
     offsets = options.starting_offsets
     if offsets is None:
         offsets = LATEST if stream else EARLIEST
-    return _Wish("starting", options.starting_timestamp, options.starting_offsets_by_timestamp, offsets)
+    return _RangeEnd("starting", options.starting_timestamp, options.starting_offsets_by_timestamp, offsets)
 
 
-def _end(options: Options) -> _Wish:
+def _end(options: Options) -> _RangeEnd:
     offsets = LATEST if options.ending_offsets is None else options.ending_offsets
-    return _Wish("ending", options.ending_timestamp, options.ending_offsets_by_timestamp, offsets)
+    return _RangeEnd("ending", options.ending_timestamp, options.ending_offsets_by_timestamp, offsets)
 
 
 def times_of(options: Options, queues: Iterable[QueueKey], *, end: bool = False) -> dict[QueueKey, int]:
-    """The times that brokers have to be asked about, for each queue whose start (or end) is a time."""
-    wish = _end(options) if end else _start(options, stream=False)
-    if wish.timestamp is not None:
-        return dict.fromkeys(queues, wish.timestamp)
-    if wish.by_timestamp is None:
+    """Return the times that brokers have to be asked about, for each queue whose start (or end) is a time."""
+    bound = _end(options) if end else _start(options, stream=False)
+    if bound.timestamp is not None:
+        return dict.fromkeys(queues, bound.timestamp)
+    if bound.by_timestamp is None:
         return {}
-    named = _named(f"{wish.name}OffsetsByTimestamp", wish.by_timestamp, queues)
+    named = _named(f"{bound.name}OffsetsByTimestamp", bound.by_timestamp, queues)
     return dict(named)
 
 
 def starting(
     options: Options, bounds: Mapping[QueueKey, Bounds], found: Queues, *, stream: bool
 ) -> dict[QueueKey, int]:
-    """Where each queue is read from. `found` are the brokers' answers about the times of `times_of`.
+    """Return the start of each queue. `found` are the brokers' answers about the times of `times_of`.
 
     Raises BadOption where a time has no message at or after it, unless the strategy says to take the end; a queue
     without any message has no wrong times. An offset that was given is not moved: whether it can be read is judged
-    with everybody else's (`checked_ranges`).
+    with everybody else's (`plan_ranges`).
     """
-    wish = _start(options, stream=stream)
-    if wish.timestamp is not None or wish.by_timestamp is not None:
+    bound = _start(options, stream=stream)
+    if bound.timestamp is not None or bound.by_timestamp is not None:
         late = [
             key
             for key, offset in found.items()
@@ -122,15 +122,15 @@ def starting(
             )
         # A broker answers 0 for a queue whose first messages are gone.
         return {key: max(min(found[key], bounds[key].high), bounds[key].low) for key in bounds}
-    return _resolved("startingOffsets", wish.offsets, bounds)
+    return _resolved("startingOffsets", bound.offsets, bounds)
 
 
 def ending(options: Options, bounds: Mapping[QueueKey, Bounds], found: Queues) -> dict[QueueKey, int]:
-    """Up to where each queue is read, exclusive; a time with no message behind it is the end of the queue."""
-    wish = _end(options)
-    if wish.timestamp is not None or wish.by_timestamp is not None:
+    """Return the exclusive end of each queue; a time with no message behind it is the end of the queue."""
+    bound = _end(options)
+    if bound.timestamp is not None or bound.by_timestamp is not None:
         return {key: max(min(found[key], bounds[key].high), bounds[key].low) for key in bounds}
-    return _resolved("endingOffsets", wish.offsets, bounds)
+    return _resolved("endingOffsets", bound.offsets, bounds)
 
 
 def _resolved(
@@ -150,7 +150,7 @@ def _resolved(
 def _named(
     option: str, nested: Mapping[str, Mapping[str, Mapping[str, int]]], queues: Iterable[QueueKey]
 ) -> dict[QueueKey, int]:
-    """The number of each queue. Every queue that is read has to be named, and no other, as with Kafka's source."""
+    """Return the number of each queue. Exactly the queues that are read must be named, as with Kafka's source."""
     present = set(queues)
     given = {
         QueueKey(topic, broker, int(queue_id)): number
@@ -171,7 +171,7 @@ def _named(
 
 
 def split(ranges: Iterable[Range], *, max_records: int, min_partitions: int | None) -> list[Range]:
-    """Pieces of at most `max_records` offsets, and at least so many of them; sorted, and the same every time.
+    """Split ranges into pieces of at most `max_records` offsets; sorted, and the same every time.
 
     What is missing to `min_partitions` comes from the largest pieces, but none gets smaller than `PIECE_MIN`.
     """

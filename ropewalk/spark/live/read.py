@@ -1,4 +1,4 @@
-"""What a task does for a live topic: read one range of one queue from its broker, and yield record batches.
+"""Run a task of a live topic: read one range of one queue from its broker, and yield record batches.
 
 A task has the addresses its driver saw. If a broker dies or hands its queues to another member, the task asks the
 name servers itself and goes on where it was, for as long as `pullTimeoutMs` allows without progress; then it fails,
@@ -30,7 +30,14 @@ from ropewalk.client.core.steps import require_success
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import CorruptRecord, OutcomeUnknown, Rejected, RemoteProtocolError
 from ropewalk.format.record import decode_record
-from ropewalk.spark.live.offsets import DataLoss, QueueKey
+from ropewalk.spark.live.offsets import (
+    Bounds,
+    DataLoss,
+    Position,
+    QueueKey,
+    enforce_losses,
+    replaced_messages,
+)
 from ropewalk.spark.options import Options
 from ropewalk.spark.rows.schema import Selection
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
@@ -48,7 +55,7 @@ log = structlog.get_logger("ropewalk.spark")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One range of one queue, with everything that a worker needs to read it."""
+    """A range of one queue, with everything that a worker needs to read it."""
 
     key: QueueKey
     low: int
@@ -57,6 +64,8 @@ class Task:
     """Who serves the queue, as the driver saw it."""
     partition_base: int = 0
     """For the kafka preset: queues of the topic at brokers that sort before this one."""
+    last_ms: int | None = None
+    """The store time that the last message of the range must have; None where it is not known."""
     made_by: Stamp = field(default_factory=stamp)
 
 
@@ -70,7 +79,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in the order of the queue."""
     check_stamp(task.made_by)
-    finder = _Finder(task, options, monotonic)
+    finder = _MemberLocator(task, options, monotonic)
     key = task.key
     reader = RangeReader(
         key.topic,
@@ -82,7 +91,7 @@ def read_task(
         count=options.pull_batch_size,
         max_bytes=options.pull_max_bytes,
         skip_lost=not options.fail_on_data_loss,
-        bulk=finder.knows_bulk,
+        bulk=finder.supports_bulk,
     )
     decoder = _Decoder(task, options, selection)
     timeout_s = options.pull_timeout_ms / 1000
@@ -104,7 +113,7 @@ def read_task(
                 yield from decoder.batches(gathered)
                 gathered, size = [], 0
         yield from decoder.batches(gathered)
-        finder.done(knows_bulk=reader.bulk)
+        finder.release(supports_bulk=reader.bulk)
     except RangeLost as exc:
         raise DataLoss(f"{exc}. failOnDataLoss=false goes on without them") from exc
     except Rejected as exc:
@@ -115,7 +124,7 @@ def read_task(
         log.warning("a queue is gone", queue=str(key), first=reader.position, last=task.high - 1)
     finally:
         finder.close()
-    decoder.tell_losses()
+    decoder.log_losses()
 
 
 class _Decoder:
@@ -154,7 +163,7 @@ class _Decoder:
         body = chunks[0].body if len(chunks) == 1 else b"".join(chunk.body for chunk in chunks)
         decoded = decode_pull(body, self._plan)
         for place in decoded.damage:
-            self._judge_damage(chunks, str(place))
+            self._handle_damage(chunks, str(place))
         self._lost += sum(chunk.next - chunk.first for chunk in chunks if chunk.lost)
         wanted = sum(chunk.next - chunk.first for chunk in chunks if not chunk.lost)
         if self._plan.filter.tags is None and (
@@ -162,10 +171,12 @@ class _Decoder:
             or decoded.row_count != wanted
             or not all(_is_a_run(batch) for batch in decoded.batches)
         ):
-            self._look_for_holes(chunks)
+            self._check_gaps(chunks)
+        if self._plan.filter.tags is None and self._task.last_ms is not None:
+            self._check_last(chunks[-1], self._task.last_ms)
         yield from decoded.batches
 
-    def tell_losses(self) -> None:
+    def log_losses(self) -> None:
         if self._lost:
             log.warning(
                 "messages were not there and are passed over", queue=str(self._task.key), count=self._lost
@@ -173,7 +184,7 @@ class _Decoder:
         if self._damaged:
             log.warning("damaged records", queue=str(self._task.key), count=self._damaged)
 
-    def _judge_damage(self, chunks: list[Chunk], text: str) -> None:
+    def _handle_damage(self, chunks: list[Chunk], text: str) -> None:
         if self._options.on_corrupt == "fail":
             raise CorruptRecord(
                 f"{self._task.key}, messages {chunks[0].first} to {chunks[-1].next - 1}: {text}. onCorrupt=skip leaves "
@@ -199,8 +210,8 @@ class _Decoder:
             raise RemoteProtocolError(f"{self._task.key}: the broker answered with messages of topic {topic}")
         return bool(offset == first.first)
 
-    def _look_for_holes(self, chunks: list[Chunk]) -> None:
-        """The careful way: which offsets of the range have no record. Raises DataLoss."""
+    def _check_gaps(self, chunks: list[Chunk]) -> None:
+        """Find the offsets of the range that have no record, record by record. Raises DataLoss."""
         for chunk in chunks:
             if chunk.lost:
                 continue
@@ -214,19 +225,38 @@ class _Decoder:
                     )
                 if size <= 0:
                     break  # damage, which was judged already
-                self._miss(expected, offset)
+                self._record_gap(expected, offset)
                 expected = offset + 1
                 at += size
                 if self._is_batch(chunk.body, at - size):
                     # One record of several messages: how many, its next neighbour tells.
                     more = at + _PLACE.size <= len(chunk.body)
                     expected = _PLACE.unpack_from(chunk.body, at)[2] if more else chunk.next
-            self._miss(expected, chunk.next)
+            self._record_gap(expected, chunk.next)
+
+    def _check_last(self, chunk: Chunk, last_ms: int) -> None:
+        """Compare the last message of the range with the one that the plan saw. Raises DataLoss."""
+        last = self._task.high - 1
+        if chunk.lost or chunk.next <= last:
+            return
+        at, offset = 0, -1
+        while at + _PLACE.size <= len(chunk.body) and offset != last:
+            size, _, offset = _PLACE.unpack_from(chunk.body, at)
+            if size <= 0:
+                return  # damage, which was judged already
+            at += size
+        if offset != last:
+            return  # in a record of several messages
+        stored = decode_record(chunk.body[at - size : at], check_crc=False).store_timestamp
+        if stored != last_ms:
+            bounds = {self._task.key: Bounds(self._task.low, self._task.high)}
+            read = Position({self._task.key: last + 1}, last_ms={self._task.key: last_ms})
+            enforce_losses(replaced_messages(read, bounds, {self._task.key: stored}), fail=True)
 
     def _is_batch(self, body: bytes, at: int) -> bool:
         return bool(body[at + 39] & 0x80)
 
-    def _miss(self, expected: int, found: int) -> None:
+    def _record_gap(self, expected: int, found: int) -> None:
         if found <= expected:
             return
         if self._options.fail_on_data_loss:
@@ -255,7 +285,7 @@ def _is_a_run(batch: pa.RecordBatch) -> bool:
 # -- whom to ask ------------------------------------------------------------------------------------------
 
 
-class _Finder:
+class _MemberLocator:
     """Finds the member of a broker set to read from: at first as the driver said, then as the name servers say."""
 
     def __init__(self, task: Task, options: Options, monotonic: Callable[[], float]) -> None:
@@ -266,33 +296,33 @@ class _Finder:
         self._connection: Connection | None = None
 
     @property
-    def knows_bulk(self) -> bool:
+    def supports_bulk(self) -> bool:
         """Whether the broker may know bulk pulls, as far as this worker has learnt."""
-        return self._task.address not in _pool().stock
+        return self._task.address not in _pool().without_bulk
 
     def connect(self) -> Connection:
         """Called first, and again whenever a connection broke. Raises Unreachable."""
         self._connection = None
         self._tries += 1
-        address = self._task.address if self._tries == 1 else self._look()
-        self._connection = _pool().take(address, self._monotonic())
+        address = self._task.address if self._tries == 1 else self._locate()
+        self._connection = _pool().acquire(address, self._monotonic())
         return self._connection
 
-    def done(self, *, knows_bulk: bool) -> None:
-        """The range was read: the connection can serve the next task."""
+    def release(self, *, supports_bulk: bool) -> None:
+        """Return the connection to the pool after the range was read."""
         if self._connection is not None:
             pool = _pool()
-            if not knows_bulk:
-                pool.stock.add(str(self._connection.address))
-            pool.give_back(self._connection, self._monotonic())
+            if not supports_bulk:
+                pool.without_bulk.add(str(self._connection.address))
+            pool.release(self._connection, self._monotonic())
             self._connection = None
 
     def close(self) -> None:
-        """The range was given up: what is still on the way is of no use to anybody."""
+        """Close the connection of a range that was given up, with all answers on their way."""
         if self._connection is not None:
             self._connection.close()
 
-    def _look(self) -> str:
+    def _locate(self) -> str:
         """Who has the queue now. A name server can take minutes to notice a death, so all members get their turn."""
         options, key = self._options, self._task.key
         if options.name_server is None:
@@ -323,17 +353,17 @@ class _Finder:
         raise Unreachable(f"no name server at {ring}: {'; '.join(failures)}")
 
 
-class _Pool:
+class _ConnectionPool:
     """Connections that wait for the next task of this worker."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.stock: set[str] = set()
+        self.without_bulk: set[str] = set()
         """Addresses of brokers that do not know bulk pulls."""
         self._idle: dict[str, tuple[Connection, float]] = {}
 
-    def take(self, address: str, now: float) -> Connection:
-        """A connection that nobody else uses. Raises Unreachable."""
+    def acquire(self, address: str, now: float) -> Connection:
+        """Return a connection that nobody else uses. Raises Unreachable."""
         for other, (connection, since) in list(self._idle.items()):
             if now - since > IDLE_S:
                 connection.close()
@@ -345,7 +375,7 @@ class _Pool:
                 return kept[0]
         return Connection(address)
 
-    def give_back(self, connection: Connection, now: float) -> None:
+    def release(self, connection: Connection, now: float) -> None:
         address = str(connection.address)
         if not connection.closed and address not in self._idle:
             self._idle[address] = (connection, now)
@@ -353,11 +383,11 @@ class _Pool:
             connection.close()
 
 
-_the_pool: _Pool | None = None
+_current_pool: _ConnectionPool | None = None
 
 
-def _pool() -> _Pool:
-    global _the_pool
-    if _the_pool is None or _the_pool.pid != os.getpid():
-        _the_pool = _Pool()
-    return _the_pool
+def _pool() -> _ConnectionPool:
+    global _current_pool
+    if _current_pool is None or _current_pool.pid != os.getpid():
+        _current_pool = _ConnectionPool()
+    return _current_pool

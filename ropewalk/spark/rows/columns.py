@@ -1,4 +1,4 @@
-"""From headers to a record batch: each chosen column of a piece built in a few numpy and Arrow calls.
+"""Build record batches from headers: each chosen column of a piece in a few numpy and Arrow calls.
 
 Only columns that are chosen, or needed for a choice among rows, are built. Bodies, topics and property texts are
 copied once, out of the log's own bytes. The few rows that need care of their own, compressed bodies and failed
@@ -65,7 +65,9 @@ _HEX: Final = np.frombuffer("".join(f"{value:02X}" for value in range(256)).enco
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to decode. `on_corrupt`: `skip` leaves out rows whose body is damaged, `keep` shows them as stored."""
+    """The parameters of decoding. `on_corrupt`: `skip` leaves out rows whose body is damaged, `keep` shows them as
+    stored.
+    """
 
     selection: Selection
     broker_name: str | None = None
@@ -88,7 +90,7 @@ class Plan:
         return self.check_crc or "crcOk" in self.selection
 
     def arrow_schema(self) -> pa.Schema:
-        """What every batch of this plan looks like."""
+        """Return the schema of every batch of this plan."""
         schema = self.selection.arrow_schema()
         if self.body_views:
             for name in _BODIES & set(self.selection.names):
@@ -106,7 +108,7 @@ class BadRow:
 
 
 def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.RecordBatch | None, list[BadRow]]:
-    """The chosen columns of the wanted records, and those whose body is damaged.
+    """Build the chosen columns of the wanted records, and list those whose body is damaged.
 
     All headers must be valid. Unless the plan keeps them, damaged rows are not in the batch. None when no row is left.
     Raises SchemaMismatch for a column without a value where the schema says that there always is one.
@@ -173,7 +175,7 @@ class _Piece:
 
     def _wanted_topics(self, wanted: RowFilter) -> Bools:
         codes, topics = self.topic_codes
-        wants = [wanted.wants_topic(topic) for topic in topics]
+        wants = [wanted.matches_topic(topic) for topic in topics]
         if all(wants) and wanted.queues is None and not wanted.offsets:
             return np.ones(len(codes), np.bool_)
         queue_ids = self.headers.of("queue_id")
@@ -259,7 +261,7 @@ class _Piece:
 
     @cached_property
     def data(self) -> tuple[pa.Buffer, int]:
-        """The bytes of this piece, and where they begin in the buffer: offsets in Arrow have 31 bits."""
+        """Return the bytes of this piece, and where they begin in the buffer: offsets in Arrow have 31 bits."""
         start = int(self.in_log.positions[0])
         end = int(self.in_log.properties_end[-1])
         return pa.py_buffer(memoryview(self.buffer)[start:end]), start
@@ -381,7 +383,7 @@ def _host_text(host: bytes) -> str:
 
 
 def unpack_body(sys_flag: int, body: Any, size_max: int = BODY_SIZE_MAX) -> bytes:
-    """A compressed body as it was before. Raises CorruptRecord for one that cannot be unpacked."""
+    """Unpack a compressed body. Raises CorruptRecord for one that cannot be unpacked."""
     match sys_flag & MessageSysFlag.COMPRESSION_MASK:
         case 0 | MessageSysFlag.COMPRESSION_ZLIB:
             unpacker = zlib.decompressobj()

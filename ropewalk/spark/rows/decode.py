@@ -1,4 +1,4 @@
-"""A stretch of a commit log, or the body of a pull's answer, as Arrow record batches. No Spark in here.
+"""Decode a stretch of a commit log, or the body of a pull's answer, into Arrow record batches. No Spark in here.
 
 Finding where records begin is a loop over sizes, the only step in plain Python; everything else happens for
 thousands of records at once (`headers`, `columns`). Work goes in pieces of at most `Plan.batch_rows` rows and
@@ -61,7 +61,7 @@ _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 
 class Ended(Enum):
-    """Why a decoder stopped."""
+    """The reason why a decoder stopped."""
 
     LIMIT = "limit"  # the next record begins at or behind the end that was asked for
     BLANK = "blank"  # the log goes on in the next file
@@ -86,7 +86,7 @@ class DamagedPlace:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One step of a decoder: rows, damage, or both. `end` is the log offset it has come to."""
+    """A step of a decoder: rows, damage, or both. `end` is the log offset that was reached."""
 
     batch: pa.RecordBatch | None
     damage: tuple[DamagedPlace, ...]
@@ -95,7 +95,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Decoded:
-    """What `decode_segment` found."""
+    """The result of `decode_segment`."""
 
     batches: list[pa.RecordBatch]
     damage: list[DamagedPlace]
@@ -119,7 +119,7 @@ def decode_segment(
     log_format: str = "plain",
     file_size: int | None = None,
 ) -> Decoded:
-    """All records that begin in `[start, end)` of a buffer; `start` must be where a record begins.
+    """Decode all records that begin in `[start, end)` of a buffer; `start` must be where a record begins.
 
     `base_offset` is the log offset of the buffer's first byte, and `file_size` how far the file reaches from there,
     if the buffer holds only a part of it. Give a `plan`, or just a `selection` of columns.
@@ -137,7 +137,7 @@ def decode_segment(
 
 
 def decode_pull(body: Buffer, plan: Plan) -> Decoded:
-    """The records of a pull's answer, back to back; their offsets are of a log that is not here.
+    """Decode the records of a pull's answer, back to back; their offsets are of a log that is not here.
 
     A record cut short at the end, which no broker sends, is damage.
     """
@@ -149,7 +149,7 @@ def decode_pull(body: Buffer, plan: Plan) -> Decoded:
 
 
 class SegmentDecoder:
-    """Reads a buffer piece by piece; `position` and `ended` say how far it came, and why no further."""
+    """A decoder of a buffer piece by piece; `position` and `ended` say how far it came, and why no further."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class SegmentDecoder:
         self.ended = Ended.LIMIT
 
     def seek(self) -> bool:
-        """Go on to the first record at or behind `position`, for a start in the middle of anything."""
+        """Move to the first record at or behind `position`, for a start in the middle of anything."""
         found = find_record(
             self.buffer,
             self.position,
@@ -186,7 +186,9 @@ class SegmentDecoder:
         return found is not None
 
     def needed(self) -> int:
-        """After `SHORT`: how many bytes the next record, or entry, claims; 8 where not even that is in the buffer."""
+        """Return, after `SHORT`, how many bytes the next record or entry claims; 8 where not even its size is in the
+        buffer.
+        """
         at = self.position + (4 if self.is_dledger else 0)
         if len(self.buffer) < at + 4:
             return 8
@@ -201,7 +203,7 @@ class SegmentDecoder:
                 yield Piece(None, (damage,), (self.base_offset or 0) + self.position)
 
     def steps(self) -> Iterator[tuple[Headers | None, DamagedPlace | None]]:
-        """The headers of the records, piece by piece, and the damage between them; no columns are made."""
+        """Yield the headers of the records piece by piece, and the damage between them; no columns are made."""
         walk = self._walk_entries if self.is_dledger else self._walk_records
         while True:
             positions, position, why = walk()
@@ -288,7 +290,7 @@ class SegmentDecoder:
         return starts, position, self._at_the_end(position) if position >= end else None
 
     def _walk_entries(self) -> tuple[Ints, int, Ended | None]:
-        """The same over DLedger entries: positions of the records in them, and the end of the last entry."""
+        """Return the same over DLedger entries: positions of the records in them, and the end of the last entry."""
         found: list[int] = []
         position, why = self._step_over_entries(found)
         return as_array(found), position, why
@@ -383,7 +385,7 @@ def looks_like_record(
     is_dledger: bool = False,
     file_size: int | None = None,
 ) -> bool:
-    """Whether a record (or entry) begins here: magic, size, the offset it names, and parts that fill it exactly.
+    """Return whether a record (or entry) begins here: magic, size, the offset it names, and parts that fill it exactly.
 
     Not asked is whether another follows: a whole record in front of a damaged one is a record. Of one that reaches
     beyond the buffer, and not beyond the file, the parts are taken on trust.
@@ -418,7 +420,7 @@ def find_record(
     is_dledger: bool = False,
     file_size: int | None = None,
 ) -> int | None:
-    """The first position in `[start, end)` where a record, or a DLedger entry, begins; None if there is none."""
+    """Return the first position in `[start, end)` where a record, or a DLedger entry, begins; None if there is none."""
     distance = 4 + (DLEDGER_HEAD_SIZE if is_dledger else 0)
     view = memoryview(buffer)
     at = start + distance

@@ -1,4 +1,4 @@
-"""The fixed fields of many records at once, and where their body, topic and properties lie.
+"""Gather the fixed fields of many records at once, and the places of their body, topic and properties.
 
 A record's fixed part is one structured numpy type, and all records of a piece are gathered from the buffer in one
 step: a view with a stride of one byte, indexed by the positions. Nearly all records have two IPv4 hosts; those with
@@ -69,7 +69,7 @@ _COMMON: Final = tuple(name for name in _HEAD_V4.names or () if not name.endswit
 
 @dataclass(slots=True)
 class Headers:
-    """What `read_headers` found at n positions. All arrays have n entries; positions are of the buffer."""
+    """The fields that `read_headers` found at n positions. All arrays have n entries; positions are of the buffer."""
 
     positions: Ints
     fields: npt.NDArray[Any]
@@ -88,16 +88,16 @@ class Headers:
         return len(self.positions)
 
     def of(self, name: str) -> Ints:
-        """A fixed field in the machine's byte order."""
+        """Return a fixed field in the machine's byte order."""
         result: Ints = self.fields[name].astype(np.int64)
         return result
 
     def where(self, mask: Bools) -> Headers:
-        """The records that the mask names."""
+        """Return the records that the mask names."""
         return self.rows(np.flatnonzero(mask))
 
     def rows(self, rows: Ints) -> Headers:
-        """The records of these numbers, in this order."""
+        """Return the records of these numbers, in this order."""
         # As opaque bytes, as in `_gather`, and for the same reason.
         opaque = np.dtype((np.void, self.fields.dtype.itemsize))
         return Headers(
@@ -114,7 +114,7 @@ class Headers:
         )
 
     def hosts(self, buffer: Buffer, name: str) -> list[bytes]:
-        """The born or store host of each record, 8 or 20 bytes, one by one: for where some are IPv6."""
+        """Return the born or store host of each record, 8 or 20 bytes, one by one: for where some are IPv6."""
         bits = self.of("sys_flag")
         born_sizes = np.where(bits & MessageSysFlag.BORN_HOST_V6, 20, 8)
         starts, sizes = self.positions + _BORN_HOST_AT, born_sizes
@@ -129,7 +129,7 @@ class Headers:
 
 
 def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> Headers:
-    """The fixed fields of the records at ascending positions.
+    """Gather the fixed fields of the records at ascending positions.
 
     The caller has seen that each claims a size of at least 91 bytes, all of them within the buffer. With
     `base_offset`, the log offset of the buffer's first byte, a record that names another place is not valid; None is
@@ -194,12 +194,12 @@ def read_headers(buffer: Buffer, positions: Ints, base_offset: int | None) -> He
 
 
 def as_array(numbers: list[int]) -> Ints:
-    """The same as an array, in half the time of `numpy.array`, which looks at each for its type."""
+    """Convert integers to an array, in half the time of `numpy.array`, which checks each for its type."""
     return np.fromiter(numbers, np.int64, len(numbers))
 
 
 def same_sizes(buffer: Buffer, found: list[int], position: int, most: int) -> int:
-    """How many records, of those that should begin at and behind a position, have the size of the last ones before it.
+    """Return how many records at and behind a position have the size of the last ones before it.
 
     Records of one kind of event mostly have one size. Where the last three had, the size fields that come next are
     compared in one step, in a tenth of the time that walking over them takes; elsewhere this costs a hundredth of it.
@@ -213,7 +213,7 @@ def same_sizes(buffer: Buffer, found: list[int], position: int, most: int) -> in
 
 
 def checksums(buffer: Buffer, starts: Ints, ends: Ints) -> Ints:
-    """The CRC-32 of ranges of a buffer, each without its highest bit, as records keep it."""
+    """Return the CRC-32 of ranges of a buffer, each without its highest bit, as records keep it."""
     count = len(starts)
     ranges: Any
     if count > 1 and _is_table(starts, ends):
@@ -236,7 +236,7 @@ def _is_table(starts: Ints, ends: Ints) -> bool:
 
 
 def _gather(buffer: Buffer, head: np.dtype[Any], positions: Ints) -> npt.NDArray[Any]:
-    """The fixed parts at these positions: a view of every place as if a record began there, indexed."""
+    """Return the fixed parts at these positions: a view of every place as if a record began there, indexed."""
     # As opaque bytes: a structured type would be copied field by field, in fifteen times the time.
     opaque = np.dtype((np.void, head.itemsize))
     places: npt.NDArray[Any] = np.ndarray(

@@ -1,4 +1,4 @@
-"""Records whose body holds several messages, as topics of the type BatchCQ store them: one row for each message.
+"""Unwrap records whose body holds several messages, as topics of the type BatchCQ store them: one row for each message.
 
 Such records are rare, so they are not decoded by a second set of rules: each is written out anew as the records it
 stands for, and the piece is read again. Message k has the queue offset of the record plus k, its own flag, body and
@@ -23,12 +23,12 @@ _BITS = MessageSysFlag.INNER_BATCH | MessageSysFlag.NEED_UNWRAP
 
 
 def has_inner_batches(headers: Headers) -> bool:
-    """Whether any of the records holds several messages."""
+    """Return whether any of the records holds several messages."""
     return bool(((headers.fields["sys_flag"].astype(np.int32) & _BITS) == _BITS).any())
 
 
 def unwrap(buffer: Buffer, headers: Headers, *, check_crc: bool) -> tuple[bytes, Headers]:
-    """The same records with each inner batch replaced by its messages: new bytes, and their headers.
+    """Replace each inner batch by its messages, and return the new bytes and their headers.
 
     One that cannot be taken apart stays as it is: its row shows the body as stored. So does one whose body is damaged,
     where checksums are looked at: that of the record speaks for all of its messages, and theirs are made here.

@@ -1,4 +1,4 @@
-"""Property texts of many records at once: names and values cut out with numpy, in the rules of `format.properties`.
+"""Cut names and values out of the property texts of many records at once, in the rules of `format.properties`.
 
     name 0x01 value 0x02 name 0x01 value [0x02]
 
@@ -57,11 +57,11 @@ class Pairs:
 
     @cached_property
     def values(self) -> pa.Array:
-        """Binary, one for each entry."""
+        """Return the values as binary, one for each entry."""
         return self._slots.take(pa.array(self._value_slots))
 
     def column(self, name: bytes) -> pa.Array:
-        """The value of one name for every text, as binary; null where it is missing."""
+        """Return the value of one name for every text, as binary; null where it is missing."""
         if name not in self.names:
             return pa.nulls(self.row_count, pa.binary())
         code = self.names.index(name)
@@ -73,11 +73,11 @@ class Pairs:
         return self._slots.take(pa.array(slots, mask=slots < 0))
 
     def text_column(self, name: bytes) -> pa.Array:
-        """The same as strings."""
+        """Return the value of one name for every text, as strings."""
         return as_text(self.column(name))
 
     def offsets(self) -> pa.Array:
-        """Where each text's entries begin, as the offsets of a list array."""
+        """Return the offsets of each text's entries, as those of a list array."""
         if self._rows is None:
             count = len(self.names)
             return pa.array(np.arange(0, self.row_count * count + 1, count, dtype=np.int32))
@@ -93,13 +93,13 @@ class Pairs:
         return pa.Array.from_buffers(pa.string(), self.row_count * len(self.names), [None, bounds, data])
 
     def as_map(self) -> pa.Array:
-        """One map of strings for each text."""
+        """Return one map of strings for each text."""
         kind = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string()))
         values = as_text(self.values)
         return pa.MapArray.from_arrays(self.offsets(), self.name_column(), values, type=kind)
 
     def as_headers(self) -> pa.Array:
-        """One list of (key string, value binary) for each text."""
+        """Return one list of (key string, value binary) for each text."""
         fields = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
         entries = pa.StructArray.from_arrays([self.name_column(), self.values], fields=fields)
         return pa.ListArray.from_arrays(
@@ -109,7 +109,7 @@ class Pairs:
 
 @lru_cache(maxsize=4)
 def _repeated(names: tuple[bytes, ...], rows: int) -> tuple[pa.Buffer, pa.Buffer]:
-    """The names as strings, all of them for every row: where each begins, and the text."""
+    """Return the names as strings, all of them for every row: where each begins, and the text."""
     parts = [name.encode() for name in as_text(pa.array(names, pa.binary())).to_pylist()]
     ends = np.cumsum([len(part) for part in parts])
     bounds = np.zeros(rows * len(parts) + 1, np.int32)
@@ -118,7 +118,7 @@ def _repeated(names: tuple[bytes, ...], rows: int) -> tuple[pa.Buffer, pa.Buffer
 
 
 def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints, order: Ints | None = None) -> pa.Array:
-    """The bytes of ascending ranges of a buffer, in this order or another, as a binary array of its own memory.
+    """Return the bytes of ascending ranges of a buffer, in this order or another, as a binary array of its own memory.
 
     The ranges and the gaps between them are made one array of twice the slots, without copying; taking every other
     slot then copies what is wanted. Offsets must stay below 2 GiB.
@@ -133,7 +133,8 @@ def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints, order: Ints | None = No
 
 
 def views_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
-    """The bytes of any ranges of a buffer as a binary view array, which copies only what has twelve bytes or fewer.
+    """Return the bytes of any ranges of a buffer as a binary view array, which copies only what has twelve bytes or
+    fewer.
 
     A view: size | first four bytes | number of the buffer | where in it; or size | all of the bytes, zeros behind.
     """
@@ -159,7 +160,7 @@ def views_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
 
 
 def as_text(binary: pa.Array) -> pa.Array:
-    """A binary array as strings. What is not UTF-8 is read with replacement characters, as Java does."""
+    """Convert a binary array to strings. Invalid UTF-8 is read with replacement characters, as Java does."""
     data = binary.buffers()[2]
     if not data or np.frombuffer(data, np.uint8).max() < 0x80:
         return binary.view(pa.string())  # a cast would look at each for itself, in ten times the time
@@ -230,7 +231,7 @@ def cut_pairs(texts: pa.Array) -> Pairs:
 
 
 def _slots(data: pa.Buffer, starts: Ints, marks: Ints, ends: Ints) -> tuple[pa.Array, Ints]:
-    """The texts in slices, without copying: name, mark, value, and what is up to the next name; which are names."""
+    """Slice the texts without copying: name, mark, value, rest up to the next name; and tell which are names."""
     offsets = np.empty(4 * len(starts) + 1, np.int32)
     offsets[0:-1:4] = starts
     offsets[1:-1:4] = marks
@@ -242,7 +243,7 @@ def _slots(data: pa.Buffer, starts: Ints, marks: Ints, ends: Ints) -> tuple[pa.A
 
 
 def _shared_names(octets: Octets, starts: Ints, marks: Ints, bounds: Ints) -> list[bytes] | None:
-    """The names that every text has, in this order and no others; None if it is not so.
+    """Return the names that every text has, in this order and no others; None if it is not so.
 
     The pieces must be whole, and each text closed.
     """
@@ -269,7 +270,7 @@ def _shared_names(octets: Octets, starts: Ints, marks: Ints, bounds: Ints) -> li
 
 
 def _whole_pieces(starts: Ints, marks: Ints, ends: Ints, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """The pieces that have a name and a value, each with its first mark."""
+    """Return the pieces that have a name and a value, each with its first mark."""
     first = np.searchsorted(marks, starts)
     inside = first < len(marks)
     found = np.where(inside, marks[np.minimum(first, max(len(marks) - 1, 0))], 0) if len(marks) else starts
@@ -278,7 +279,7 @@ def _whole_pieces(starts: Ints, marks: Ints, ends: Ints, rows: Ints) -> tuple[In
 
 
 def _last_of_each(rows: Ints, codes: npt.NDArray[Any], name_count: int) -> Bools | None:
-    """A mask of the entries that no later one of the same text and name replaces; None if that is all of them."""
+    """Return a mask of the entries that no later one of the same text and name replaces; None if that is all."""
     keys = rows * max(name_count, 1) + codes
     if (keys[1:] > keys[:-1]).all():
         return None
@@ -293,7 +294,7 @@ def _last_of_each(rows: Ints, codes: npt.NDArray[Any], name_count: int) -> Bools
 
 
 def is_one_of(texts: pa.Array, wanted: frozenset[str]) -> Bools:
-    """Which of the strings are among the wanted ones; a null is not."""
+    """Return a mask of the strings that are among the wanted ones; a null is not."""
     hits = pc.is_in(texts, value_set=pa.array(sorted(wanted), pa.string()))
     result: Bools = hits.to_numpy(zero_copy_only=False)
     return result

@@ -1,4 +1,4 @@
-"""Which records a read wants: by topic, queue, queue offset, store time and tag."""
+"""The filter of a read: topic, queue, queue offset, store time and tag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHER_PREFIXES: Final = ("%LMQ%", "%SYS%")
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which records a read wants. Empty means all."""
+    """The filter of a read. Empty means all."""
 
     topics: frozenset[str] | None = None
     pattern: str | None = None
@@ -35,8 +35,8 @@ class RowFilter:
             self.topics is not None or self.pattern is not None or self.queues is not None or self.hide_system
         )
 
-    def wants_topic(self, topic: str) -> bool:
-        """Whether any record of a topic can be wanted."""
+    def matches_topic(self, topic: str) -> bool:
+        """Return whether any record of a topic can match."""
         if self.topics is not None:
             return topic in self.topics
         if self.queues is not None:
@@ -45,13 +45,13 @@ class RowFilter:
             return False
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
-    def wants_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether any record of a queue can be wanted."""
-        if not self.wants_topic(topic):
+    def matches_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether any record of a queue can match."""
+        if not self.matches_topic(topic):
             return False
         return self.queues is None or queue_id in self.queues[topic]
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Topics that patterns do not match unless asked to: the broker's own, retries and dead letters."""
+    """Return whether a topic is one that patterns match only on request: the broker's own, retries and dead letters."""
     return is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, *_OTHER_PREFIXES))

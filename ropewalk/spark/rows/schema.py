@@ -34,12 +34,12 @@ __all__ = [
 
 
 class SchemaMismatch(RopewalkError):
-    """A column that does not exist, or a type it does not have."""
+    """A column that does not exist, or a type that it does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column a read can have. `type` is written as Spark writes it in a schema."""
+    """A column of a read. `type` is written as Spark writes it in a schema."""
 
     name: str
     type: str
@@ -103,17 +103,17 @@ class Selection:
         return name in self.names
 
     def type_of(self, name: str) -> str:
-        """The Spark type of a column under this choice."""
+        """Return the Spark type of a column under this choice."""
         if name == "properties" and self.raw_properties:
             return "string"
         return COLUMNS[name].type
 
     def arrow_schema(self) -> pa.Schema:
-        """What every record batch of this read looks like."""
+        """Return the Arrow schema of every record batch of this read."""
         return _arrow_schema(self)
 
     def ddl(self) -> str:
-        """The schema as Spark reads it from text."""
+        """Return the schema as Spark reads it from text."""
         return ", ".join(
             f"{name} {self.type_of(name)}{' NOT NULL' if name in self.required else ''}"
             for name in self.names
@@ -127,7 +127,7 @@ def chosen_columns(
     raw_properties: bool = False,
     headers: bool = False,
 ) -> Selection:
-    """The columns that options ask for. Raises SchemaMismatch for names that do not exist.
+    """Return the columns that options ask for. Raises SchemaMismatch for names that do not exist.
 
     `headers` adds the column of that name to the kafka preset, as `includeHeaders` does there.
     """
@@ -145,7 +145,7 @@ def chosen_columns(
 
 
 def selection_of(schema: StructType, *, raw_properties: bool = False) -> Selection:
-    """The choice that a schema given with `.schema(...)` makes. Raises SchemaMismatch.
+    """Return the choice that a schema given with `.schema(...)` makes. Raises SchemaMismatch.
 
     `properties STRING` asks for the raw text, whatever the option says.
     """
@@ -174,7 +174,7 @@ def _known(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely meant."""
+    """Return the known name that a misspelt one most likely meant."""
     from difflib import get_close_matches
 
     by_lower = {candidate.lower(): candidate for candidate in known}

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages: which columns mean what, and what no message can carry.
+"""Convert rows of a DataFrame to messages: the meaning of columns, and the limits of a message.
 
     body | value        STRING or BINARY, required, never empty
     topic               STRING; the option of that name goes before it
@@ -75,7 +75,7 @@ class RowRefused(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the parts of a message come from: part -> column name."""
+    """The columns that the parts of a message come from: part -> column name."""
 
     names: Mapping[str, str]
     topic: str | None
@@ -84,7 +84,7 @@ class Columns:
 
 @dataclass(slots=True)
 class Outgoing:
-    """One row, ready to be sent."""
+    """A row that is ready to be sent."""
 
     topic: str
     message: Message
@@ -96,7 +96,7 @@ class Outgoing:
 
 
 def columns_of(schema: StructType, options: Options) -> Columns:
-    """Judge the columns of a DataFrame. Raises SchemaMismatch."""
+    """Check the columns of a DataFrame. Raises SchemaMismatch."""
     names: dict[str, str] = {}
     for field in schema.fields:
         known = _COLUMNS.get(field.name)
@@ -131,7 +131,7 @@ def columns_of(schema: StructType, options: Options) -> Columns:
 
 
 def rows_of(batch: pa.RecordBatch, columns: Columns, *, wait_store_ok: bool = True) -> Iterator[Outgoing]:
-    """The rows of a batch as messages, in their order. Raises RowRefused, naming row and reason."""
+    """Convert the rows of a batch to messages, in their order. Raises RowRefused, naming row and reason."""
     names = batch.schema.names
     parts = {part: batch.column(names.index(name)).to_pylist() for part, name in columns.names.items()}
     checked: set[str] = set()

@@ -1,4 +1,4 @@
-"""Sending a task's rows: gathered by queue, one request of each on the way, nothing reported before all are stored.
+"""Send a task's rows: gathered by queue, one request of each on the way, nothing reported before all are stored.
 
 At least once. A request that fails, or is not answered, is sent again to the same queue until `sendTimeoutMs` is over,
 and may be stored twice. Then the task fails, and Spark does it again from its first row. With `routing=any` a second
@@ -37,27 +37,27 @@ from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewher
 from ropewalk.format.headers import SendResponseHeader
 from ropewalk.format.properties import P
 from ropewalk.format.remoting import Command
-from ropewalk.spark.live.cluster import Links, addresses_of, check_live_options
+from ropewalk.spark.live.cluster import ConnectionCache, addresses_of, check_live_options
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
 
 __all__ = ["Sender", "Sent", "WriteFailed", "check_sink_options"]
 
 PRODUCER_GROUP = "ropewalk-spark"
-_AGAIN_S = 0.1
-_RESERVED_S = 0.5
+_RETRY_S = 0.1
+_UNREPLICATED_RETRY_S = 0.5
 _OVERHEAD = 64
-_AGAIN_CODES = frozenset(
+_RETRY_CODES = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE}
 )
 
 
 class WriteFailed(RopewalkError):
-    """Rows were not stored as they had to be. What was sent before stays where it is."""
+    """Rows that were not stored as they had to be. Rows that were sent before stay where they are."""
 
 
 def check_sink_options(options: Options) -> None:
-    """Refuse what cannot be done. Raises BadOption."""
+    """Reject options that a sink cannot honour. Raises BadOption."""
     check_live_options(options)
     if options.brokers:
         raise BadOption("option brokers is for reads; a sink asks a nameServer where to write")
@@ -69,11 +69,11 @@ def check_sink_options(options: Options) -> None:
 
 @dataclass(slots=True)
 class Sent:
-    """What a task stored, as its commit message tells it."""
+    """The counts and offsets of a task's commit message."""
 
     rows: int = 0
     size: int = 0
-    reserved: int = 0
+    unreplicated: int = 0
     """Rows that were stored with a reservation (10, 11, 12)."""
     offsets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """For each (topic, broker, queue) the first and last queue offset."""
@@ -97,7 +97,7 @@ class _Target:
 
 
 class Sender:
-    """Sends the rows of one task."""
+    """A sender of the rows of one task."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Sender:
         self._name_servers = ring
         self._options = options
         self._timeout_s = options.send_timeout_ms / 1000
-        self._links = Links(min(3.0, self._timeout_s))
+        self._links = ConnectionCache(min(3.0, self._timeout_s))
         self._keys = unique_keys or default_unique_keys()
         self._monotonic = monotonic
         self._sleep = sleep
@@ -122,13 +122,13 @@ class Sender:
         self._routes: dict[str, TopicRoute] = {}
         self._queues: dict[str, list[Queue]] = {}
         self._targets: dict[tuple[str, Queue], _Target] = {}
-        self._flying: dict[tuple[str, Queue], _Target] = {}
+        self._in_flight: dict[tuple[str, Queue], _Target] = {}
         self._required: dict[str, bool] = {}
         self._turn = 0
         self.sent = Sent()
 
     def add(self, row: Outgoing) -> None:
-        """Take one row; sends when enough are together, and waits when too much is on the way."""
+        """Add one row; sends when enough are together, and waits when too much is on the way."""
         target = self._target(row)
         alone = not row.message.can_be_batched or P.TIMER_DELIVER_MS in row.message.properties
         full = target.size + row.size + _OVERHEAD > self._options.batch_bytes
@@ -140,16 +140,16 @@ class Sender:
         target.size += row.size + _OVERHEAD
         if alone:
             self._launch(target)
-        elif self._flying:
-            self._take_in(0)
+        elif self._in_flight:
+            self._poll_answers(0)
 
     def finish(self) -> Sent:
-        """Send what is left, and wait until everything is stored. Raises WriteFailed."""
+        """Send the remaining rows, and wait until everything is stored. Raises WriteFailed."""
         for target in list(self._targets.values()):
             if target.waiting:
                 self._launch(target)
-        while self._flying:
-            self._take_in(1.0)
+        while self._in_flight:
+            self._poll_answers(1.0)
         return self.sent
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Sender:
         return target
 
     def _queue(self, row: Outgoing) -> Queue:
-        """The same for the same row, as long as the topic's queues are the same; or any."""
+        """Return the queue of a row: the same for the same row while the topic's queues are the same; or any."""
         queues = self.queues(row.topic)
         message = row.message
         if row.queue_id is not None or row.broker is not None:
@@ -193,7 +193,7 @@ class Sender:
         return queues[zlib.crc32(message.keys.encode() if message.keys else message.body) % len(queues)]
 
     def queues(self, topic: str) -> list[Queue]:
-        """The queues of a topic that can be written to, as they were when they were first asked for."""
+        """Return the queues of a topic that can be written to, as they were when they were first asked for."""
         queues = self._queues.get(topic)
         if queues is None:
             queues = self._queues[topic] = sorted(self._route(topic).write_queues())
@@ -206,22 +206,22 @@ class Sender:
     def _launch(self, target: _Target) -> None:
         """Send what waits for a queue, as soon as its last request is stored and there is room."""
         key = (target.topic, target.queue)
-        while key in self._flying or len(self._flying) >= self._options.send_in_flight:
-            self._take_in(1.0)
+        while key in self._in_flight or len(self._in_flight) >= self._options.send_in_flight:
+            self._poll_answers(1.0)
         target.sending, target.waiting, target.size = target.waiting, [], 0
         target.deadline = self._monotonic() + self._timeout_s
         target.failure = None
-        self._flying[key] = target
+        self._in_flight[key] = target
         self._attempt(target)
 
     def _attempt(self, target: _Target) -> None:
         """Write a request; if that cannot be done now, it is done again later."""
         try:
-            connection = self._links.to(self._address(target))
+            connection = self._links.get(self._address(target))
             target.opaque = connection.start(self._command(target))
             target.connection = connection
         except (Unreachable, OutcomeUnknown) as exc:
-            self._again(target, exc)
+            self._retry(target, exc)
 
     def _command(self, target: _Target) -> Command:
         messages = [row.message for row in target.sending]
@@ -240,44 +240,46 @@ class Sender:
             command.ext["i"] = command.ext["i"].replace(f"{P.WAIT}\x01true", f"{P.WAIT}\x01false")
         return command
 
-    def _take_in(self, wait_s: float) -> None:
+    def _poll_answers(self, wait_s: float) -> None:
         """Look at every request that is on the way, for at most `wait_s` seconds."""
-        connections = {target.connection for target in self._flying.values() if target.connection is not None}
+        connections = {
+            target.connection for target in self._in_flight.values() if target.connection is not None
+        }
         if wait_s and connections:
             receive_any(connections, wait_s)
         elif wait_s:
-            self._sleep(_AGAIN_S)
+            self._sleep(_RETRY_S)
         else:
             for connection in connections:
                 connection.receive(0)
-        for key, target in list(self._flying.items()):
-            if self._settle(target):
-                del self._flying[key]
+        for key, target in list(self._in_flight.items()):
+            if self._check_done(target):
+                del self._in_flight[key]
 
-    def _settle(self, target: _Target) -> bool:
+    def _check_done(self, target: _Target) -> bool:
         """Whether a request is done with; sends it again if it failed."""
         if target.connection is None:
-            self._check_time(target)
+            self._check_deadline(target)
             self._attempt(target)
             return False
         try:
-            answer = target.connection.take(target.opaque)
+            answer = target.connection.poll_answer(target.opaque)
         except OutcomeUnknown as exc:
-            self._again(target, exc)
+            self._retry(target, exc)
             return False
         if answer is None:
-            self._check_time(target)
+            self._check_deadline(target)
             return False
-        return self._judge(target, answer)
+        return self._handle_answer(target, answer)
 
-    def _judge(self, target: _Target, answer: Command) -> bool:
+    def _handle_answer(self, target: _Target, answer: Command) -> bool:
         status = SEND_STATUSES.get(answer.code)
         if status is None:
             exc = error_for(answer.code, answer.remark)
-            if isinstance(exc, TryLater | TryElsewhere) or answer.code in _AGAIN_CODES:
-                self._again(target, exc)
+            if isinstance(exc, TryLater | TryElsewhere) or answer.code in _RETRY_CODES:
+                self._retry(target, exc)
                 return False
-            raise WriteFailed(f"{self._where(target)}: {exc}")
+            raise WriteFailed(f"{self._describe(target)}: {exc}")
         count = len(target.sending)
         if status is not SendStatus.SEND_OK:
             if self._requires_replication(target):
@@ -287,9 +289,9 @@ class Sender:
                     f"{count} rows are stored on one machine only ({status.name}), and replication is required; "
                     f"requireReplication=false counts such rows as written"
                 )
-                self._again(target, reason, _RESERVED_S)
+                self._retry(target, reason, _UNREPLICATED_RETRY_S)
                 return False
-            self.sent.reserved += count
+            self.sent.unreplicated += count
         header = answer_header(SendResponseHeader, answer)
         key = (target.topic, target.queue.broker_name, header.queue_id)
         first, last = header.queue_offset, header.queue_offset + count - 1
@@ -302,10 +304,10 @@ class Sender:
         target.sending = []
         return True
 
-    def _again(self, target: _Target, exc: RopewalkError, wait_s: float = _AGAIN_S) -> None:
+    def _retry(self, target: _Target, exc: RopewalkError, wait_s: float = _RETRY_S) -> None:
         """This attempt failed: wait a moment and have the request sent anew, perhaps to somebody else."""
         target.failure = exc
-        self._check_time(target)
+        self._check_deadline(target)
         target.connection = None
         self._routes.pop(target.topic, None)
         if self._options.routing == "any" and all(row.queue_id is None for row in target.sending):
@@ -323,34 +325,34 @@ class Sender:
         self._turn += 1
         other = others[self._turn % len(others)]
         substitute = _Target(target.topic, other, sending=rows, deadline=target.deadline)
-        for key, flying in list(self._flying.items()):
+        for key, flying in list(self._in_flight.items()):
             if flying is target:
-                del self._flying[key]
+                del self._in_flight[key]
         # Beside what may be on the way to that queue: rows that may go anywhere have no order to keep.
-        self._flying[target.topic, Queue(f"{other.broker_name}#{self._turn}", other.queue_id)] = substitute
+        self._in_flight[target.topic, Queue(f"{other.broker_name}#{self._turn}", other.queue_id)] = substitute
 
-    def _check_time(self, target: _Target) -> None:
+    def _check_deadline(self, target: _Target) -> None:
         if self._monotonic() >= target.deadline:
             raise WriteFailed(
-                f"{self._where(target)}: {len(target.sending)} rows were not stored within "
+                f"{self._describe(target)}: {len(target.sending)} rows were not stored within "
                 f"{self._options.send_timeout_ms} ms (sendTimeoutMs); the last attempt: {target.failure or 'no answer'}"
             ) from target.failure
 
-    def _where(self, target: _Target) -> str:
+    def _describe(self, target: _Target) -> str:
         return f"queue {target.queue.queue_id} of {target.topic} at {target.queue.broker_name}"
 
     # -- whom to ask ---------------------------------------------------------------------------------
 
     def _requires_replication(self, target: _Target) -> bool:
         """As the option says; else where the broker is a SYNC_MASTER, or does not tell what it is."""
-        wish = self._options.require_replication
-        if wish is not None:
-            return wish
+        required = self._options.require_replication
+        if required is not None:
+            return required
         assert target.connection is not None
         address = str(target.connection.address)
         if address not in self._required:
             try:
-                answer = self._links.ask(address, [Command(RequestCode.GET_BROKER_CONFIG)])[0]
+                answer = self._links.call_all(address, [Command(RequestCode.GET_BROKER_CONFIG)])[0]
                 text = require_success(answer).body.decode("utf-8", "replace")
             except RopewalkError:
                 return True
@@ -369,11 +371,11 @@ class Sender:
     def _route(self, topic: str) -> TopicRoute:
         route = self._routes.get(topic)
         if route is None:
-            answer = self._ask_name_server(route_request(topic))
+            answer = self._call_name_server(route_request(topic))
             if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic in self._queues:
                 raise Unreachable(f"no broker serves topic {topic} at the moment")
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                template = self._ask_name_server(route_request(DEFAULT_TOPIC))
+                template = self._call_name_server(route_request(DEFAULT_TOPIC))
                 if template.code == ResponseCode.TOPIC_NOT_EXIST:
                     raise WriteFailed(f"topic {topic} does not exist, and no broker creates topics")
                 route = parse_route(require_success(template).body).as_template()
@@ -385,11 +387,11 @@ class Sender:
             self._routes[topic] = route
         return route
 
-    def _ask_name_server(self, command: Command) -> Command:
+    def _call_name_server(self, command: Command) -> Command:
         failures: list[str] = []
         for address in self._name_servers.one_round():
             try:
-                return self._links.ask(str(address), [command])[0]
+                return self._links.call_all(str(address), [command])[0]
             except (Unreachable, OutcomeUnknown) as exc:
                 failures.append(str(exc))
         raise Unreachable(f"no name server at {self._name_servers}: {'; '.join(failures)}")

@@ -1,4 +1,4 @@
-"""What Spark calls when it writes: a batch writer and a stream writer over `Sender`. At least once.
+"""Spark's writers: a batch writer and a stream writer over `Sender`. At least once.
 
 Spark makes a writer for every micro-batch and another one to commit it, so a writer is nothing but its options. There
 is nothing to commit: rows are visible as soon as they are stored, and neither `abort` nor a failed task takes any back.
@@ -29,7 +29,7 @@ log = structlog.get_logger("ropewalk.spark")
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task stored."""
+    """The commit message of one task."""
 
     sent: Sent
 
@@ -64,13 +64,13 @@ def _work(options: Options, schema: StructType, overwrite: bool) -> _Work:
     return _Work(options, columns_of(schema, options), stamp())
 
 
-def _tell(messages: list[WriterCommitMessage | None]) -> None:
-    reserved = sum(message.sent.reserved for message in messages if isinstance(message, Written))
+def _log_unreplicated(messages: list[WriterCommitMessage | None]) -> None:
+    reserved = sum(message.sent.unreplicated for message in messages if isinstance(message, Written))
     if reserved:
         log.warning("rows were stored with a reservation (flush or slave too late)", rows=reserved)
 
 
-def _tell_abort(messages: list[WriterCommitMessage | None]) -> None:
+def _log_abort(messages: list[WriterCommitMessage | None]) -> None:
     rows = sum(message.sent.rows for message in messages if isinstance(message, Written))
     log.warning("a write was given up; rows that were stored stay visible", rows_of_finished_tasks=rows)
 
@@ -85,10 +85,10 @@ class LiveWriter(DataSourceArrowWriter):
         return self._work.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell(messages)
+        _log_unreplicated(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell_abort(messages)
+        _log_abort(messages)
 
 
 class LiveStreamWriter(DataSourceStreamArrowWriter):
@@ -101,7 +101,7 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
         return self._work.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _tell(messages)
+        _log_unreplicated(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _tell_abort(messages)
+        _log_abort(messages)

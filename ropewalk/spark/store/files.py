@@ -1,4 +1,6 @@
-"""What lies in a store directory: segments of the log and consume queues, RocketMQ's, DLedger's or ours. Only reads.
+"""List and read the files of a store directory: segments of the log and consume queues, RocketMQ's, DLedger's or ours.
+
+Only reads.
 
     <root>/commitlog/<20 digits>                    segments, named by the log offset of their first byte
     <root>/dledger-<id>/data/<20 digits>            the same in DLedger's entries
@@ -14,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import json
 import os
 import re
 import struct
@@ -52,12 +55,12 @@ _DLEDGER_MAGICS: Final = (1, 2, -1)
 
 
 class UnreadableStore(RopewalkError):
-    """There is no store here, or not one that can be read as asked."""
+    """A directory that holds no store, or none that can be read as asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log."""
+    """A file of the log."""
 
     path: str
     base_offset: int
@@ -75,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file of a consume queue; `base` is the byte of the queue it begins at."""
+    """A file of a consume queue; `base` is the byte of the queue it begins at."""
 
     path: str
     base: int
@@ -84,14 +87,14 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One consume queue."""
+    """A consume queue."""
 
     topic: str
     queue_id: int
     files: tuple[QueueFile, ...]
 
     def entries(self, low: int, high: int) -> npt.NDArray[Any]:
-        """The entries of queue offsets `[low, high)`; zeros where no file is."""
+        """Return the entries of queue offsets `[low, high)`; zeros where no file is."""
         result = np.zeros(max(high - low, 0), ENTRY_DTYPE)
         for file in self.files:
             first, last = file.base // ENTRY_SIZE, (file.base + file.size) // ENTRY_SIZE
@@ -106,7 +109,8 @@ class Queue:
         return result
 
     def bounds(self, min_log_offset: int = 0) -> tuple[int, int]:
-        """[low, high): the first queue offset whose record can still be in the log, and the one behind the last entry.
+        """Return [low, high): the first queue offset whose record can still be in the log, and the one behind the last
+        entry.
 
         Looked for from both ends, so that a hole in the middle, which a power failure may leave, hides nothing.
         """
@@ -155,7 +159,7 @@ class Queue:
         return self.files[0].base // ENTRY_SIZE if self.files else 0
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """The entry of one queue offset, if it names a record."""
+        """Return the entry of one queue offset, if it names a record."""
         (found,) = self.entries(queue_offset, queue_offset + 1)
         entry = QueueEntry(*(int(part) for part in found))
         return entry if is_message(entry.offset, entry.size) else None
@@ -163,7 +167,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One broker's files."""
+    """The files of one broker."""
 
     broker_name: str | None
     roots: tuple[Path, ...]
@@ -171,7 +175,7 @@ class Store:
 
     @property
     def key(self) -> str:
-        """What the store is called in offsets: its broker's name, or its directory."""
+        """Return the store's name in offsets: its broker's name, or its directory."""
         return self.broker_name or str(self.roots[0])
 
     @property
@@ -192,7 +196,7 @@ class Store:
         return any((root / "consumequeue").is_dir() for root in self.roots)
 
     def queues(self) -> Iterator[Queue]:
-        """Every consume queue, sorted by topic and id."""
+        """Yield every consume queue, sorted by topic and id."""
         for root in self.roots:
             base = root / "consumequeue"
             for topic in sorted(_directories(base)):
@@ -206,11 +210,11 @@ class Store:
                         yield Queue(topic, int(queue_id), files)
 
     def is_locked(self) -> bool:
-        """Whether a broker serves this directory on this machine: it then holds the first byte of `lock`."""
+        """Return whether a broker serves this directory on this machine: it then holds the first byte of `lock`."""
         return any(_is_locked(root / "lock") for root in self.roots)
 
     def record_at(self, offset: int, size: int) -> Record | None:
-        """The record of exactly this size that begins at a log offset, or None; its checksum is not looked at."""
+        """Return the record of exactly this size that begins at a log offset, or None; its checksum is not checked."""
         segment = self.segment_at(offset)
         if segment is None or offset + size > segment.end_offset:
             return None
@@ -224,7 +228,7 @@ class Store:
 
 
 def open_stores(path: str, broker_name: str | None = None, log_format: str = "auto") -> tuple[Store, ...]:
-    """The stores that option `path` names. Raises UnreadableStore."""
+    """Return the stores that option `path` names. Raises UnreadableStore."""
     roots: dict[str | None, list[Path]] = {}
     for part in path.split(","):
         if not part.strip():
@@ -242,7 +246,7 @@ def open_stores(path: str, broker_name: str | None = None, log_format: str = "au
 
 
 def data_ranges(fd: int, size: int) -> list[tuple[int, int]]:
-    """The parts of a file that are not holes: queue files are allocated long before they are full."""
+    """Return the parts of a file that are not holes: queue files are allocated long before they are full."""
     ranges: list[tuple[int, int]] = []
     position = 0
     while position < size:
@@ -285,7 +289,26 @@ def _open_store(name: str | None, roots: tuple[Path, ...], log_format: str) -> S
                 f"{before.path} and {after.path} hold the same part of the log: are these two brokers? "
                 f"then name them in option path, as in broker-a=/x,broker-b=/y"
             )
-    return Store(name, roots, tuple(segments))
+    return Store(name or next(filter(None, map(broker_name_of, roots)), None), roots, tuple(segments))
+
+
+_MEMBERS_TOPIC: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+def broker_name_of(root: Path) -> str | None:
+    """Return the name of the broker that wrote a store; None if the store does not tell.
+
+    A store does not say it anywhere, but brokers of 5.x, and Ropewalk's, have a system topic with their name behind a
+    prefix. Where there are several, the broker was renamed, or the configuration is another's.
+    """
+    for path in (root / "config" / "topics.json", root / "config" / "topics.json.bak"):
+        try:
+            topics = json.loads(path.read_bytes())["topicConfigTable"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        names = [name.removeprefix(_MEMBERS_TOPIC) for name in topics if name.startswith(_MEMBERS_TOPIC)]
+        return names[0] if len(names) == 1 and names[0] else None
+    return None
 
 
 def _find_segments(root: Path, log_format: str) -> list[Segment]:
@@ -335,7 +358,7 @@ def _directories(folder: Path) -> list[str]:
 
 
 def _numbered_files(folder: Path) -> list[tuple[Path, int]]:
-    """The files that are named by 20 digits and hold anything, in order."""
+    """Return the files that are named by 20 digits and hold anything, in order."""
     found = []
     for name in sorted(os.listdir(folder)):
         if _FILE_NAME.fullmatch(name):

@@ -1,4 +1,6 @@
-"""Places in a log: where a time begins, and where a number of records ends. For streaming reads, on the driver."""
+"""Find places in a log for streaming reads: where a time begins, and where a number of records ends. Runs on the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["has_records", "offset_after", "offset_at_time"]
 
 
 def offset_at_time(store: Store, end: int, time_ms: int) -> int:
-    """Where the first record lies that was stored at or after a time; `end` if there is none in front of it."""
+    """Return the offset of the first record that was stored at or after a time; `end` if there is none before it."""
     # Store times rise along the log, so the place is in the last segment that begins with an older record.
     for segment in reversed(store.segments):
         if segment.base_offset >= end:
@@ -30,7 +32,7 @@ def offset_at_time(store: Store, end: int, time_ms: int) -> int:
             if not len(later):
                 older_seen = True
             elif older_seen or later[0] > 0:
-                return _start_of(segment, headers, int(later[0]))
+                return _segment_start(segment, headers, int(later[0]))
             else:
                 break
         else:
@@ -40,7 +42,7 @@ def offset_at_time(store: Store, end: int, time_ms: int) -> int:
 
 
 def offset_after(store: Store, start: int, end: int, count: int) -> int:
-    """Where a log has come to after `count` more records from `start` on; at most `end`.
+    """Return the log offset behind `count` more records from `start` on; at most `end`.
 
     Always where a record begins, also for a count of 0 and a start in the middle of one.
     """
@@ -49,13 +51,13 @@ def offset_after(store: Store, start: int, end: int, count: int) -> int:
             continue
         for headers in _headers(segment, max(start, segment.base_offset), end):
             if count < len(headers):
-                return min(end, _start_of(segment, headers, count))
+                return min(end, _segment_start(segment, headers, count))
             count -= len(headers)
     return end
 
 
 def has_records(stores: Iterable[tuple[Store, int, int]], count: int) -> bool:
-    """Whether that many records lie between start and end of these logs, taken together."""
+    """Return whether that many records lie between start and end of these logs, taken together."""
     for store, start, end in stores:
         for segment in store.segments:
             if segment.end_offset <= start or segment.base_offset >= end:
@@ -67,14 +69,14 @@ def has_records(stores: Iterable[tuple[Store, int, int]], count: int) -> bool:
     return count <= 0
 
 
-def _start_of(segment: Segment, headers: Headers, row: int) -> int:
+def _segment_start(segment: Segment, headers: Headers, row: int) -> int:
     """Where a record, or the entry around it, begins in the log."""
     offset = int(headers.of("offset")[row])
     return offset - DLEDGER_HEAD_SIZE if segment.is_dledger else offset
 
 
 def _headers(segment: Segment, start: int, end: int) -> Iterator[Headers]:
-    """The headers of a segment's records from `start` on, which may lie in the middle of one."""
+    """Yield the headers of a segment's records from `start` on, which may lie in the middle of one."""
     base = segment.base_offset
     with open(segment.path, "rb") as opened:
         size = min(segment.size, os.fstat(opened.fileno()).st_size)

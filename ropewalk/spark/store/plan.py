@@ -1,4 +1,4 @@
-"""Cutting stores into splits: what one task reads, decided on the driver from file names, sizes and queue entries.
+"""Cut stores into splits, the input of one task each: on the driver, from file names, sizes and queue entries.
 
     LogSplit     the records that begin in a stretch of one segment. Unless the stretch begins where a record does,
                  the task looks for the first one by its magic; `splitMode=chain` walks the sizes on the driver
@@ -84,7 +84,7 @@ Split = LogSplit | QueueSplit
 
 
 def plan_store(options: Options) -> list[Split]:
-    """The splits of a batch read. Raises UnreadableStore, BadOption and DataLoss."""
+    """Plan the splits of a batch read. Raises UnreadableStore, BadOption and DataLoss."""
     assert options.path is not None
     stores = open_stores(options.path, options.broker_name, options.log_format)
     bases = _partition_bases(stores) if options.preset == "kafka" or "partition" in options.columns else {}
@@ -133,7 +133,7 @@ def plan_log(
     chain: bool = False,
     tail_size: int = TAIL_SIZE,
 ) -> list[LogSplit]:
-    """Splits over the log offsets `[start, end)` of one store, cut at segment borders and about every `split_size`.
+    """Cut the log offsets `[start, end)` of one store at segment borders and about every `split_size`.
 
     `start` must be where a record begins.
     """
@@ -160,7 +160,7 @@ def plan_log(
 
 
 def _at_records(segment: Segment, cuts: list[int]) -> list[int]:
-    """The same cuts, each moved to where the next record of the chain begins."""
+    """Return the same cuts, each moved to where the next record of the chain begins."""
     moved = [cuts[0]]
     base = segment.base_offset
     with (
@@ -199,7 +199,7 @@ def _partition_bases(stores: tuple[Store, ...]) -> dict[str, dict[str, int]]:
 
 
 def row_filter(options: Options, store: Store) -> RowFilter:
-    """What the options ask of one store's records. Raises DataLoss and BadOption."""
+    """Return the filter that the options ask of one store's records. Raises DataLoss and BadOption."""
     tags = None
     if options.filter_tags.strip() != "*":
         tags = frozenset(tag.strip() for tag in options.filter_tags.split("||") if tag.strip())
@@ -244,7 +244,7 @@ def _offset_ranges(
         for name, numbers in brokers.items()
         if store.broker_name in (None, name)
         for queue_id in numbers
-        if wanted.wants_queue(topic, int(queue_id))
+        if wanted.matches_queue(topic, int(queue_id))
     }
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for key in sorted(named):
@@ -298,7 +298,7 @@ def _number(table: object, store: Store, queue: Queue) -> int | None:
 
 
 def _offset_at_time(store: Store, queue: Queue, time_ms: int) -> int:
-    """The first offset of a queue whose message was stored at or after a time; its end if there is none."""
+    """Return the first offset of a queue whose message was stored at or after a time; its end if there is none."""
     low, high = queue.bounds(store.min_offset)
     while low < high:
         middle = (low + high) // 2
@@ -325,7 +325,7 @@ def _queue_splits(
 ) -> Iterator[QueueSplit]:
     bases = [segment.base_offset for segment in store.segments]
     for queue in store.queues():
-        if not wanted.wants_queue(queue.topic, queue.queue_id):
+        if not wanted.matches_queue(queue.topic, queue.queue_id):
             continue
         low, high = wanted.offsets.get((queue.topic, queue.queue_id), queue.bounds(store.min_offset))
         while low < high:

@@ -1,4 +1,4 @@
-"""Reading one split of a store: what a task does, without Spark.
+"""Read one split of a store in a task, without Spark.
 
 `read_split` yields record batches and tells damage by the policy of `onCorrupt`: `fail` raises at the first, `skip`
 and `keep` report each place and go on. Damage between two splits is told by the one in front: it makes sure that the
@@ -39,7 +39,7 @@ _LOOK_AHEAD: Final = 1 << 20
 
 @dataclass(slots=True)
 class Report:
-    """What a task has to say besides its rows."""
+    """The callbacks of a task for damage and losses."""
 
     damaged: Callable[[str, DamagedPlace], None]
     """Called with the file's path for each damage that is passed over."""
@@ -50,7 +50,7 @@ class Report:
 def read_split(
     split: Split, plan: Plan, report: Report, *, fail_on_data_loss: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a split. Raises CorruptRecord where the plan says fail, and DataLoss."""
+    """Yield the batches of a split. Raises CorruptRecord where the plan says fail, and DataLoss."""
     plan = replace(
         plan, broker_name=split.broker_name, filter=split.filter, partition_bases=split.partition_bases
     )
@@ -66,7 +66,7 @@ def read_split(
         report.lost(str(exc), 0)
 
 
-def _tell(plan: Plan, report: Report, path: str, place: DamagedPlace) -> None:
+def _log_losses(plan: Plan, report: Report, path: str, place: DamagedPlace) -> None:
     if plan.on_corrupt == "fail":
         raise CorruptRecord(
             f"{path}: {place}; onCorrupt=skip leaves it out, onCorrupt=keep shows what can be shown"
@@ -101,7 +101,7 @@ def _read_log(split: LogSplit, plan: Plan, report: Report) -> Iterator[pa.Record
                     position = piece.damage[0].offset - segment.base_offset
                     break
                 for place in piece.damage:
-                    _tell(plan, report, segment.path, place)
+                    _log_losses(plan, report, segment.path, place)
                 if piece.batch is not None:
                     yield piece.batch
             if spoilt:
@@ -118,7 +118,7 @@ def _read_log(split: LogSplit, plan: Plan, report: Report) -> Iterator[pa.Record
         match decoder.ended:
             case Ended.ZEROS:
                 place = DamagedPlace(here, limit - position, "zeros where records were")
-                _tell(plan, report, segment.path, place)
+                _log_losses(plan, report, segment.path, place)
             case Ended.LIMIT if here < split.log_end and position < segment.size:
                 _check_next(opened, position, plan, report)
             case _:
@@ -126,7 +126,7 @@ def _read_log(split: LogSplit, plan: Plan, report: Report) -> Iterator[pa.Record
 
 
 def _check_next(opened: _OpenSegment, position: int, plan: Plan, report: Report) -> None:
-    """The record behind a split belongs to the next one, which would not miss it if it were damaged."""
+    """Report damage right behind a split: its record belongs to the next split, which would not miss it."""
     segment = opened.segment
     size = _LOOK_AHEAD
     while True:
@@ -138,7 +138,7 @@ def _check_next(opened: _OpenSegment, position: int, plan: Plan, report: Report)
     if decoder.ended is Ended.ZEROS:
         damage.append(DamagedPlace(segment.base_offset + position, 0, "zeros where a record was"))
     for place in damage:
-        _tell(plan, report, segment.path, place)
+        _log_losses(plan, report, segment.path, place)
 
 
 class _OpenSegment:
@@ -197,7 +197,7 @@ class _OpenSegment:
         )
 
     def decoder(self, position: int, size: int, end: int, plan: Plan) -> SegmentDecoder:
-        """A decoder of the records that begin in `[position, end)` of the file, with `size` bytes at hand."""
+        """Return a decoder of the records that begin in `[position, end)` of the file, with `size` bytes at hand."""
         data: Buffer
         if self._io == "mmap":
             data, self.position = self.mapped(), 0
@@ -261,7 +261,7 @@ def _read_run(
     reach = np.concatenate(([0], np.maximum.accumulate(run.positions + run.sizes)[:-1]))
     fits = (run.positions >= reach) & (run.sizes >= RECORD_SIZE_MIN)
     fits &= run.positions + run.sizes <= segment.size
-    _tell_stale(run.part(~fits), segment, plan, report, where)
+    _log_stale(run.part(~fits), segment, plan, report, where)
     run = run.part(fits)
     with _OpenSegment(segment, split.io) as opened:
         start = 0
@@ -279,13 +279,13 @@ def _read_run(
                 base = None
             batch, damage = _decode_run(buffer, positions, base, part, segment, split, plan)
             for place in damage:
-                _tell(plan, report, segment.path, place)
+                _log_losses(plan, report, segment.path, place)
             if batch is not None:
                 yield batch
 
 
 def _copied(opened: _OpenSegment, part: _Run) -> tuple[bytes, Ints]:
-    """The records of a run, back to back, and where each begins in there."""
+    """Return the records of a run, back to back, and where each begins in there."""
     pieces = [
         opened.read(position, size)
         for position, size in zip(part.positions.tolist(), part.sizes.tolist(), strict=True)
@@ -336,10 +336,10 @@ def _topic_is(buffer: Buffer, headers: Headers, topic: bytes) -> Bools:
     return result
 
 
-def _tell_stale(run: _Run, segment: Segment, plan: Plan, report: Report, where: str) -> None:
+def _log_stale(run: _Run, segment: Segment, plan: Plan, report: Report, where: str) -> None:
     for position, number in zip(run.positions.tolist(), run.numbers.tolist(), strict=True):
         reason = f"{where} says that message {number} begins here, where no record of its own can be"
-        _tell(plan, report, segment.path, DamagedPlace(segment.base_offset + position, 0, reason))
+        _log_losses(plan, report, segment.path, DamagedPlace(segment.base_offset + position, 0, reason))
 
 
 def _stale(offset: int, split: QueueSplit) -> DamagedPlace:

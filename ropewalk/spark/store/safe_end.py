@@ -1,4 +1,4 @@
-"""How far a store may be read. Behind that, bytes may be half written, or left over and still look right.
+"""Find the safe end of a store. Behind it, bytes may be half written, or left over and still look right.
 
     safe      the end of the record behind the highest consume-queue entry that checks out: the record at its offset
               has its size and says the same topic, queue and queue offset. Beside an `epochFileCheckpoint` the
@@ -35,7 +35,7 @@ _STEP: Final = 1024
 
 
 def end_of_log(store: Store, end_at: str | int) -> int:
-    """The log offset that nothing is read at or behind. Raises UnreadableStore where there is no telling."""
+    """Return the log offset that nothing is read at or behind. Raises UnreadableStore where there is no telling."""
     if isinstance(end_at, int):
         return max(store.min_offset, min(end_at, store.max_offset))
     if end_at == "scan":
@@ -49,7 +49,7 @@ def end_of_log(store: Store, end_at: str | int) -> int:
 
 
 def safe_end(store: Store) -> int:
-    """The rule of `endAt=safe`. Raises UnreadableStore for a log that nothing else vouches for."""
+    """Return the safe end, by the rule of `endAt=safe`. Raises UnreadableStore for a log without any other witness."""
     if not store.segments:
         return 0
     committed = _committed_end(store)
@@ -67,7 +67,7 @@ def safe_end(store: Store) -> int:
 
 
 def _highest_dispatched(store: Store) -> int:
-    """The end of the record behind the highest queue entry that checks out; 0 if none does."""
+    """Return the end of the record behind the highest queue entry that checks out; 0 if none does."""
     # Highest claim first: usually the very first one checks out, and no other queue is looked at.
     claims: list[tuple[int, int, int, Queue]] = []
     for number, queue in enumerate(store.queues()):
@@ -114,7 +114,7 @@ def _claim_before(store: Store, queue: Queue, queue_offset: int) -> tuple[int, i
 
 
 def _confirmed(store: Store) -> int | None:
-    """The confirm offset, where a controller keeps it up to date."""
+    """Return the confirm offset, where a controller keeps it up to date."""
     for root in store.roots:
         if (root / "epochFileCheckpoint").is_file():
             try:
@@ -126,7 +126,7 @@ def _confirmed(store: Store) -> int | None:
 
 
 def _committed_end(store: Store) -> int | None:
-    """The end of the entry at a DLedger member's committed index; None where it is no DLedger, or does not say."""
+    """Return the end of the entry at a DLedger member's committed index; None where there is none."""
     for segment in store.segments:
         if segment.is_dledger:
             member = Path(segment.path).parent.parent
@@ -164,7 +164,7 @@ def _entry_end(directory: Path, index: int) -> int | None:
 
 
 def scan_end(store: Store) -> int:
-    """The end of the last record of the chain, looked for from the last segment that begins with one."""
+    """Return the end of the last record of the chain, looked for from the last segment that begins with one."""
     for segment in reversed(store.segments):
         end = _chain_end(segment)
         if end > segment.base_offset:

@@ -1,10 +1,13 @@
-"""`mode=store`: Spark's readers over store directories, batch and streaming.
+"""Spark's readers over store directories (`mode=store`), batch and streaming.
 
 A batch read is planned once for each `load()`: the splits of `store_plan`, read by `store_read` in the tasks. A
 streaming read tails the log of a store that somebody writes, a replica's for instance, without asking its broker for
 anything. Its offsets say how far each log was read:
 
-    {"store":{"broker-a":123456},"v":1}        exclusive; the end of batch 0 also holds "init", where the query began
+    {"store":{"broker-a":123456},"tail":{"broker-a":"9f…"},"v":1}
+
+Ends are exclusive; the end of batch 0 also holds "init", where the query began. A log never changes, so a digest of the
+bytes in front of an end ("tail") tells whether another log has taken its place.
 
 Spark compares offsets as text, so keys are sorted and one function makes them all. The start of batch 0 is nowhere in
 Spark's own log, and `initialOffset` is asked anew after a crash: hence "init".
@@ -35,6 +38,7 @@ from ropewalk.spark.store.places import has_records, offset_after, offset_at_tim
 from ropewalk.spark.store.plan import DataLoss, Split, plan_log, plan_store, row_filter
 from ropewalk.spark.store.read import Report, read_split
 from ropewalk.spark.store.safe_end import end_of_log
+from ropewalk.spark.store.tails import tails_of
 from ropewalk.spark.versions import check_stamp
 
 if TYPE_CHECKING:
@@ -46,14 +50,14 @@ _BACKWARDS_GRACE_S: Final = 10.0
 
 
 class StorePartition(InputPartition):
-    """One split on its way to a task."""
+    """A split on its way to a task."""
 
     def __init__(self, split: Split) -> None:
         super().__init__(split)
 
 
 def decode_plan(options: Options, selection: Selection) -> Plan:
-    """How tasks decode; what differs from store to store stands in each split."""
+    """Return the parameters of decoding; differences from store to store stand in each split."""
     return Plan(
         selection,
         decompress=options.decompress,
@@ -68,7 +72,7 @@ def decode_plan(options: Options, selection: Selection) -> Plan:
 def read_partition(
     partition: InputPartition, plan: Plan, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does. Spark makes up a partition without a value where a plan is empty."""
+    """Read one partition in a task. Spark makes up a partition without a value where a plan is empty."""
     split = partition.value
     if split is None:
         return
@@ -106,7 +110,7 @@ _Ends = dict[str, int]
 
 
 def _offset(ends: Mapping[str, int], **more: Any) -> dict[str, Any]:
-    """An offset as Spark stores it: keys in order, on every level."""
+    """Return an offset as Spark stores it: keys in order, on every level."""
     made: dict[str, Any] = {**more, "store": dict(sorted(ends.items())), "v": 1}
     return dict(sorted(made.items()))
 
@@ -134,6 +138,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: _Ends | None = None
         self._seen: _Ends | None = None
         """The ends as this trigger found them, so that they need not be looked for twice."""
+        self._compared = False
+        """Whether the logs have been compared with what the checkpoint knows of them."""
         self._held_since: float | None = None
         self._back_since: float | None = None
 
@@ -145,8 +151,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stores = open_stores(options.path, options.broker_name, options.log_format)
         return {store.key: store for store in stores}
 
-    def _ends(self) -> _Ends:
-        return {key: end_of_log(store, self._options.end_at) for key, store in self._stores().items()}
+    def _ends(self, stores: Mapping[str, Store] | None = None) -> _Ends:
+        stores = self._stores() if stores is None else stores
+        return {key: end_of_log(store, self._options.end_at) for key, store in stores.items()}
 
     def initialOffset(self) -> dict[str, Any]:
         options = self._options
@@ -179,7 +186,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = _ends_of(start)
-        ends = self._seen = self._ends()
+        stores = self._stores()
+        ends = self._seen = self._ends(stores)
+        if self._options.fail_on_data_loss and (ends != begin or not self._compared):
+            _check_same_logs(start, stores)
+            self._compared = True
         self._check_backwards(begin, ends)
         if self._target is not None:
             ends = {key: min(end, self._target.get(key, begin.get(key, 0))) for key, end in ends.items()}
@@ -190,9 +201,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._after_rows(begin, ends, limit.max_rows)
         if ends == begin or self._waits_for_more(begin, ends):
             return start
+        tails = tails_of(stores, ends)
         if start.get("fresh"):
-            return _offset(ends, init=begin)
-        return _offset(ends)
+            return _offset(ends, init=begin, tail=tails)
+        return _offset(ends, tail=tails)
 
     def _check_backwards(self, begin: Mapping[str, int], ends: Mapping[str, int]) -> None:
         """Tell of a log that ends in front of what was read. A broker that starts may look so for a moment."""
@@ -257,14 +269,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         splits: list[Split] = []
         stores = self._stores()
         options = self._options
+        if options.fail_on_data_loss:
+            _check_same_logs(end, stores)
         for key, stop in _ends_of(end).items():
             store = stores.get(key)
             if store is None:
-                if options.fail_on_data_loss:
-                    raise DataLoss(
-                        f"the checkpoint tells of a store {key!r} that option path no longer names; give it back, or "
-                        f"start the query anew with a checkpointLocation of its own"
-                    )
                 continue
             first = begin.get(key, store.min_offset)
             if options.fail_on_data_loss:
@@ -289,7 +298,27 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._plan, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to give back: the checkpoint holds all there is."""
+        """Do nothing: the checkpoint holds all there is."""
+
+
+def _check_same_logs(offset: Mapping[str, Any], stores: Mapping[str, Store]) -> None:
+    """Reject a checkpoint of stores that are not here any more, or of other logs under their names."""
+    for key, end in _ends_of(offset).items():
+        if key not in stores:
+            raise DataLoss(
+                f"the checkpoint tells of a store {key!r}, in which the query has come to {end} and which option "
+                f"path no longer names; give it back, start the query anew with a checkpointLocation of its own, "
+                f"or set failOnDataLoss=false"
+            )
+    known: Mapping[str, str] = offset.get("tail", {})
+    found = tails_of(stores, _ends_of(offset))
+    for key, tail in known.items():
+        if found.get(key, tail) != tail:
+            raise DataLoss(
+                f"the log of {key} holds other records before offset {offset['store'][key]} than the ones that the "
+                f"query read there: it is another log, or its tail was cut and written anew; give the query a new "
+                f"checkpointLocation, or failOnDataLoss=false"
+            )
 
 
 def _ends_of(offset: Mapping[str, Any]) -> _Ends:
@@ -315,7 +344,7 @@ def _check_range(store: Store, key: str, start: int, stop: int) -> None:
 
 
 def _shares(begin: Mapping[str, int], ends: Mapping[str, int], amount: int) -> _Ends:
-    """An amount for each log: in proportion to how far it is behind, and at least 1 where it is at all."""
+    """Return an amount for each log: in proportion to how far it is behind, and at least 1 where it is at all."""
     behind = {key: end - begin.get(key, 0) for key, end in ends.items()}
     total = max(sum(behind.values()), 1)
     return {key: min(count, max(1, amount * count // total)) if count else 0 for key, count in behind.items()}

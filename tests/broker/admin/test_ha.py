@@ -16,18 +16,18 @@ from broker.remoting.shell import Connection
 from broker.state.topics import TopicConfig
 from ha.group.hello import (
     Challenge,
-    EpochAsk,
+    EpochRequest,
     Hello,
-    RangesAsk,
-    StandingMessage,
+    MemberStatusMessage,
+    RangesRequest,
     Sums,
     Welcome,
     decode_untrusted,
     encode,
     proof_of,
 )
-from ha.group.metadata import Seen, SyncAnswer, SyncAsk
-from ha.group.roles import Terms
+from ha.group.metadata import Seen, SyncRequest, SyncResponse
+from ha.group.roles import QuorumPolicy
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
@@ -56,23 +56,23 @@ def hello_of(process: InProcess, **changes: object) -> Hello:
     return msgspec.structs.replace(hello, **changes)
 
 
-def epoch_ask(process: InProcess, epoch: int, by: str = "op", **rest: object) -> EpochAsk:
+def epoch_ask(process: InProcess, epoch: int, by: str = "op", **rest: object) -> EpochRequest:
     config = process.broker.config
     return msgspec.structs.replace(
-        EpochAsk(config.broker_cluster_name, config.broker_name, epoch, by), **rest
+        EpochRequest(config.broker_cluster_name, config.broker_name, epoch, by), **rest
     )
 
 
-def sync(client: Client, seen: Seen | None = None, **rest: object) -> SyncAnswer:
-    question = msgspec.structs.replace(SyncAsk(1, "10.0.0.2:10911", 0, seen or Seen()), **rest)
+def sync(client: Client, seen: Seen | None = None, **rest: object) -> SyncResponse:
+    question = msgspec.structs.replace(SyncRequest(1, "10.0.0.2:10911", 0, seen or Seen()), **rest)
     answer = ask(client, RequestCode.ROPEWALK_SYNC, question)
     assert answer.code == 0, answer.remark
-    return decode_untrusted(SyncAnswer, answer.body)
+    return decode_untrusted(SyncResponse, answer.body)
 
 
-def standing(answer: Command) -> StandingMessage:
+def member_status(answer: Command) -> MemberStatusMessage:
     assert answer.code == 0, answer.remark
-    return decode_untrusted(StandingMessage, answer.body)
+    return decode_untrusted(MemberStatusMessage, answer.body)
 
 
 # -- hello ------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_hello_is_answered_with_sums_of_the_same_ranges_and_puts_the_slave_on_
     welcome = decode_untrusted(Welcome, answer.body)
     first = log.segments[0].file.read_at(0, 50)
     assert welcome.sums == [crc32c.crc32c(first), None]
-    assert (welcome.begin, welcome.end, welcome.terms.slaves) == (0, end, {"1": "10.0.0.2:10911"})
+    assert (welcome.begin, welcome.end, welcome.policy.slaves) == (0, end, {"1": "10.0.0.2:10911"})
     role = json.loads((tmp_path / "ropewalk" / "role.json").read_text())
     assert role["terms"]["slaves"] == {"1": "10.0.0.2:10911"}, "on disk before it was answered"
 
@@ -102,7 +102,7 @@ def test_a_slave_counts_when_it_says_that_it_has_the_terms(process: InProcess) -
     ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
     member = process.broker.member
     assert not member.counts(connection)
-    sync(client, terms_version=member.record.terms.version)
+    sync(client, policy_version=member.record.policy.version)
     assert member.counts(connection)
 
 
@@ -116,7 +116,7 @@ def test_a_slave_that_another_has_not_heard_of_does_not_count_after_a_new_start_
     for run in range(3):
         with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
             member, client = process.broker.member, process.connect()
-            member.looked_around()
+            member.confirm_no_newer_master()
             links = {
                 number: process.broker.replication.new_session(cast(Connection, FakeHaLink(peer)))
                 for number, peer in ((1, first), (2, second))
@@ -127,15 +127,15 @@ def test_a_slave_that_another_has_not_heard_of_does_not_count_after_a_new_start_
                 )
                 ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, greetings[number])
                 if number == 1 and run == 0:
-                    sync(client, terms_version=member.record.terms.version)
+                    sync(client, policy_version=member.record.policy.version)
                     assert member.counts(links[1])
-            version = member.record.terms.version
-            sync(client, broker_id=2, terms_version=version)
+            version = member.record.policy.version
+            sync(client, broker_id=2, policy_version=version)
             assert member.counts(links[1]) and not member.counts(links[2])
             if run == 2:
-                sync(client, broker_id=1, terms_version=version, terms_of=1)
+                sync(client, broker_id=1, policy_version=version, policy_epoch=1)
                 assert not member.counts(links[2]), "those are another master's terms"
-                sync(client, broker_id=1, terms_version=version)
+                sync(client, broker_id=1, policy_version=version)
                 assert member.counts(links[2])
     with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as process:
         member, client = process.broker.member, process.connect()
@@ -170,8 +170,8 @@ def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
     client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
     client.answers()
     data = process.broker.store.log.segments[0].file.read_at(0, 80)
-    assert ask(client, RequestCode.ROPEWALK_LOG_BYTES, RangesAsk([(0, 80)])).body == data
-    sums = ask(client, RequestCode.ROPEWALK_LOG_SUMS, RangesAsk([(0, 80)]))
+    assert ask(client, RequestCode.ROPEWALK_LOG_BYTES, RangesRequest([(0, 80)])).body == data
+    sums = ask(client, RequestCode.ROPEWALK_LOG_SUMS, RangesRequest([(0, 80)]))
     assert decode_untrusted(Sums, sums.body).sums == [crc32c.crc32c(data)]
     for code, ranges in (
         (RequestCode.ROPEWALK_LOG_BYTES, [(0, 1 << 30)]),
@@ -180,7 +180,7 @@ def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
         (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1 << 30)]),
         (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1)] * 300),
     ):
-        assert ask(client, code, RangesAsk(ranges)).code == ResponseCode.INVALID_PARAMETER
+        assert ask(client, code, RangesRequest(ranges)).code == ResponseCode.INVALID_PARAMETER
 
 
 def test_what_is_no_message_is_refused_in_words(process: InProcess) -> None:
@@ -197,10 +197,10 @@ def test_with_a_secret_nothing_is_answered_without_a_proof_for_this_connection(
     without_fsync(monkeypatch)
     with InProcess(config_of(tmp_path, ropewalkSecret="shhh")) as process:
         client, other = process.connect(), process.connect()
-        look = RequestCode.ROPEWALK_LOOK
+        look = RequestCode.ROPEWALK_MEMBER_STATUS
         drawn = decode_untrusted(Challenge, client.call(RequestCode.ROPEWALK_CHALLENGE).body).challenge
         other.call(RequestCode.ROPEWALK_CHALLENGE)
-        body = encode(RangesAsk([]))
+        body = encode(RangesRequest([]))
         proof = proof_of("shhh", drawn, look, body)
         assert client.call(look, {}, body).code == ResponseCode.NO_PERMISSION
         assert (
@@ -219,13 +219,13 @@ def test_a_master_that_accepts_takes_no_messages_until_it_is_released(
     process: InProcess, tmp_path: Path
 ) -> None:
     client = process.connect()
-    accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
-    assert (accepted.epoch, accepted.reign) == (4, 0)
+    accepted = member_status(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+    assert (accepted.promised_epoch, accepted.leader_epoch) == (4, 0)
     assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 4
     refused = client.send("T")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "epoch 4" in (refused.remark or "")
     assert ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4, "other")).code != 0
-    standing(ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4)))
+    member_status(ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, 4)))
     assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "it takes messages again"
 
 
@@ -257,26 +257,30 @@ def test_a_promise_waits_for_room_on_the_disk_and_is_not_told_before_that(
 ) -> None:
     without_fsync(monkeypatch)
     monkeypatch.setattr("broker.replication.member._ROOM_AGAIN_S", 0.01)
-    disk, terms = NoRoom(), Terms("SYNC_MASTER", 2, 3, {"1": "10.0.0.2:10911"})
+    disk, policy = NoRoom(), QuorumPolicy("SYNC_MASTER", 2, 3, {"1": "10.0.0.2:10911"})
     config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config, disk) as process:
         member, client = process.broker.member, process.connect()
         done: list[str] = []
-        member.learn_terms(terms, lambda: done.append("learned"))
+        member.adopt_policy(policy, lambda: done.append("learned"))
         process.until(lambda: done == ["learned"])
-        assert member.on_disk.terms == terms
+        assert member.on_disk.policy == policy
         disk.full = True
-        member.learn_terms(terms, lambda: done.append("known"))
+        member.adopt_policy(policy, lambda: done.append("known"))
         process.until(lambda: done == ["learned", "known"])  # nothing is written that stands there already
-        member.learn_terms(msgspec.structs.replace(terms, version=4), lambda: done.append("newer"))
+        member.adopt_policy(msgspec.structs.replace(policy, version=4), lambda: done.append("newer"))
         opaque = client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 5)))
         time.sleep(0.05)
         process.turn()
         assert not client.link.sent and done == ["learned", "known"], "nothing is told that is not on disk"
-        assert (member.on_disk.epoch, member.on_disk.terms.version) == (0, 3)
+        assert (member.on_disk.promised_epoch, member.on_disk.policy.version) == (0, 3)
         assert not member.core.listens_to(4), "and nobody is listened to who may be deposed already"
         disk.full = False
-        assert standing(client.answer(opaque)).epoch == 5 and done == ["learned", "known", "newer"]
+        assert member_status(client.answer(opaque)).promised_epoch == 5 and done == [
+            "learned",
+            "known",
+            "newer",
+        ]
         assert json.loads((tmp_path / "ropewalk" / "role.json").read_text())["epoch"] == 5
         disk.full = True
         client.ask(RequestCode.ROPEWALK_ACCEPT_EPOCH, {}, encode(epoch_ask(process, 6)))
@@ -293,21 +297,21 @@ def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
         client = process.connect()
         assert client.send("T", b"one").code == 0
         follow = epoch_ask(process, 3, broker_id=2, master="10.0.0.9:10911")
-        assert standing(ask(client, RequestCode.ROPEWALK_FOLLOW, follow)).role == "SLAVE"
+        assert member_status(ask(client, RequestCode.ROPEWALK_FOLLOW, follow)).role == "SLAVE"
         assert client.send("T").code == ResponseCode.SYSTEM_BUSY
         assert process.broker.topics.data_version.state_version == 3
     with InProcess(config) as process:
         client = process.connect()
-        look = standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([])))
-        assert (look.role, look.broker_id, look.epoch) == ("SLAVE", 2, 3), (
+        look = member_status(ask(client, RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([])))
+        assert (look.role, look.broker_id, look.promised_epoch) == ("SLAVE", 2, 3), (
             "role.json goes before the configuration"
         )
         ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
-        led = standing(
+        led = member_status(
             ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4, master="10.0.0.9:10911"))
         )
-        assert (led.role, led.broker_id, led.reign) == ("ASYNC_MASTER", 0, 4)
-        assert led.terms.slaves == {"2": "10.0.0.9:10911"}
+        assert (led.role, led.broker_id, led.leader_epoch) == ("ASYNC_MASTER", 0, 4)
+        assert led.policy.slaves == {"2": "10.0.0.9:10911"}
         assert client.send("T", b"two").code == 0
         assert [record.body for record in process.stored("T")] == [b"one", b"two"]
         epochs = json.loads((tmp_path / "ropewalk" / "epochs.json").read_text())["epochs"]
@@ -337,10 +341,10 @@ def test_a_record_that_is_not_all_there_is_no_part_of_what_a_slave_has(
             return stream.follower.end == len(data) - 9
 
         process.until(come)
-        assert standing(ask(client, RequestCode.ROPEWALK_LOOK, RangesAsk([]))).end == whole
-        accepted = standing(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
+        assert member_status(ask(client, RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))).end == whole
+        accepted = member_status(ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4)))
         assert accepted.end == whole
-        led = standing(ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4)))
+        led = member_status(ask(client, RequestCode.ROPEWALK_PROMOTE, epoch_ask(process, 4)))
         assert led.end == whole and led.log_epoch == 0
         assert client.send("T", b"three").code == 0
         assert [record.body for record in process.stored("T")] == [b"one", b"three"]
@@ -360,10 +364,10 @@ def test_a_master_with_slaves_looks_for_a_newer_one_before_it_takes_anything(
         refused = client.send("T")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "another broker became master" in (refused.remark or "")
-        member.looked_around()
+        member.confirm_no_newer_master()
         assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "there was none"
         ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 1))
-        member.looked_around()
+        member.confirm_no_newer_master()
         assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "a promise is another matter"
 
 
@@ -374,7 +378,7 @@ def test_a_deposed_master_registers_as_a_slave_before_it_takes_anything_of_the_n
     registered: list[int] = []
     member.on_role = lambda: registered.append(member.record.broker_id)
     process.broker.begin_turn()
-    member.carry_out(member.core.follow(1, 2, "10.0.0.2:10911"))
+    member.apply_decision(member.core.follow(1, 2, "10.0.0.2:10911"))
     assert registered == [2], "at once, however long the disk takes"
     process.broker.end_turn()
     process.until(lambda: registered == [2, 2])
@@ -390,14 +394,14 @@ def test_a_role_begins_although_the_terms_change_before_it_is_saved(
         told: list[str] = []
         member.on_role = lambda: told.append(member.record.role)
         process.broker.begin_turn()
-        member.carry_out(member.core.accept(1, "op"))
-        member.carry_out(member.core.promote(1, "op"))
-        member.enrol(2, "10.0.0.3:10911", lambda: None)  # a slave is quicker than the disk
+        member.apply_decision(member.core.accept(1, "op"))
+        member.apply_decision(member.core.promote(1, "op"))
+        member.add_slave(2, "10.0.0.3:10911", lambda: None)  # a slave is quicker than the disk
         process.broker.end_turn()
         process.until(lambda: told == ["ASYNC_MASTER"])
         assert process.broker.replication.role == "ASYNC_MASTER"
         assert process.connect().send("T").code == ResponseCode.SUCCESS
-        assert member.roll.terms.slaves == {"1": "", "2": "10.0.0.3:10911"}
+        assert member.roster.policy.slaves == {"1": "", "2": "10.0.0.3:10911"}
 
 
 def test_a_promoted_slave_leads_although_another_epoch_is_asked_of_it_and_released_before_that_is_saved(
@@ -409,15 +413,15 @@ def test_a_promoted_slave_leads_although_another_epoch_is_asked_of_it_and_releas
         member = process.broker.member
         done: list[str] = []
         process.broker.begin_turn()
-        member.carry_out(member.core.accept(1, "op"))
-        member.carry_out(member.core.promote(1, "op"))
-        member.carry_out(member.core.accept(2, "other"), lambda: done.append("accepted"))
+        member.apply_decision(member.core.accept(1, "op"))
+        member.apply_decision(member.core.promote(1, "op"))
+        member.apply_decision(member.core.accept(2, "other"), lambda: done.append("accepted"))
         process.broker.end_turn()
         process.until(lambda: done == ["accepted"])
         assert process.broker.replication.role == "ASYNC_MASTER"
         assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
         process.broker.begin_turn()
-        member.carry_out(member.core.release(2, "other"), lambda: done.append("released"))
+        member.apply_decision(member.core.release(2, "other"), lambda: done.append("released"))
         process.broker.end_turn()
         process.until(lambda: done == ["accepted", "released"])
         assert process.connect().send("T").code == ResponseCode.SUCCESS
@@ -432,11 +436,11 @@ def test_who_is_promoted_tells_slaves_nothing_before_its_role_is_saved(
     with InProcess(config) as process:
         member = process.broker.member
         link = process.connect()
-        question = SyncAsk(2, "10.0.0.3:10911", 1, Seen())
+        question = SyncRequest(2, "10.0.0.3:10911", 1, Seen())
         process.broker.begin_turn()
-        member.carry_out(member.core.learn(Terms(slaves={"2": "10.0.0.3:10911"})))
-        member.carry_out(member.core.accept(1, "op"))
-        member.carry_out(member.core.promote(1, "op"))
+        member.apply_decision(member.core.adopt_policy(QuorumPolicy(slaves={"2": "10.0.0.3:10911"})))
+        member.apply_decision(member.core.accept(1, "op"))
+        member.apply_decision(member.core.promote(1, "op"))
         process.broker.end_turn()
         early = ask(link, RequestCode.ROPEWALK_SYNC, question)
         assert early.code == ResponseCode.ILLEGAL_OPERATION
@@ -449,7 +453,7 @@ def test_who_waits_when_its_master_is_deposed_is_told_that_a_slave_was_late(proc
     link = FakeHaLink(("10.0.0.2", 1))
     connection = process.broker.replication.new_session(cast(Connection, link))
     ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
-    sync(admin, terms_version=process.broker.member.record.terms.version)
+    sync(admin, policy_version=process.broker.member.record.policy.version)
     process.broker.begin_turn()
     connection.receive((0).to_bytes(8, "big"))
     process.broker.end_turn()
@@ -481,7 +485,7 @@ def test_a_slave_is_forgotten_only_while_the_others_have_everything(process: InP
         process.broker.end_turn()
     assert "no slave 7" in (ask(admin, forget, epoch_ask(process, 0, broker_id=7)).remark or "")
     assert "is connected" in (ask(admin, forget, epoch_ask(process, 0, broker_id=1)).remark or "")
-    assert standing(ask(admin, forget, epoch_ask(process, 0, broker_id=2))).terms.slaves == {
+    assert member_status(ask(admin, forget, epoch_ask(process, 0, broker_id=2))).policy.slaves == {
         "1": "10.0.0.2:10911"
     }
 
@@ -537,7 +541,7 @@ def test_a_slave_may_show_what_its_master_shows_and_no_more(process: InProcess) 
     producer, admin = process.connect(), process.connect()
     connection = process.broker.replication.new_session(cast(Connection, FakeHaLink(("10.0.0.2", 1))))
     ask(admin, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
-    sync(admin, terms_version=process.broker.member.record.terms.version)
+    sync(admin, policy_version=process.broker.member.record.policy.version)
     connection.receive((0).to_bytes(8, "big"))
     producer.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
     end = process.broker.store.log.end_offset
@@ -573,8 +577,8 @@ def test_a_promise_that_the_configuration_changed_is_on_disk_before_slaves_hear_
             "the slave still thinks that two are waited for"
         )
         process.settle()
-    terms = json.loads((tmp_path / "ropewalk" / "role.json").read_text())["terms"]
-    assert (terms["inSyncReplicas"], terms["version"]) == (2, 3)
+    policy = json.loads((tmp_path / "ropewalk" / "role.json").read_text())["terms"]
+    assert (policy["inSyncReplicas"], policy["version"]) == (2, 3)
 
 
 def test_who_was_a_sync_master_waits_until_its_slave_has_heard_that_it_is_none_or_is_forgotten(
@@ -586,16 +590,16 @@ def test_who_was_a_sync_master_waits_until_its_slave_has_heard_that_it_is_none_o
         ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
     config = config_of(tmp_path, brokerRole="ASYNC_MASTER")
     with InProcess(config) as process:
-        process.broker.member.looked_around()
+        process.broker.member.confirm_no_newer_master()
         assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
     with InProcess(config) as process:
         client, member = process.connect(), process.broker.member
-        member.looked_around()
+        member.confirm_no_newer_master()
         assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE, "a new start settles nothing"
-        sync(client, terms_version=member.record.terms.version)
+        sync(client, policy_version=member.record.policy.version)
         assert client.send("T").code == ResponseCode.SUCCESS
     with InProcess(config) as process:
-        process.broker.member.looked_around()
+        process.broker.member.confirm_no_newer_master()
         assert process.connect().send("T").code == ResponseCode.SUCCESS
 
 
@@ -607,26 +611,26 @@ def test_with_its_only_slave_forgotten_a_master_that_needs_no_copy_waits_for_non
         ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
     with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas=1)) as process:
         client = process.connect()
-        process.broker.member.looked_around()
+        process.broker.member.confirm_no_newer_master()
         assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
         forgotten = ask(client, RequestCode.ROPEWALK_FORGET_SLAVE, epoch_ask(process, 0, broker_id=1))
-        assert standing(forgotten).terms.slaves == {}
+        assert member_status(forgotten).policy.slaves == {}
         assert client.send("T").code == ResponseCode.SUCCESS
     with InProcess(config_of(tmp_path, brokerRole="ASYNC_MASTER")) as process:
         client, member = process.connect(), process.broker.member
-        assert member.has_company, "who was given up may have been promoted all the same"
+        assert member.has_replicas, "who was given up may have been promoted all the same"
         assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE
-        member.looked_around()
+        member.confirm_no_newer_master()
         assert client.send("T").code == ResponseCode.SUCCESS
 
 
 def test_a_broker_that_never_had_a_slave_looks_for_nobody(process: InProcess) -> None:
-    assert not process.broker.member.has_company
+    assert not process.broker.member.has_replicas
     assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 
 def test_a_slave_that_said_no_hello_is_told_nothing(process: InProcess) -> None:
-    answer = ask(process.connect(), RequestCode.ROPEWALK_SYNC, SyncAsk(5, "10.0.0.5:10911", 0, Seen()))
+    answer = ask(process.connect(), RequestCode.ROPEWALK_SYNC, SyncRequest(5, "10.0.0.5:10911", 0, Seen()))
     assert answer.code == ResponseCode.ILLEGAL_OPERATION and "has not said hello" in (answer.remark or "")
 
 
@@ -643,7 +647,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
     config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config) as slave:
         member = slave.broker.member
-        member.take_answer(answer)
+        member.apply_sync(answer)
         assert slave.broker.topics.get("T") == process.broker.topics.get("T")
         assert slave.broker.topics.data_version == process.broker.topics.data_version
         assert "cg" in slave.broker.groups
@@ -653,12 +657,12 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         assert follower is not None
         segment = process.broker.store.log.segments[0]
         slave.until(lambda: bool(follower.take(0, segment.map[: segment.write_position])))
-        member.take_delays()
+        member.apply_delays()
         assert slave.broker.delays.offsets()[3] == 9
         assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
-        terms = answer.terms.with_slave(2, "10.0.0.3:10911")
-        member.take_answer(
-            msgspec.structs.replace(sync(client, answer.seen), readable=segment.write_position, terms=terms)
+        policy = answer.policy.with_slave(2, "10.0.0.3:10911")
+        member.apply_sync(
+            msgspec.structs.replace(sync(client, answer.seen), readable=segment.write_position, policy=policy)
         )
         assert slave.broker.store.readable_offset == segment.write_position
         record = tmp_path / "slave" / "ropewalk" / "role.json"
@@ -666,7 +670,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         slave.until(record.exists)
         slave.until(lambda: json.loads(record.read_text())["terms"]["slaves"].get("2") == "10.0.0.3:10911")
         process.broker.topics.delete("T", process.clock())
-        member.take_answer(sync(client, answer.seen))
+        member.apply_sync(sync(client, answer.seen))
         assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.admin.base import Desk
+from broker.admin.base import AdminContext
 from broker.admin.relay import RELAY_TIMEOUT_MS
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -53,7 +53,9 @@ def test_what_a_client_says_about_itself_comes_back_as_it_said_it(client: Client
 
 def test_an_answer_that_no_frame_can_hold_becomes_a_refusal(running: InProcess, client: Client) -> None:
     request = Command(INFO, opaque=7)
-    Desk(running.broker).send(request, client.session, request.reply(0, body=bytes(FRAME_SIZE_MAX)))
+    AdminContext(running.broker.context).send(
+        client.session, request, request.reply(0, body=bytes(FRAME_SIZE_MAX))
+    )
     answer = client.answer(7)
     assert (answer.code, answer.remark) == (1, "the answer does not fit a frame")
 

@@ -44,7 +44,7 @@ def rows(answer: Command) -> list[tuple[str, int]]:
 @pytest.fixture
 def members(running: InProcess) -> list[Client]:
     """Two members of a group that reads a topic of two brokers."""
-    running.broker.find_route = lambda topic, found: found(TWO_BROKERS if topic == "T" else None)
+    running.broker.context.find_route = lambda topic, found: found(TWO_BROKERS if topic == "T" else None)
     clients = [running.connect(), running.connect()]
     for number, client in enumerate(clients, 1):
         client.heartbeat(client_id=f"c{number}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.replication.status import HaStatus, MasterLink, SlaveLink
+from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import START_MS, Client, InProcess, pull_ext
 
@@ -60,7 +60,7 @@ def test_slaves_are_shown_with_what_they_lack(running: InProcess, client: Client
     client.send("T", b"x")
     end = running.broker.store.log.end_offset
     links = [SlaveLink("10.0.0.2:4000", end, True, 10, end), SlaveLink("10.0.0.3:4001", end - 50, False)]
-    running.broker.ha_status = HaStatus(slaves=links)
+    running.broker.context.ha_status = HaStatus(slaves=links)
     found = ha(client)
     assert found["inSyncSlaveNums"] == 1
     assert found["haConnectionInfo"] == [
@@ -76,7 +76,9 @@ def test_slaves_are_shown_with_what_they_lack(running: InProcess, client: Client
 
 
 def test_a_slave_shows_its_link_to_the_master(running: InProcess, client: Client) -> None:
-    running.broker.ha_status = HaStatus(is_master=False, master=MasterLink("10.0.0.1:10912", 5, 1, 2, 3))
+    running.broker.context.ha_status = HaStatus(
+        is_master=False, master=MasterLink("10.0.0.1:10912", 5, 1, 2, 3)
+    )
     found = ha(client)
     assert found["master"] is False
     assert found["haClientRuntimeInfo"] == {

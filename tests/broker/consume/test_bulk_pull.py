@@ -329,15 +329,15 @@ class _Mute:
 
 
 class _Idle:
-    expecting = False
+    peer_reply_expected = False
 
     def begin_turn(self) -> None: ...
 
     def end_turn(self) -> None: ...
 
-    def wakened(self) -> None: ...
+    def on_wakeup(self) -> None: ...
 
-    def reported(self) -> None: ...
+    def on_priority_served(self) -> None: ...
 
 
 def test_views_that_a_slow_peer_leaves_behind_are_copied_so_that_they_never_grow_cold(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_a_view_outlives_the_segment_that_retention_removes(running: InProcess) 
     before = bytes(view)
     (segment,) = running.broker.store.log.segments
     path = segment.file.path
-    file = running.broker.disk.open_mapped(path)
+    file = running.broker.context.disk.open_mapped(path)
     view = memoryview(file.map)[: len(before)]
     file.close()
     path.rename(path.with_suffix(".gone"))

@@ -369,18 +369,18 @@ def test_a_pull_of_what_is_in_no_cache_waits_for_its_share_of_a_loop_without_tim
 ) -> None:
     running = start_broker(warmWindowBytes=1 << 20, mappedFileSizeCommitLog=1 << 20)
     client, broker = running.connect(), running.broker
-    broker.look(1000.0, 0.0)
+    broker.share_time(1000.0, 0.0)
     fill(client, "T", 200, size=5000)
-    broker.look(1000.1, 0.0)
-    broker.reader._note_missed(broker.store.queue("T", 0))
-    broker.reader.share.spend(64 << 20)
+    broker.share_time(1000.1, 0.0)
+    broker.reader._mark_missed(broker.store.queue("T", 0))
+    broker.reader.cold_budget.spend(64 << 20)
     client.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=0))
     assert client.answers() == []
     fill(client, "U", 1)
-    broker.look(1000.5, 0.0)
+    broker.share_time(1000.5, 0.0)
     assert client.answers() == []
     assert client.pull("T", queueOffset=199).code == 0, "who is at the end does not wait"
-    broker.look(1000.7, 0.0)
+    broker.share_time(1000.7, 0.0)
     (answer,) = client.answers()
     assert bodies(answer)[0] == b"000000" * 5000
 
@@ -391,11 +391,11 @@ def test_too_many_reads_from_disk_are_answered_2_at_once(
     client = running.connect()
     fill(client, "T", 3)
     reader = running.broker.reader
-    monkeypatch.setattr(reader, "get_warm", lambda *_args: None)
+    monkeypatch.setattr(reader, "get_resident", lambda *_args: None)
     monkeypatch.setattr(reader, "get", lambda *args: args[-1](None))
     answer = client.pull("T", sysFlag=6)
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
 
 
 def test_a_read_that_comes_back_after_the_connection_is_gone_is_dropped(
@@ -405,7 +405,7 @@ def test_a_read_that_comes_back_after_the_connection_is_gone_is_dropped(
     fill(client, "T", 1)
     late: list[Callable[[], None]] = []
     get = running.broker.reader.get
-    monkeypatch.setattr(running.broker.reader, "get_warm", lambda *_args: None)
+    monkeypatch.setattr(running.broker.reader, "get_resident", lambda *_args: None)
     monkeypatch.setattr(running.broker.reader, "get", lambda *args: late.append(lambda: get(*args)))
     client.ask(RequestCode.PULL_MESSAGE, pull_ext("T"))
     client.disconnect()

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.metrics import families as metrics_families
 from broker.metrics.families import version_name
 from broker.metrics.snapshot import Family
-from broker.replication.status import HaStatus, SlaveLink
+from broker.state.ha_status import HaStatus, SlaveLink
 from broker.web import server as metrics_server
 from broker.web.server import STUCK_MS, MetricsServer
 from ropewalk.codes import RequestCode
@@ -71,6 +71,8 @@ UPSTREAM = {
 OURS = {
     "ropewalk_build_info": {"version"},
     "ropewalk_role": {"role"},
+    "ropewalk_route_rivals": set(),
+    "ropewalk_client_conflicts_total": {"kind"},
     "ropewalk_epoch": set(),
     "ropewalk_in_sync_slaves": set(),
     "ropewalk_replication_lag_bytes": {"slave"},
@@ -182,7 +184,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scraped]:
         lagging = SlaveLink("10.0.0.2:40000", running.broker.store.log.end_offset - 100, True)
         status = HaStatus(epoch=3, slaves=[lagging])
         monkeypatch.setattr(type(running.broker.replication), "status", lambda *_about: status)
-        running.broker.ha_status = status
+        running.broker.context.ha_status = status
         yield it
 
 
@@ -385,15 +387,15 @@ def test_a_broker_that_replication_holds_back_is_not_ready(
 ) -> None:
     with InProcess(config_of(tmp_path)) as running, scraped(running) as it:
         assert it.get("/readyz").status == 200
-        running.broker.ha_status = status
+        running.broker.context.ha_status = status
         assert it.get("/readyz")[:2] == (503, f"{why}\n")
-        running.broker.ha_status = HaStatus()
+        running.broker.context.ha_status = HaStatus()
         assert it.get("/readyz").status == 200
 
 
 def test_a_stopping_broker_is_not_ready_and_still_alive(tmp_path: Path) -> None:
     with InProcess(config_of(tmp_path)) as running, scraped(running) as it:
-        running.broker.stopping = True
+        running.broker.context.stopping = True
         assert it.get("/readyz").status == 503
         assert it.get("/livez").status == 200
 

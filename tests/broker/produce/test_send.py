@@ -372,11 +372,11 @@ def test_an_empty_body_is_a_message(client: Client) -> None:
 
 
 NOT_BUILT = [
-    ({"TRAN_MSG": "true"}, 0, ResponseCode.NO_PERMISSION, "transaction"),
-    ({"TRAN_MSG": "TRUE"}, 0, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_PREPARED, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_COMMIT, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_ROLLBACK, ResponseCode.NO_PERMISSION, "transaction"),
+    ({}, MessageSysFlag.TRANSACTION_COMMIT, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
+    ({}, MessageSysFlag.TRANSACTION_ROLLBACK, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
+    ({"TRAN_MSG": "true", "TIMER_DELAY_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
+    ({"TRAN_MSG": "true", "INNER_NUM": "2"}, 0, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
+    ({"TRAN_MSG": "true", "DELAY": "soon"}, 0, ResponseCode.SYSTEM_ERROR, "delay level 'soon' is no number"),
     ({"TIMER_DELAY_SEC": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
     ({"TIMER_DELAY_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
     ({"TIMER_DELIVER_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
@@ -431,12 +431,15 @@ def test_a_message_sent_back_keeps_the_property_of_its_transaction(running: InPr
     assert record.properties["TRAN_MSG"] == "true"
 
 
-@pytest.mark.parametrize(
-    "sys_flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK]
-)
-def test_a_half_message_is_refused_however_often_it_was_consumed(client: Client, sys_flag: int) -> None:
-    answer = client.send("%RETRY%g", properties={"DELAY": "3"}, reconsumeTimes=1, sysFlag=sys_flag)
-    assert answer.code == ResponseCode.NO_PERMISSION
+@pytest.mark.parametrize("sys_flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_COMMIT])
+def test_a_message_sent_back_is_outside_its_transaction(running: InProcess, sys_flag: int) -> None:
+    client = running.connect()
+    answer = client.send(
+        "%RETRY%g", properties={"DELAY": "3"}, reconsumeTimes=1, maxReconsumeTimes=16, sysFlag=sys_flag
+    )
+    assert answer.code == 0
+    (record,) = running.stored("SCHEDULE_TOPIC_XXXX", 2)
+    assert record.sys_flag == 0
 
 
 # -- waiting for the flush --------------------------------------------------------------------------------
@@ -503,7 +506,7 @@ def test_a_full_disk_is_answered_14_and_reads_and_later_sends_go_on(start_broker
 def test_a_broker_that_is_stopping_answers_14_and_makes_no_topics(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
-    running.broker.stopping = True
+    running.broker.context.stopping = True
     before = taken(running)
     for topic in ("T", "new"):
         answer = client.send(topic)

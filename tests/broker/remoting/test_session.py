@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting.session import Handlers, Request, Session
+from broker.waiting.held_pulls import HeldPull
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, ROCKETMQ, Command
@@ -261,7 +262,7 @@ def test_text_that_no_frame_can_carry_back_is_answered_all_the_same(
 
 
 def test_a_handler_that_fails_is_answered_1_and_the_connection_lives_on() -> None:
-    def fail(_command: Command, _session: Session) -> Command | None:
+    def fail(_session: Session, _command: Command) -> Command | None:
         raise KeyError("\ud800" + "long" * 100_000)
 
     handlers = Handlers()
@@ -373,12 +374,13 @@ def test_a_waiting_pull_keeps_nothing_of_its_request_but_what_an_answer_needs(ru
     client.feed(
         request(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=1, sysFlag=6), body=b"x" * 100_000)
     )
-    (held,) = client.session.holds
+    (held,) = client.session.held
+    assert isinstance(held, HeldPull)
     assert held.request.body == b"" and not held.request.fields()
 
 
 def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess) -> None:
-    running.broker.unfinished.limit = 250_000
+    running.broker.budget.limit = 250_000
     whole = request(9999, {}, bytes(1_000_000))
     start, rest = whole[:100_000], whole[100_000:]
     first, second, third = (running.connect() for _ in range(3))
@@ -391,4 +393,4 @@ def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess)
     # What has become whole is kept no more, also while its connection stays.
     for _ in range(3):
         second.feed(rest + start)
-    assert running.broker.unfinished.size == 2 * len(start)
+    assert running.broker.budget.size == 2 * len(start)

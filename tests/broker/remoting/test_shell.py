@@ -59,7 +59,7 @@ class Turns:
 
     def __init__(self, broker: Broker | None = None) -> None:
         self.broker = broker
-        self.expecting = False
+        self.peer_reply_expected = False
         self.begun = self.ended = self.woken = self.reports = 0
 
     def begin_turn(self) -> None:
@@ -72,15 +72,15 @@ class Turns:
         if self.broker is not None:
             self.broker.end_turn()
 
-    def wakened(self) -> None:
+    def on_wakeup(self) -> None:
         self.woken += 1
         if self.broker is not None:
-            self.broker.wakened()
+            self.broker.on_wakeup()
 
-    def reported(self) -> None:
+    def on_priority_served(self) -> None:
         self.reports += 1
         if self.broker is not None:
-            self.broker.reported()
+            self.broker.on_priority_served()
 
 
 class Net:
@@ -227,16 +227,16 @@ def test_who_goes_first_is_read_before_all_others_and_what_it_leads_to_has_left_
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = [net.connect() for _ in range(3)]
-    waiting, *_, foremost = (session.link for session in net.sessions)
-    foremost.go_first()
-    foremost.go_first()
+    waiting, *_, priority_fds = (session.link for session in net.sessions)
+    priority_fds.go_first()
+    priority_fds.go_first()
     happened: list[tuple[str, int, int, bool]] = []
 
     def receive(session: Echo, _data: bytes) -> None:
-        if session.link is foremost:
+        if session.link is priority_fds:
             waiting.send(b"answer")
-        who = "first" if session.link is foremost else "other"
-        happened.append((who, net.turns.reports, waiting.out_size, session.link.alone))
+        who = "first" if session.link is priority_fds else "other"
+        happened.append((who, net.turns.reports, waiting.out_size, session.link.sole_ready))
 
     monkeypatch.setattr(Echo, "receive", receive)
 
@@ -256,7 +256,7 @@ def test_who_goes_first_is_read_before_all_others_and_what_it_leads_to_has_left_
     assert net.turns.reports == 2, "where there are no others, the turn just ends"
     assert net.read(clients[0], 18) == b"answer" * 3
     clients[2].close()
-    net.until(lambda: not net.shell.foremost)
+    net.until(lambda: not net.shell.priority_fds)
 
 
 def test_a_wake_from_another_thread_becomes_a_turn(net: Net) -> None:
@@ -276,7 +276,7 @@ async def test_no_wake_is_lost_whatever_the_loop_does_meanwhile(
     left: deque[threading.Event] = deque()
     over = threading.Event()
 
-    def wakened() -> None:
+    def on_wakeup() -> None:
         while left:
             left.popleft().set()
 
@@ -298,7 +298,7 @@ async def test_no_wake_is_lost_whatever_the_loop_does_meanwhile(
         finally:
             over.set()
 
-    monkeypatch.setattr(net.turns, "wakened", wakened)
+    monkeypatch.setattr(net.turns, "on_wakeup", on_wakeup)
     client = net.connect()
     client.settimeout(PATIENCE_S)
     async with trio.open_nursery() as nursery:
@@ -316,7 +316,7 @@ async def test_a_wake_during_the_last_turn_before_others_have_theirs_is_heard(
     client = net.connect()
     monkeypatch.setattr(serve, "_HOLD_MAX_S", 0.0)
     heard = trio.Event()
-    monkeypatch.setattr(net.turns, "wakened", heard.set)
+    monkeypatch.setattr(net.turns, "on_wakeup", heard.set)
     monkeypatch.setattr(net.turns, "end_turn", lambda: None if heard.is_set() else net.shell.wake())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(net.shell.run)
@@ -422,7 +422,7 @@ def test_what_stays_owed_is_copied_out_of_the_map_that_it_was_in() -> None:
         page = bytearray(b"of the log")
         connection.send(b"head ")
         connection.send(memoryview(page))
-        connection.own()
+        connection.detach_from_map()
         page[:] = bytes(10)
         page += b"and no view of it is left"
         assert b"".join(connection.out) == b"head of the log"
@@ -760,7 +760,7 @@ def test_a_closed_connection_leaves_nothing_for_the_collector() -> None:
         connection = Connection(shell, left, ("127.0.0.1", 1))
         session = Session(connection, Handlers(), lambda _session: None)
         connection.session = session
-        connection.borrower = cast("Callable[[memoryview], None]", session.receive)
+        connection.raw_receiver = cast("Callable[[memoryview], None]", session.receive)
         shell.connections[connection.fd] = connection
         shell._epoll.register(connection.fd, 1)
         session.receive((1_000_000).to_bytes(4, "big") + bytes(100_000))

@@ -16,11 +16,11 @@ import structlog
 import trio
 
 import broker.replication.block_repair
-from broker.metrics.families import of_broker
+from broker.broker import Broker
 from broker.metrics.snapshot import Family
-from broker.replication.block_repair import Mending
-from ha.group.block_repair import BlockAnswer, BlockAsk
-from ha.group.hello import RangesAsk, decode_untrusted, encode
+from broker.replication.block_repair import BlockRepair
+from ha.group.block_repair import BlockRequest, BlockResponse
+from ha.group.hello import RangesRequest, decode_untrusted, encode
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
@@ -171,9 +171,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     return process
 
 
-def ask_of(process: InProcess, **changes: object) -> BlockAsk:
+def ask_of(process: InProcess, **changes: object) -> BlockRequest:
     config, store = process.broker.config, process.broker.store
-    ask = BlockAsk(
+    ask = BlockRequest(
         config.broker_cluster_name, config.broker_name, "b:1", SIZE, 0, SIZE, None, store.log.end_offset
     )
     return msgspec.structs.replace(ask, **changes)
@@ -186,7 +186,7 @@ def test_a_member_gives_what_its_checksums_vouch_for(asked: InProcess) -> None:
         for wanted in (None, block_sum(data)):
             answer = client.call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process, wanted=wanted)))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
-            assert decode_untrusted(BlockAnswer, answer.body) == BlockAnswer(0, block_sum(data), data)
+            assert decode_untrusted(BlockResponse, answer.body) == BlockResponse(0, block_sum(data), data)
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,16 @@ def test_damaged_bytes_are_no_part_of_a_comparison_of_logs(asked: InProcess) -> 
     with asked as process:
         store = process.broker.store
         assert store.damage is not None
-        client, ask = process.connect(), encode(RangesAsk([(0, SIZE)]))
+        client, ask = process.connect(), encode(RangesRequest([(0, SIZE)]))
         whole = client.call(RequestCode.ROPEWALK_LOG_SUMS, body=ask)
         assert whole.code == ResponseCode.SUCCESS
         flip(store.log.segments[0].file.path, 300)
         for code in (RequestCode.ROPEWALK_LOG_SUMS, RequestCode.ROPEWALK_LOG_BYTES):
-            answer = client.call(code, body=encode(RangesAsk([(0, 100)])))
+            answer = client.call(code, body=encode(RangesRequest([(0, 100)])))
             assert answer.code == ResponseCode.SYSTEM_ERROR and "damaged bytes in" in (answer.remark or "")
         process.tick()
         assert [place.offset for place in store.damage.places()] == [0]
-        elsewhere = encode(RangesAsk([(SIZE, SIZE + 100)]))
+        elsewhere = encode(RangesRequest([(SIZE, SIZE + 100)]))
         assert client.call(RequestCode.ROPEWALK_LOG_SUMS, body=elsewhere).code == ResponseCode.SUCCESS
 
 
@@ -240,8 +240,8 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
         assert [place.offset for place in store.damage.places()] == [0]
         pulled = process.connect().pull("T", queueId=0, queueOffset=0)
         assert pulled.code != ResponseCode.SUCCESS and not pulled.body
-        assert process.broker.member.standing().damaged == 1
-        shown = {one.name: one.rows for one in of_broker(process.broker)[0] if isinstance(one, Family)}
+        assert process.broker.member.status().damaged == 1
+        shown = {one.name: one.rows for one in process.broker.count_metrics()[0] if isinstance(one, Family)}
         assert shown["ropewalk_log_damaged_places"] == [((), 1)]
         assert shown["ropewalk_log_mended_places"] == [((), 0)]
 
@@ -249,7 +249,11 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
 # -- the task, with another member that the test plays ------------------------------------------------------
 
 
-def damaged_broker(process: InProcess) -> tuple[Mending, Damage, bytes]:
+def mending_of(broker: Broker) -> BlockRepair:
+    return BlockRepair(broker.context, broker.member, broker.replication)
+
+
+def damaged_broker(process: InProcess) -> tuple[BlockRepair, Damage, bytes]:
     """A broker that knows of a damaged place, and what belongs there."""
     store = process.broker.store
     assert store.damage is not None
@@ -259,10 +263,10 @@ def damaged_broker(process: InProcess) -> tuple[Mending, Damage, bytes]:
     assert process.connect().call(RequestCode.ROPEWALK_LOG_BLOCK, body=encode(ask_of(process))).code
     process.tick()
     assert len(store.damage) == 1
-    return Mending(process.broker), store.damage, good
+    return mending_of(process.broker), store.damage, good
 
 
-async def mend_once(mending: Mending, damage: Damage) -> None:
+async def mend_once(mending: BlockRepair, damage: Damage) -> None:
     (place,) = damage.places()
     segment = damage.hold(place)
     assert segment is not None
@@ -308,7 +312,7 @@ def two_copies(
             yield link
 
         monkeypatch.setattr(broker.replication.block_repair, "open_connection", connected)
-        monkeypatch.setattr(Mending, "_others", lambda self, place: ("b:1",))
+        monkeypatch.setattr(BlockRepair, "_others", lambda self, place: ("b:1",))
         store = own.broker.store
         assert store.damage is not None
 
@@ -330,7 +334,7 @@ def test_two_copies_of_a_log_mend_each_other(
         assert damage is not None
         (place,) = damage.places()
         assert (place.wanted is not None) is checksums and place.base_offset == SIZE
-        trio.run(mend_once, Mending(own.broker), damage)
+        trio.run(mend_once, mending_of(own.broker), damage)
         assert (len(damage), damage.mended) == (0, 1)
         assert link.calls == [RequestCode.ROPEWALK_CHALLENGE, RequestCode.ROPEWALK_LOG_BLOCK]
         for one, two in zip(own.broker.store.log.segments, other.broker.store.log.segments, strict=True):
@@ -345,7 +349,7 @@ def test_a_rocketmq_broker_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
         assert damage is not None
         del other.broker.handlers.cold[RequestCode.ROPEWALK_CHALLENGE]  # it answers 3, as RocketMQ does
         with structlog.testing.capture_logs() as told:
-            trio.run(mend_once, Mending(own.broker), damage)
+            trio.run(mend_once, mending_of(own.broker), damage)
         assert "b:1 is a RocketMQ broker" in told[-1]["finding"]
         assert link.calls == [RequestCode.ROPEWALK_CHALLENGE] and len(damage) == 1
 
@@ -394,7 +398,7 @@ def test_a_broker_on_its_own_says_which_command_helps(asked: InProcess) -> None:
         assert said["command"].startswith("ropewalk store repair ") and len(damage) == 1
 
 
-def member_says(monkeypatch: pytest.MonkeyPatch, mending: Mending, bytes_of: Callable[[], bytes]) -> None:
+def member_says(monkeypatch: pytest.MonkeyPatch, mending: BlockRepair, bytes_of: Callable[[], bytes]) -> None:
     """Another member is there, and gives this."""
 
     async def ask(address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:

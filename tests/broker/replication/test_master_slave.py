@@ -11,7 +11,7 @@ import pytest
 
 from broker.remoting.shell import Connection
 from broker.replication.master_slave import promise_of
-from ha.group.roles import Terms
+from ha.group.roles import QuorumPolicy
 from ha.stream.connection import HaConnection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -37,7 +37,7 @@ class FakeHaLink:
 
     def __init__(self, peer: tuple[str, int]) -> None:
         self.peer = peer
-        self.patient = self.closed = False
+        self.stall_exempt = self.closed = False
         self.sent = bytearray()
         self.left: list[int] = []
         """How much had been sent each time it was to leave at once."""
@@ -55,7 +55,7 @@ class FakeHaLink:
     def push(self) -> None:
         self.left.append(len(self.sent))
 
-    def own(self) -> None:
+    def detach_from_map(self) -> None:
         pass
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ def process(tmp_path: Path) -> Iterator[InProcess]:
 
 
 def with_slave(process: InProcess, count: int = 1) -> list[Slave]:
-    process.broker.replication.register({"10.0.0.2": count})
+    process.broker.replication.set_registered({"10.0.0.2": count})
     slaves = [Slave(process, port=port) for port in range(1, count + 1)]
     for slave in slaves:
         slave.report()
@@ -192,10 +192,10 @@ def test_a_report_answers_producers_before_the_others_of_its_turn_are_looked_at(
     slave.take()
     broker, reported = process.broker, encode_report(slave.begin + len(slave.log))
     broker.begin_turn()
-    broker.reported()
+    broker.on_priority_served()
     assert not client.answers() and not seen(process), "nobody has said anything"
     slave.session.receive(reported)
-    broker.reported()
+    broker.on_priority_served()
     assert codes(client) == [ResponseCode.SUCCESS] and seen(process) == [b"first"]
     client.session.receive(request(V2, send_ext("T"), b"second", opaque=7))
     broker.end_turn()
@@ -399,16 +399,58 @@ def test_a_report_above_the_own_end_acknowledges_nothing(process: InProcess) -> 
     assert codes(client) == []
 
 
-def test_a_slave_that_leaves_lets_what_waits_time_out_and_the_rest_know_at_once(process: InProcess) -> None:
+def test_when_the_only_slave_leaves_what_waits_for_it_is_answered_at_once(process: InProcess) -> None:
+    """As the next message is: three seconds of silence are an unknown outcome for a client that waits no longer."""
     (slave,) = with_slave(process)
     client, other = process.connect(), process.connect()
     client.ask(V2, send_ext("T"), b"waits")
-    slave.leave()
-    assert other.send("T", b"knows").code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert codes(client) == [] and seen(process) == []
-    process.tick(SLAVE_TIMEOUT_MS)
-    assert codes(client) == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
-    assert seen(process) == [b"waits", b"knows"]
+    process.broker.begin_turn()
+    slave.leave()
+    other.session.receive(request(V2, send_ext("T"), b"of the same turn"))
+    process.broker.end_turn()
+    assert codes(client) == codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+    assert other.send("T", b"later").code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert seen(process) == [b"waits", b"of the same turn", b"later"]
+    assert len(process.broker.acks) == 0
+    slave = Slave(process, port=7)
+    slave.report()
+    client.ask(V2, send_ext("T"), b"a slave is there again")
+    slave.report()
+    assert codes(client) == [0]
+
+
+def test_when_one_of_two_slaves_leaves_what_waits_is_for_the_other_to_confirm(process: InProcess) -> None:
+    one, two = with_slave(process, 2)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"waits")
+    one.leave()
+    process.turn()
+    assert codes(client) == []
+    two.report()
+    assert codes(client) == [0]
+    process.broker.replication.require_acks(2)
+    two.leave()
+    one, two = with_slave(process, 2)
+    client.ask(V2, send_ext("T"), b"waits for both")
+    one.report()
+    two.leave()
+    process.turn()
+    assert codes(client) == [ResponseCode.SLAVE_NOT_AVAILABLE]
+
+
+def test_what_the_slave_had_reported_before_it_left_is_acknowledged(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client, other = process.connect(), process.connect()
+    client.ask(V2, send_ext("T"), b"there")
+    process.broker.begin_turn()
+    slave.take()
+    slave.session.receive(encode_report(slave.begin + len(slave.log)))
+    slave.leave()
+    process.broker.end_turn()
+    assert codes(client) == [0]
+    other.ask(V2, send_ext("T"), b"not there")
+    assert codes(other) == [ResponseCode.SLAVE_NOT_AVAILABLE]
 
 
 def test_a_slave_far_behind_is_not_waited_for(tmp_path: Path) -> None:
@@ -492,19 +534,19 @@ def test_a_master_that_becomes_a_slave_takes_nothing_more_and_leads_again_where_
 def test_the_number_of_slaves_to_wait_for_may_change_at_any_time(process: InProcess) -> None:
     one, two = with_slave(process, 2)
     replication, client = process.broker.replication, process.connect()
-    replication.need(2)
+    replication.require_acks(2)
     client.ask(V2, send_ext("T"), b"two")
     one.report()
     assert codes(client) == []
-    replication.need(1)
+    replication.require_acks(1)
     process.turn()
     assert codes(client) == [0]
     client.ask(V2, send_ext("T"), b"nobody")
-    replication.need(0)
+    replication.require_acks(0)
     process.turn()
     assert codes(client) == [0] and client.send("T", b"at once").code == 0
     assert len(seen(process)) == 3
-    replication.need(1)
+    replication.require_acks(1)
     client.ask(V2, send_ext("T"), b"again")
     assert codes(client) == [] and len(seen(process)) == 3
     two.report()
@@ -533,14 +575,14 @@ def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
 def test_a_role_whose_record_was_overtaken_before_it_was_on_disk_does_not_begin(process: InProcess) -> None:
     member, replication = process.broker.member, process.broker.replication
     core = member.core
-    member.carry_out(core.accept(1, "one"))
-    member.carry_out(core.release(1, "one"))
-    member.carry_out(core.accept(2, "other"))
-    process.until(lambda: member.on_disk.epoch == 2)
+    member.apply_decision(core.accept(1, "one"))
+    member.apply_decision(core.release(1, "one"))
+    member.apply_decision(core.accept(2, "other"))
+    process.until(lambda: member.on_disk.promised_epoch == 2)
     assert process.connect().send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "promised to the other"
-    member.carry_out(core.promote(2, "other"))
-    member.carry_out(core.follow(3, 1, "10.0.0.9:10911"))
-    process.until(lambda: member.on_disk.epoch == 3)
+    member.apply_decision(core.promote(2, "other"))
+    member.apply_decision(core.follow(3, 1, "10.0.0.9:10911"))
+    process.until(lambda: member.on_disk.promised_epoch == 3)
     assert replication.is_slave and replication.client is not None
 
 
@@ -565,30 +607,30 @@ def test_a_slave_leaves_consumers_to_its_master_while_it_is_there(tmp_path: Path
 
 def test_the_status_names_slaves_and_what_is_missing(process: InProcess) -> None:
     process.tick(100)
-    status = process.broker.ha_status
+    status = process.broker.context.ha_status
     assert status.is_master and status.slaves == ()
     assert status.quorum_missing is not None and "0 of the 1 slaves" in status.quorum_missing
     (slave,) = with_slave(process)
     process.connect().ask(V2, send_ext("T"), b"m")
     process.tick(100)
-    (link,) = process.broker.ha_status.slaves
+    (link,) = process.broker.context.ha_status.slaves
     end = process.broker.store.log.end_offset
     assert (link.address, link.acknowledged, link.streamed_from, link.in_sync) == ("10.0.0.2:1", 0, end, True)
-    assert process.broker.ha_status.quorum_missing is None
+    assert process.broker.context.ha_status.quorum_missing is None
     slave.leave()
     process.tick(100)
-    assert process.broker.ha_status.slaves == ()
+    assert process.broker.context.ha_status.slaves == ()
 
 
 def test_a_slaves_status_says_whom_it_follows(slave_process: InProcess) -> None:
     slave_process.tick(100)
-    assert not slave_process.broker.ha_status.is_master
+    assert not slave_process.broker.context.ha_status.is_master
     client = slave_process.broker.replication.client
     assert client is not None
     client.opened(FakeHaLink(("10.0.0.1", 10912)))
     client.begin()
     slave_process.tick(100)
-    master = slave_process.broker.ha_status.master
+    master = slave_process.broker.context.ha_status.master
     assert master is not None and master.address == "10.0.0.1:10912"
     assert 0 < slave_process.clock() - master.last_write_ms < 1000
 
@@ -636,24 +678,24 @@ def test_a_promoted_slave_serves_a_topic_whose_configuration_did_not_reach_it(tm
 
 
 @pytest.mark.parametrize(
-    ("promise", "settings", "expecting"),
+    ("promise", "settings", "peer_reply_expected"),
     [
-        (Terms("SYNC_MASTER", 2), {}, True),
-        (Terms("SYNC_MASTER", 1), {}, False),
-        (Terms("ASYNC_MASTER", 2), {}, False),
-        (Terms("SYNC_MASTER", 2), {"ackAfterFlush": "true"}, False),
+        (QuorumPolicy("SYNC_MASTER", 2), {}, True),
+        (QuorumPolicy("SYNC_MASTER", 1), {}, False),
+        (QuorumPolicy("ASYNC_MASTER", 2), {}, False),
+        (QuorumPolicy("SYNC_MASTER", 2), {"ackAfterFlush": "true"}, False),
     ],
 )
 def test_a_slave_looks_out_for_its_masters_bytes_where_producers_wait_for_its_report(
-    tmp_path: Path, promise: Terms, settings: dict[str, str], expecting: bool
+    tmp_path: Path, promise: QuorumPolicy, settings: dict[str, str], peer_reply_expected: bool
 ) -> None:
     config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="h:1", **settings)
     with InProcess(config) as process:
         broker = process.broker
         client = broker.replication.client
         assert client is not None
-        broker.member.learn_terms(msgspec.structs.replace(promise, version=1), lambda: None)
-        process.until(lambda: broker.member.record.terms.version == 1)
-        assert not broker.expecting, "nobody is there"
+        broker.member.adopt_policy(msgspec.structs.replace(promise, version=1), lambda: None)
+        process.until(lambda: broker.member.record.policy.version == 1)
+        assert not broker.peer_reply_expected, "nobody is there"
         client.opened(FakeHaLink(("h", 1)))
-        assert broker.expecting is expecting
+        assert broker.peer_reply_expected is peer_reply_expected

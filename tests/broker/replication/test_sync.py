@@ -13,13 +13,13 @@ import trio
 from broker.remoting.shell import Connection, Shell
 from broker.replication.sync import NotSame, Peer, SlaveSync
 from ha.group.hello import Hello, Welcome, encode
-from ha.group.metadata import Seen, SyncAnswer, SyncAsk
-from ha.group.roles import SLAVE, SYNC_MASTER, Terms
+from ha.group.metadata import Seen, SyncRequest, SyncResponse
+from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
 from tests.ha.worlds import FakeLink
 
 MASTER = "10.0.0.1:10911"
-TERMS = Terms(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
+POLICY = QuorumPolicy(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
 
 
 class Master:
@@ -63,7 +63,7 @@ def follow(slave: InProcess, epoch: int) -> None:
     """Have it on disk that this is a slave of the master of this epoch."""
     done: list[bool] = []
     member = slave.broker.member
-    member.carry_out(member.core.follow(epoch, 1, MASTER, TERMS), lambda: done.append(True))
+    member.apply_decision(member.core.follow(epoch, 1, MASTER, POLICY), lambda: done.append(True))
     slave.until(lambda: bool(done))
 
 
@@ -79,7 +79,15 @@ def run(slave: InProcess, work: Callable[[SlaveSync], Awaitable[None]]) -> None:
                     await trio.sleep(0.001)
 
             nursery.start_soon(turns)
-            await work(SlaveSync(slave.broker, cast(Shell, Wire())))
+            await work(
+                SlaveSync(
+                    slave.broker.context,
+                    slave.broker.member,
+                    slave.broker.replication,
+                    slave.broker,
+                    cast(Shell, Wire()),
+                )
+            )
             nursery.cancel_scope.cancel()
 
     trio.run(both)
@@ -90,25 +98,25 @@ def hello(slave: InProcess, master: Master) -> None:
 
 
 def test_a_slave_says_who_it_is_and_has_the_terms_on_disk_before_it_goes_on(slave: InProcess) -> None:
-    master = Master(Welcome(0, 0, 0, [], [], TERMS))
+    master = Master(Welcome(0, 0, 0, [], [], POLICY))
     hello(slave, master)
     (said,) = master.asked
     assert isinstance(said, Hello)
-    assert (said.broker_id, said.socket, said.terms_version) == (1, "127.0.0.1:40001", 0)
-    assert slave.broker.member.on_disk.terms == TERMS
+    assert (said.broker_id, said.socket, said.policy_version) == (1, "127.0.0.1:40001", 0)
+    assert slave.broker.member.on_disk.policy == POLICY
 
 
 def test_a_master_below_the_epoch_that_was_accepted_is_not_followed(slave: InProcess) -> None:
     follow(slave, 5)
     with pytest.raises(BaseExceptionGroup) as caught:
-        hello(slave, Master(Welcome(4, 0, 0, [], [], msgspec.structs.replace(TERMS, version=9))))
-    assert caught.group_contains(NotSame, match="reigns in epoch 4, and 5 is accepted here")
-    assert slave.broker.member.record.terms == TERMS
+        hello(slave, Master(Welcome(4, 0, 0, [], [], msgspec.structs.replace(POLICY, version=9))))
+    assert caught.group_contains(NotSame, match="leads epoch 4, and 5 is accepted here")
+    assert slave.broker.member.record.policy == POLICY
 
 
 def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: InProcess) -> None:
     async def begin(sync: SlaveSync) -> None:
-        sync._begin_with_stock(MASTER)
+        sync._begin_with_rocketmq(MASTER)
 
     run(slave, begin)
     follow(slave, 5)
@@ -119,11 +127,11 @@ def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: In
 
 def test_what_an_older_master_says_of_topics_and_terms_is_not_taken(slave: InProcess) -> None:
     follow(slave, 5)
-    newer = msgspec.structs.replace(TERMS, version=9, slaves={})
-    old = Master(SyncAnswer(4, Seen("run"), 700, 700, 1, newer))
+    newer = msgspec.structs.replace(POLICY, version=9, slaves={})
+    old = Master(SyncResponse(4, Seen("run"), 700, 700, 1, newer))
     run(slave, lambda sync: sync._sync(cast(Peer, old), MASTER))
     member = slave.broker.member
-    assert len(old.asked) == 1 and member.heard is None and member.record.terms == TERMS
+    assert len(old.asked) == 1 and member.heard is None and member.record.policy == POLICY
 
 
 def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, disk: NoRoom) -> None:
@@ -131,24 +139,24 @@ def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, dis
     follow(slave, 5)
     disk.full = True
     member = slave.broker.member
-    new = msgspec.structs.replace(TERMS, version=8)
-    newer = msgspec.structs.replace(TERMS, version=9)
-    member.learn_terms(new, lambda: None)
+    new = msgspec.structs.replace(POLICY, version=8)
+    newer = msgspec.structs.replace(POLICY, version=9)
+    member.adopt_policy(new, lambda: None)
     greeted = Master(Welcome(5, 0, 0, [], [], new), lambda: setattr(disk, "full", False))
     hello(slave, greeted)
     (said,) = greeted.asked
-    assert isinstance(said, Hello) and said.terms_version == 3 and member.on_disk.terms == new
+    assert isinstance(said, Hello) and said.policy_version == 3 and member.on_disk.policy == new
     disk.full = True
 
     def enough() -> None:
         if len(master.asked) == 3:
             disk.full = False
-        if member.on_disk.terms == newer and master.asked[-1].terms_version == 9:  # type: ignore[attr-defined]
+        if member.on_disk.policy == newer and master.asked[-1].policy_version == 9:  # type: ignore[attr-defined]
             member.core.follow(6, 1, "10.0.0.9:10911")  # which ends the conversation
 
-    master = Master(SyncAnswer(5, Seen("run"), 0, 0, 1, newer), enough)
+    master = Master(SyncResponse(5, Seen("run"), 0, 0, 1, newer), enough)
     run(slave, lambda sync: sync._sync(cast(Peer, master), MASTER))
-    told = [each.terms_version for each in master.asked if isinstance(each, SyncAsk)]
+    told = [each.policy_version for each in master.asked if isinstance(each, SyncRequest)]
     assert told[:3] == [8, 8, 8] and told[-1] == 9
 
 
@@ -162,7 +170,7 @@ def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_
     client.opened(link)
     client.begin()
     link.take()
-    member.carry_out(member.core.accept(6, "me"))
+    member.apply_decision(member.core.accept(6, "me"))
     assert link.closed and client.link is None and link.take() == b"", "no report leaves any more"
     disk.full = False
 
@@ -188,7 +196,7 @@ def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InPro
     hung_up = []
     for configured in ("10.0.0.1:10912", ""):
         replication._static_master = configured
-        replication.learn("10.0.0.9:10912", "10.0.0.9:10911")
+        replication.set_master("10.0.0.9:10912", "10.0.0.9:10911")
         hung_up.append(link.closed)
     assert hung_up == [False, True], "haMasterAddress says who it is"
     assert replication.client.wait_ms == 0

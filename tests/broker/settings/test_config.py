@@ -112,10 +112,10 @@ def test_the_last_of_two_settings_counts() -> None:
     assert load_config(settings=["listenPort=20911", "listenPort=20931"]).listen_port == 20931
 
 
-def test_rocketmqs_own_variable_names_the_name_servers_unless_ours_does() -> None:
-    assert load_config(environ={"NAMESRV_ADDR": "a:1;b:2"}).namesrv_addr == ("a:1", "b:2")
+def test_rocketmqs_own_variable_names_the_name_servers_unless_ours_does(tmp_path: Path) -> None:
+    assert load_text(tmp_path, "", environ={"NAMESRV_ADDR": "a:1;b:2"}).namesrv_addr == ("a:1", "b:2")
     both = {"NAMESRV_ADDR": "a:1", "ROPEWALK_NAMESRV_ADDR": "c:3"}
-    assert load_config(environ=both).namesrv_addr == ("c:3",)
+    assert load_text(tmp_path, "", environ=both).namesrv_addr == ("c:3",)
 
 
 def test_an_empty_variable_or_text_counts_as_not_set(tmp_path: Path) -> None:
@@ -452,3 +452,87 @@ def test_a_file_in_utf_8_or_latin_1_is_read(tmp_path: Path) -> None:
     for content in (b"\xef\xbb\xbfregionId=r\n# \xc3\xbc", b"regionId=r\n# \xfc"):
         path.write_bytes(content)
         assert load_config(config_file=path, host_name=lambda: "h").region_id == "r"
+
+
+# --- a throw-away broker, and what asks for protection -------------------------------------------------
+
+
+REAL = {"NAMESRV_ADDR": "real.example:9876"}
+
+
+def test_the_variable_of_clients_makes_no_broker_join_a_cluster_unless_a_file_configures_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=orders\n")
+    assert load_config(config_file=file, environ=REAL).namesrv_addr == ("real.example:9876",)
+    for config in (
+        load_config(environ=REAL),
+        load_config(environ=REAL, ephemeral=True, config_file=file),
+    ):
+        assert config.namesrv_addr == ()
+        assert any("NAMESRV_ADDR = real.example:9876 is for clients" in each for each in config.warnings)
+    own = {"ROPEWALK_NAMESRV_ADDR": "mine:9876"} | REAL
+    config = load_config(environ=own)
+    assert config.namesrv_addr == ("mine:9876",) and config.warnings == ()
+
+
+@pytest.mark.parametrize("variable", ["NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR"])
+def test_who_asks_for_a_name_server_of_its_own_takes_none_from_the_environment(
+    tmp_path: Path, variable: str
+) -> None:
+    """As the test fixture does: whatever the shell of a developer has set."""
+    environ = {variable: "real.example:9876"}
+    assert load_config(environ=environ, named={"namesrvPort": "0"}).namesrv_addr == ()
+    both = {"namesrvPort": "0", "namesrvAddr": "mine:1"}
+    assert load_config(environ=environ, named=both).namesrv_addr == ("mine:1",)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "aclEnable=true",
+        "authenticationEnabled=true",
+        "authorizationEnabled=true",
+        "migrateAuthFromV1Enabled=true",
+        "useTLS=true",
+        "tls.enable=true",
+        "tls.server.mode=enforcing",
+        "tls.server.need.client.auth=require",
+        "tls.server.authClient=true",
+        "tls.client.authServer=true",
+    ],
+)
+def test_a_setting_that_asks_for_protection_is_refused_until_the_protection_is_there(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"is refused: .* is not built yet"):
+        load_config(settings=[setting])
+
+
+def test_protection_that_is_turned_off_is_an_ordinary_setting() -> None:
+    settings = ["aclEnable=false", "tls.enable=false", "tls.server.mode=permissive"]
+    assert load_config(settings=settings).warnings == ()
+
+
+def test_the_cluster_file_of_every_tutorial_starts_a_broker_and_says_what_it_does_not_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "broker-a.properties"
+    file.write_text(
+        "brokerClusterName=rocketmq-cluster\nbrokerName=broker-a\nbrokerId=0\nnamesrvAddr=one:9876;two:9876\n"
+        "defaultTopicQueueNums=4\nlistenPort=10911\ndeleteWhen=04\nfileReservedTime=120\n"
+        "mapedFileSizeCommitLog=1073741824\nmapedFileSizeConsumeQueue=300000\n"
+        "destroyMapedFileIntervalForcibly=120000\nredeleteHangedFileInterval=120000\ndiskMaxUsedSpaceRatio=88\n"
+        "storePathRootDir=${user.home}/store\nstorePathCommitLog=${user.home}/store/commitlog\n"
+        "storePathConsumeQueue=/store/consumequeue\nstorePathIndex=/store/index\n"
+        "storeCheckpoint=/store/checkpoint\nabortFile=/store/abort\nmaxMessageSize=65536\n"
+        "flushCommitLogLeastPages=4\nbrokerRole=ASYNC_MASTER\nflushDiskType=ASYNC_FLUSH\n"
+        "checkTransactionMessageEnable=false\nsendMessageThreadPoolNums=128\n"
+    )
+    config = load_config(config_file=file, environ={"HOME": "/home/mq"})
+    assert config.store_path_root_dir == Path("/home/mq/store")
+    assert config.store_path_commit_log == Path("/home/mq/store/commitlog")
+    told = "\n".join(config.warnings)
+    for dead in ("mapedFileSizeCommitLog", "storePathConsumeQueue", "storePathIndex", "abortFile"):
+        assert f"{dead} is a key of RocketMQ 3" in told
+    assert "broker-a.properties:9: mapedFileSizeCommitLog" in told
+    assert "mappedFileSizeCommitLog is the one that counts" in told

@@ -184,6 +184,14 @@ class TestSubscriptions:
         assert group is not None and len(group.conflicts()) == 1
         registry.heartbeat("p2", beat("c2", consumer("g", "T:TagA", version=2)), 3)
         assert registry.take_findings() == [] and group.conflicts() == []
+        assert registry.conflicts == {"subscription": 1}
+
+    def test_two_connections_of_one_client_id_are_counted(self) -> None:
+        registry = ClientRegistry()
+        for peer in ("p1", "p2"):
+            registry.heartbeat(peer, beat("c1", consumer("g", "T")), 0)
+            registry.heartbeat(peer, beat("c1", consumer("g", "T")), 1)
+        assert registry.conflicts == {"client_id": 1}
 
     def test_findings_are_bounded(self) -> None:
         registry = ClientRegistry()

@@ -130,7 +130,7 @@ def test_42_is_sent_oneway_in_a_rebalance_and_not_answered(running: InProcess) -
     granted(client, body("a", 0))
     client.ask(UNLOCK, body=body("a", 0), flag=2)
     assert client.answers() == []
-    assert len(running.broker.locks) == 0
+    assert len(running.broker.context.locks) == 0
 
 
 def test_locks_outlive_their_connection(running: InProcess) -> None:
@@ -147,7 +147,7 @@ def test_expired_locks_do_not_stay_in_memory(running: InProcess) -> None:
     granted(running.connect(), body("a", 0))
     running.clock.ms += EXPIRY_MS + 1
     running.broker.expire_clients()
-    assert len(running.broker.locks) == 0
+    assert len(running.broker.context.locks) == 0
 
 
 def test_a_null_set_of_queues_is_an_empty_one(client: Client) -> None:

@@ -179,6 +179,7 @@ def test_cold_records_are_read_off_the_loop_and_delivered_once(start_broker: Sta
     refuse = lambda *_: None  # noqa: E731 - as if the page cache had nothing
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MappedFile, "read_at_nowait", refuse)
+        patch.setattr(MappedFile, "read_into_nowait", refuse)
         running.tick(1_000)
 
         def later() -> bool:
@@ -263,7 +264,7 @@ def test_a_record_with_nowhere_to_go_does_not_stop_its_level(running: InProcess,
 
 def test_a_broker_that_is_stopping_delivers_no_more(running: InProcess) -> None:
     delayed(running.connect(), 1)
-    running.broker.stopping = True
+    running.broker.context.stopping = True
     running.tick(2_000)
     assert bodies(running, "T") == []
 

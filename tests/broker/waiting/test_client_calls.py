@@ -1,7 +1,7 @@
 """Requests of the broker's own: answered once, by the client, by the end of its connection or by the clock."""
 
 from broker.remoting.session import Handlers, Session
-from broker.waiting.client_calls import Asks
+from broker.waiting.client_calls import ClientCalls
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from tests.broker.harness import FakeLink
@@ -26,7 +26,7 @@ def response(opaque: int, body: bytes = b"") -> bytes:
 def test_an_answer_reaches_whoever_asked() -> None:
     session, link = client()
     answers: list[Command | None] = []
-    assert Asks().ask(session, ASKED, {"clientId": "c"}, b"?", 100, answers.append)
+    assert ClientCalls().ask(session, ASKED, {"clientId": "c"}, b"?", 100, answers.append)
     request = sent(link)
     assert (request.code, request.ext, request.body, request.flag) == (ASKED, {"clientId": "c"}, b"?", 0)
     session.receive(response(request.opaque, b"!"))
@@ -37,7 +37,7 @@ def test_an_answer_reaches_whoever_asked() -> None:
 def test_a_deadline_answers_with_nothing_and_a_late_answer_is_dropped() -> None:
     session, link = client()
     answers: list[Command | None] = []
-    asks = Asks()
+    asks = ClientCalls()
     asks.ask(session, ASKED, {}, b"", 100, answers.append)
     asks.expire(99)
     assert answers == []
@@ -49,7 +49,7 @@ def test_a_deadline_answers_with_nothing_and_a_late_answer_is_dropped() -> None:
 def test_the_end_of_the_connection_answers_with_nothing() -> None:
     session, _link = client()
     answers: list[Command | None] = []
-    asks = Asks()
+    asks = ClientCalls()
     asks.ask(session, ASKED, {}, b"", 100, answers.append)
     session.closed()
     asks.expire(1_000)
@@ -59,7 +59,7 @@ def test_the_end_of_the_connection_answers_with_nothing() -> None:
 def test_a_client_that_is_gone_is_not_asked() -> None:
     session, link = client()
     session.closed()
-    assert not Asks().ask(session, ASKED, {}, b"", 100, lambda answer: None)
+    assert not ClientCalls().ask(session, ASKED, {}, b"", 100, lambda answer: None)
     assert not link.sent
 
 

@@ -34,10 +34,10 @@ def producer(running: InProcess) -> Client:
 
 def hold(client: Client, **changes: object) -> int:
     """Send a pull that waits; returns its opaque."""
-    before = client.owner.broker.hold.size
+    before = client.owner.broker.held_pulls.size
     opaque = client.ask(PULL, pull_ext("T", **{"sysFlag": SUSPEND, **changes}))
     assert client.answers() == []
-    assert client.owner.broker.hold.size == before + 1
+    assert client.owner.broker.held_pulls.size == before + 1
     return opaque
 
 
@@ -54,7 +54,7 @@ def test_a_held_pull_is_answered_in_the_turn_of_the_next_message(client: Client,
     producer.feed(request(V2, send_ext("T"), b"news"))
     (answer,) = client.answers()
     assert (answer.opaque, answer.code, bodies(answer)) == (opaque, 0, [b"news"])
-    assert client.owner.broker.hold.size == 0
+    assert client.owner.broker.held_pulls.size == 0
     assert [c.code for c in producer.answers()] == [0]
     producer.send("T")
     assert client.answers() == [], "it is answered once"
@@ -110,7 +110,7 @@ def test_who_is_forbidden_to_read_while_it_waits_gets_nothing_more(
     (answer,) = client.answers()
     assert (answer.opaque, answer.code, answer.body) == (opaque, answered, b"")
     assert answer.ext.get("forbiddenType") == forbidden
-    assert broker.hold.size == 0
+    assert broker.held_pulls.size == 0
 
 
 def test_one_connection_may_wait_at_many_queues(client: Client, producer: Client) -> None:
@@ -118,7 +118,7 @@ def test_one_connection_may_wait_at_many_queues(client: Client, producer: Client
     producer.send("T", queueId=2)
     assert [c.opaque for c in client.answers()] == [opaques[2]]
     assert client.call(9999).code == 3, "other requests are answered meanwhile"
-    assert client.owner.broker.hold.size == 3
+    assert client.owner.broker.held_pulls.size == 3
 
 
 def test_one_message_wakes_everybody_who_waits_for_it(running: InProcess, producer: Client) -> None:
@@ -163,7 +163,7 @@ def test_many_messages_of_one_turn_that_do_not_match_keep_it_waiting_too(
     producer.feed(b"".join(strangers))
     producer.answers()
     assert client.answers() == []
-    assert client.owner.broker.hold.size == 1
+    assert client.owner.broker.held_pulls.size == 1
     producer.send("T", b"mine", properties={"TAGS": "A"})
     (answer,) = client.answers()
     assert (answer.opaque, bodies(answer)) == (opaque, [b"mine"])
@@ -175,7 +175,7 @@ def test_being_woken_for_nothing_changes_nothing(client: Client, producer: Clien
     queue = client.owner.broker.store.find_queue("T", 0)
     assert queue is not None
     for _ in range(3):
-        client.owner.broker.hold.arrived(queue)
+        client.owner.broker.held_pulls.arrived(queue)
     assert client.answers() == []
     producer.send("T", b"mine", properties={"TAGS": "A"})
     assert [(c.opaque, bodies(c)) for c in client.answers()] == [(opaque, [b"mine"])]
@@ -219,8 +219,8 @@ def test_a_pull_whose_time_is_over_is_answered_19_not_earlier_and_once(
     assert client.answers() == []
     queue = running.broker.store.queue("T", 0)
     assert queue.held is None, "nobody finds it there again"
-    running.broker.hold.dismiss(queue)
-    assert client.answers() == [] and running.broker.hold.size == 0
+    running.broker.held_pulls.dismiss(queue)
+    assert client.answers() == [] and running.broker.held_pulls.size == 0
 
 
 def test_its_time_over_it_tells_of_the_strangers_it_passed(
@@ -231,7 +231,7 @@ def test_its_time_over_it_tells_of_the_strangers_it_passed(
     running.tick(15_000)
     (answer,) = client.answers()
     assert (answer.code, next_offset(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1)
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
 
 
 def test_pulls_expire_each_at_its_own_time_in_any_order_of_arrival(running: InProcess) -> None:
@@ -275,7 +275,7 @@ def test_a_read_that_outlasts_the_pulls_time_ends_it(
     assert client.answers() == []
     get(*late[0])
     assert [c.code for c in client.answers()] == [ResponseCode.PULL_RETRY_IMMEDIATELY]
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
 
 
 def test_deadlines_of_pulls_that_are_away_reading_survive_the_sweep(
@@ -306,7 +306,7 @@ def test_a_closed_connection_releases_its_pulls(running: InProcess, client: Clie
     for n in range(4):
         hold(client, queueId=n)
     client.disconnect()
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
     for n in range(4):
         producer.send("T", queueId=n)
         queue = running.broker.store.find_queue("T", n)
@@ -345,7 +345,7 @@ def test_what_answered_pulls_leave_behind_is_swept(
         client.feed(request(PULL, pull_ext("T", sysFlag=SUSPEND, queueOffset=n)))
         producer.feed(request(V2, send_ext("T")))
     assert len(client.answers()) == 3000
-    assert len(running.broker.hold._deadlines) < 1100
+    assert len(running.broker.held_pulls._deadlines) < 1100
 
 
 # -- races --------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_a_message_that_comes_while_the_pull_is_reading_is_not_missed(
     late[0]()
     (answer,) = client.answers()
     assert bodies(answer) == [b"between"]
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0
 
 
 def test_arrival_and_expiry_in_one_turn_answer_once(running: InProcess, client: Client) -> None:
@@ -440,4 +440,4 @@ def test_a_oneway_pull_is_never_answered_and_leaves_nothing(
     producer.send("T")
     running.tick(20_000)
     assert client.answers() == []
-    assert running.broker.hold.size == 0
+    assert running.broker.held_pulls.size == 0

@@ -2,9 +2,10 @@
 
 import pytest
 
+from broker.remoting.outbox import release
 from broker.remoting.rpc_times import FAILED, SUCCESS, RpcTimes
 from broker.remoting.session import Handlers, Session
-from broker.waiting.pending_acks import AckQueue, with_code
+from broker.waiting.pending_acks import AckQueue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, FrameBuffer, decode_frame, encode_frame
 from tests.broker.harness import FakeLink, FlushGate, InProcess, request, send_ext
@@ -33,8 +34,8 @@ def commands(link: FakeLink) -> list[Command]:
 def test_answers_leave_when_the_log_is_flushed_through_their_records_and_not_before() -> None:
     acks = AckQueue()
     one, link = session()
-    acks.add([(one, [success(1), success(2)])], 100, 10)
-    acks.add([(one, [success(3)])], 200, 10)
+    acks.add([(one.outbox, [success(1), success(2)])], 100, 10)
+    acks.add([(one.outbox, [success(3)])], 200, 10)
     acks.complete(99)
     assert commands(link) == []
     acks.complete(100)
@@ -47,8 +48,8 @@ def test_answers_leave_when_the_log_is_flushed_through_their_records_and_not_bef
 def test_what_waits_too_long_is_answered_stored_but_not_flushed() -> None:
     acks = AckQueue()
     one, link = session()
-    acks.add([(one, [success(1), success(2, ROCKETMQ)])], 100, 10)
-    acks.add([(one, [success(3)])], 200, 11)
+    acks.add([(one.outbox, [success(1), success(2, ROCKETMQ)])], 100, 10)
+    acks.add([(one.outbox, [success(3)])], 200, 11)
     acks.expire(9)
     assert commands(link) == []
     assert len(acks) == 3
@@ -67,9 +68,9 @@ def test_what_waits_too_long_is_answered_stored_but_not_flushed() -> None:
 def test_a_closed_connections_answers_are_dropped_and_its_neighbours_leave() -> None:
     acks = AckQueue()
     (gone, gone_link), (here, here_link) = session(1), session(2)
-    acks.add([(gone, [success(1)])], 100, 10)
-    acks.add([(here, [success(2)])], 200, 10)
-    acks.add([(gone, [success(3)])], 300, 20)
+    acks.add([(gone.outbox, [success(1)])], 100, 10)
+    acks.add([(here.outbox, [success(2)])], 200, 10)
+    acks.add([(gone.outbox, [success(3)])], 300, 20)
     gone.closed()
     acks.complete(200)
     acks.expire(20)
@@ -85,8 +86,8 @@ def test_answers_are_counted_by_what_they_answer_and_whether_anybody_was_there(l
     (gone, _), (here, _) = session(1), session(2)
     batch = (RequestCode.SEND_BATCH_MESSAGE, ResponseCode.SUCCESS)
     for one in (gone, here):
-        acks.add([(one, [success(1), success(2)])], 100, 10)
-        acks.add([(one, [success(3), success(4), success(5)])], 100, 10, kinds=[batch])
+        acks.add([(one.outbox, [success(1), success(2)])], 100, 10)
+        acks.add([(one.outbox, [success(3), success(4), success(5)])], 100, 10, kinds=[batch])
     gone.closed()
     if late:
         acks.expire(10)
@@ -109,8 +110,9 @@ def test_another_code_changes_the_code_and_the_remark_and_nothing_else(
     asked = decode_frame(request(V2, opaque=77, serialize_type=kind)[4:])
     answer = asked.reply(0, remark, {"msgId": "M", "queueOffset": "7"})
     answer.body = body
-    changed = with_code(encode_frame(answer), 11, 'stored, "but"')
-    (payload,) = FrameBuffer().feed(changed)
+    one, link = session()
+    release(RpcTimes(), [(one.outbox, [encode_frame(answer)])], (), 0.0, 11, 'stored, "but"')
+    (payload,) = FrameBuffer().feed(bytes(link.sent))
     answer.code, answer.remark = 11, 'stored, "but"'
     assert decode_frame(payload) == answer
 
@@ -118,9 +120,9 @@ def test_another_code_changes_the_code_and_the_remark_and_nothing_else(
 def test_slaves_that_are_late_cost_12_whether_the_flush_is_done_or_not() -> None:
     acks = AckQueue()
     one, link = session()
-    acks.add([(one, [success(1)])], 100, 5000, 3000)
-    acks.add([(one, [success(2)])], 200, 5000, 3000)
-    acks.add([(one, [success(3)])], 300, 5001, 3001)
+    acks.add([(one.outbox, [success(1)])], 100, 5000, 3000)
+    acks.add([(one.outbox, [success(2)])], 200, 5000, 3000)
+    acks.add([(one.outbox, [success(3)])], 300, 5001, 3001)
     acks.expire(2999, flushed=300, confirmed=0)
     assert commands(link) == []
     acks.expire(3000, flushed=0, confirmed=150)
@@ -130,7 +132,7 @@ def test_slaves_that_are_late_cost_12_whether_the_flush_is_done_or_not() -> None
     acks.expire(5000, flushed=0, confirmed=150)
     assert [(c.opaque, c.code) for c in commands(link)] == [(1, 10)]
     assert len(acks) == 0
-    acks.add([(one, [success(4)])], 400, 1000, 2000)
+    acks.add([(one.outbox, [success(4)])], 400, 1000, 2000)
     acks.expire(1000, flushed=400, confirmed=0)
     assert commands(link) == [], "the disk has it, and the slaves have time"
     acks.expire(2000, flushed=400, confirmed=0)

@@ -11,19 +11,19 @@ import pytest
 from ha.group.block_repair import (
     PIECES_MAX,
     RETRY_MAX_MS,
-    BlockAnswer,
-    BlockAsk,
-    Mender,
-    NotTaken,
+    BlockRequest,
+    BlockResponse,
+    RepairRefused,
+    RepairSchedule,
     Span,
-    bytes_for,
+    block_untrusted,
     refusal_of,
-    taken_untrusted,
-    whom_to_ask,
+    repair_bytes,
+    repair_sources,
 )
 from ha.group.epochs import Epochs
 from ha.group.hello import encode
-from ha.group.roles import SLAVE, SYNC_MASTER, RoleRecord, Terms
+from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import encode_blank, encode_host, encode_record
 from ropewalk.format.sidecar import BLOCK_SIZE, block_sum
@@ -56,7 +56,7 @@ RECORD_AT = [SEGMENT.index(random.Random(number).randbytes(size)) - 88 for numbe
 DATA = SEGMENT[2048:3072]
 SPAN = Span(BASE + 2048, BASE + 3072, block_sum(DATA))
 BY_RECORDS = Span(SPAN.start, SPAN.end, None)
-ANSWER = BlockAnswer(SPAN.start, block_sum(DATA), DATA)
+ANSWER = BlockResponse(SPAN.start, block_sum(DATA), DATA)
 
 
 def answered(**changes: Any) -> bytes:
@@ -64,7 +64,7 @@ def answered(**changes: Any) -> bytes:
 
 
 def test_the_bytes_that_were_written_are_taken() -> None:
-    assert taken_untrusted(SPAN, encode(ANSWER)) == taken_untrusted(BY_RECORDS, encode(ANSWER)) == DATA
+    assert block_untrusted(SPAN, encode(ANSWER)) == block_untrusted(BY_RECORDS, encode(ANSWER)) == DATA
 
 
 @pytest.mark.parametrize("span", [SPAN, BY_RECORDS], ids=["checksum", "no checksum"])
@@ -72,7 +72,7 @@ def test_an_answer_that_is_cut_short_anywhere_is_none(span: Span) -> None:
     whole = encode(ANSWER)
     for size in range(len(whole)):
         with pytest.raises(RemoteProtocolError):
-            taken_untrusted(span, whole[:size])
+            block_untrusted(span, whole[:size])
 
 
 @pytest.mark.parametrize("span", [SPAN, BY_RECORDS], ids=["checksum", "no checksum"])
@@ -80,7 +80,7 @@ def test_a_changed_byte_anywhere_is_noticed(span: Span) -> None:
     for at in range(len(DATA)):
         changed = DATA[:at] + bytes([DATA[at] ^ 4]) + DATA[at + 1 :]
         with pytest.raises(RemoteProtocolError, match="changed on their way"):
-            taken_untrusted(span, answered(data=changed))
+            block_untrusted(span, answered(data=changed))
 
 
 HOSTILE = {
@@ -97,19 +97,19 @@ HOSTILE = {
 @pytest.mark.parametrize("span", [SPAN, BY_RECORDS], ids=["checksum", "no checksum"])
 def test_a_hostile_answer_is_turned_down(span: Span, changes: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
-        taken_untrusted(span, answered(**changes))
+        block_untrusted(span, answered(**changes))
 
 
 def test_other_bytes_with_a_sum_of_their_own_do_not_pass_for_those_that_were_written() -> None:
     other = SEGMENT[3072:4096]
     with pytest.raises(RemoteProtocolError, match="do not match the checksum kept here"):
-        taken_untrusted(SPAN, answered(data=other, sum=block_sum(other)))
+        block_untrusted(SPAN, answered(data=other, sum=block_sum(other)))
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"\xc1", b"hello", encode(BlockAnswer(0, 0, b""))])
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\xc1", b"hello", encode(BlockResponse(0, 0, b""))])
 def test_what_is_no_answer_at_all_is_turned_down(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        taken_untrusted(SPAN, body)
+        block_untrusted(SPAN, body)
 
 
 # -- what is fetched, and what of it is believed --------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_what_is_no_answer_at_all_is_turned_down(body: bytes) -> None:
 def fetched(place: Damaged, peer: bytes, own: bytes = SEGMENT) -> tuple[bytes, list[Span]]:
     """What would be put there, with a peer whose segment this is, and what it was asked for."""
     before = own[place.start : place.record] if place.wanted is None else b""
-    search = bytes_for(place, before, SEGMENT_SIZE, BLOCK)
+    search = repair_bytes(place, before, SEGMENT_SIZE, BLOCK)
     asked: list[Span] = []
     try:
         span = next(search)
@@ -163,19 +163,19 @@ def test_without_checksums_records_that_are_damaged_at_the_other_one_too_are_not
     for record in range(len(SIZES)):
         changed = bytearray(SEGMENT)
         changed[RECORD_AT[record] + 90] ^= 1  # in the body
-        with pytest.raises(NotTaken, match="damaged, too"):
+        with pytest.raises(RepairRefused, match="damaged, too"):
             fetched(unsummed(record), bytes(changed))
 
 
 def test_without_checksums_another_log_is_not_a_copy_of_this_one() -> None:
     other = segment_of([301, *SIZES[1:]])
-    with pytest.raises(NotTaken, match="its log is another one"):
+    with pytest.raises(RepairRefused, match="its log is another one"):
         fetched(unsummed(1), other)
 
 
 def test_a_record_of_another_place_is_not_taken() -> None:
     moved = SEGMENT[: RECORD_AT[3]] + SEGMENT[RECORD_AT[4] : RECORD_AT[5]] + SEGMENT[RECORD_AT[4] :]
-    with pytest.raises(NotTaken, match="a record of offset"):
+    with pytest.raises(RepairRefused, match="a record of offset"):
         fetched(unsummed(3), moved)
 
 
@@ -183,18 +183,18 @@ def test_a_record_that_never_ends_is_given_up_before_much_was_fetched() -> None:
     endless = bytearray(SEGMENT)
     at = RECORD_AT[0]
     endless[at : at + 4] = (SEGMENT_SIZE - at - 1).to_bytes(4, "big")
-    with pytest.raises(NotTaken, match=f"no record ends in the {PIECES_MAX * BLOCK} bytes"):
+    with pytest.raises(RepairRefused, match=f"no record ends in the {PIECES_MAX * BLOCK} bytes"):
         fetched(unsummed(0), bytes(endless))
 
 
 def test_a_place_of_many_blocks_is_left_to_a_person() -> None:
-    with pytest.raises(NotTaken, match="more than is fetched"):
+    with pytest.raises(RepairRefused, match="more than is fetched"):
         fetched(unsummed(0, (PIECES_MAX + 1) * BLOCK), SEGMENT)
 
 
 # -- who gives, and what ----------------------------------------------------------------------------------------
 
-ASK = BlockAsk(
+ASK = BlockRequest(
     "c",
     "a",
     "b:10911",
@@ -264,21 +264,21 @@ def test_a_part_that_diverged_is_not_given() -> None:
 
 # -- whom to ask --------------------------------------------------------------------------------------------------
 
-ROLL = Terms(SYNC_MASTER, 2, 1, {"1": "b:1", "2": "c:1", "3": "d:1"})
+ROLL = QuorumPolicy(SYNC_MASTER, 2, 1, {"1": "b:1", "2": "c:1", "3": "d:1"})
 
 
 def test_a_slave_asks_its_master_first_and_then_the_other_slaves() -> None:
-    record = RoleRecord(SLAVE, 1, 3, 3, master="a:1", terms=ROLL)
-    assert whom_to_ask(record, "b:1", "a:1", {}, 500) == ("a:1", "c:1", "d:1")
+    record = RoleRecord(SLAVE, 1, 3, 3, master="a:1", policy=ROLL)
+    assert repair_sources(record, "b:1", "a:1", {}, 500) == ("a:1", "c:1", "d:1")
 
 
 def test_a_master_asks_first_who_has_reported_those_bytes() -> None:
-    record = RoleRecord(SYNC_MASTER, 0, 3, 3, terms=ROLL)
-    assert whom_to_ask(record, "a:1", "", {"b:1": 499, "d:1": 500}, 500) == ("d:1", "b:1", "c:1")
+    record = RoleRecord(SYNC_MASTER, 0, 3, 3, policy=ROLL)
+    assert repair_sources(record, "a:1", "", {"b:1": 499, "d:1": 500}, 500) == ("d:1", "b:1", "c:1")
 
 
 def test_a_broker_on_its_own_has_nobody_to_ask() -> None:
-    assert whom_to_ask(RoleRecord(SYNC_MASTER, 0), "a:1", "", {}, 500) == ()
+    assert repair_sources(RoleRecord(SYNC_MASTER, 0), "a:1", "", {}, 500) == ()
 
 
 # -- when ----------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ FIRST, SECOND = Damaged(BASE, 0, 1024, 1), Damaged(BASE, 1024, 2048, 2)
 
 
 def test_the_oldest_place_is_due_first_and_one_that_failed_lets_others_pass() -> None:
-    mender = Mender()
+    mender = RepairSchedule()
     assert mender.due([], 0) is None
     assert mender.due([FIRST, SECOND], 0) == FIRST
     mender.failed(FIRST, ["no"], 0)
@@ -297,7 +297,7 @@ def test_the_oldest_place_is_due_first_and_one_that_failed_lets_others_pass() ->
 
 
 def test_it_is_tried_ever_more_rarely_but_never_given_up() -> None:
-    mender, now, waits = Mender(), 0, []
+    mender, now, waits = RepairSchedule(), 0, []
     for _ in range(12):
         assert mender.due([FIRST], now) == FIRST
         mender.failed(FIRST, ["no"], now)
@@ -309,7 +309,7 @@ def test_it_is_tried_ever_more_rarely_but_never_given_up() -> None:
 
 
 def test_people_are_told_once_and_again_when_the_reason_changes() -> None:
-    mender = Mender()
+    mender = RepairSchedule()
     assert mender.failed(FIRST, [], 0) == "there is no other member to ask"
     assert mender.failed(FIRST, [], 1) is None
     assert (
@@ -319,17 +319,19 @@ def test_people_are_told_once_and_again_when_the_reason_changes() -> None:
 
 
 def test_a_place_that_is_damaged_a_second_time_is_new() -> None:
-    mender = Mender()
+    mender = RepairSchedule()
     mender.failed(FIRST, ["no"], 0)
     assert mender.due([], 1) is None
     assert mender.due([FIRST], 2) == FIRST
 
 
 def test_what_was_written_and_not_synced_is_written_again_until_it_is_known_to_last() -> None:
-    mender = Mender()
-    assert not mender.is_unsure(FIRST)
+    mender = RepairSchedule()
+    assert not mender.is_uncertain(FIRST)
     mender.not_durable(FIRST)
     mender.failed(FIRST, ["not synced"], 0)
-    assert mender.due([FIRST], 1_000) == FIRST and mender.is_unsure(FIRST) and not mender.is_unsure(SECOND)
+    assert (
+        mender.due([FIRST], 1_000) == FIRST and mender.is_uncertain(FIRST) and not mender.is_uncertain(SECOND)
+    )
     assert mender.due([], 1_001) is None
-    assert not mender.is_unsure(FIRST), "it was mended"
+    assert not mender.is_uncertain(FIRST), "it was mended"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.group import divergence
-from ha.group.divergence import Bytes, Compared, Extent, Finding, Question, Sums, compare, sums_of, tail
+from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, Sums, compare, sums_of, tail
 from ropewalk.errors import RemoteProtocolError
 
 
@@ -33,14 +33,14 @@ class Log:
         return max(end for end in self.ends if end <= offset)
 
 
-def ask(log: Log, question: Question) -> tuple[int | None, ...] | bytes:
+def ask(log: Log, question: LogQuery) -> tuple[int | None, ...] | bytes:
     if isinstance(question, Sums):
         return sums_of(log, question.ranges)
     return log.read(question.start, question.end - question.start)
 
 
 def run(
-    search: Generator[Question, Any, Compared], master: Log, questions: list[Question] | None = None
+    search: Generator[LogQuery, Any, Compared], master: Log, questions: list[LogQuery] | None = None
 ) -> Compared:
     answer: Any = None
     try:
@@ -58,7 +58,7 @@ def extent(log: Log) -> Extent:
     return Extent(log.begin, log.end)
 
 
-def compared(slave: Log, master: Log, questions: list[Question] | None = None) -> Compared:
+def compared(slave: Log, master: Log, questions: list[LogQuery] | None = None) -> Compared:
     return run(compare(slave, extent(slave), extent(master)), master, questions)
 
 
@@ -83,7 +83,7 @@ def records(seed: int, count: int) -> list[bytes]:
 def test_the_beginning_of_the_master_s_log_is_known_by_one_question() -> None:
     master = Log([os.urandom(1 << 20) for _ in range(5)])
     slave = Log([master.data[: 3 << 20], master.data[3 << 20 : (3 << 20) + 500]])
-    questions: list[Question] = []
+    questions: list[LogQuery] = []
     assert compared(slave, master, questions) == Compared(Finding.SAME, slave.end)
     assert len(questions) == 1
     assert isinstance(questions[0], Sums) and questions[0].ranges == tail(0, slave.end)
@@ -148,7 +148,7 @@ def test_padding_that_is_the_same_in_every_log_does_not_mislead() -> None:
 def test_a_long_search_asks_few_questions() -> None:
     start = records(1, 1000)
     slave, master = Log(start + records(2, 4000)), Log(start + records(3, 4000))
-    questions: list[Question] = []
+    questions: list[LogQuery] = []
     found = compared(slave, master, questions)
     assert found == Compared(Finding.DIVERGED, sum(map(len, start)))
     assert slave.end > 60_000 and len(questions) < 20
@@ -189,6 +189,6 @@ def test_sums_that_are_missing_end_the_search(answer: Any) -> None:
 
 def test_bytes_are_asked_for_by_the_page() -> None:
     slave, master = Log([b"a" * 9000]), Log([b"a" * 5000 + b"b" * 4000])
-    questions: list[Question] = []
+    questions: list[LogQuery] = []
     compared(slave, master, questions)
     assert questions[-1] == Bytes(4096, 8192)

@@ -11,7 +11,7 @@ from ha.group.hello import (
     RANGES_MAX,
     SUMMED_MAX,
     Hello,
-    StandingMessage,
+    MemberStatusMessage,
     Welcome,
     decode_untrusted,
     encode,
@@ -20,7 +20,7 @@ from ha.group.hello import (
     ranges_refusal,
     refusal_of,
 )
-from ha.group.roles import SLAVE, SYNC_MASTER, RoleRecord, Terms
+from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
 from ropewalk.errors import RemoteProtocolError
 
 MASTER = RoleRecord(SYNC_MASTER, 0, 3, 3)
@@ -33,7 +33,7 @@ def refused(hello: Hello = HELLO, record: RoleRecord = MASTER, taken: str = "", 
 
 def test_a_slave_of_this_group_is_welcome() -> None:
     assert refused() is None
-    assert refused(epoch=2) is None, "it has not heard of this reign yet"
+    assert refused(promised_epoch=2) is None, "it has not heard of this epoch yet"
     assert refused(taken="b:10911") is None, "that is itself, before its connection broke"
 
 
@@ -43,7 +43,7 @@ def test_a_slave_of_this_group_is_welcome() -> None:
         ({"cluster": "other"}, "belongs to a of cluster c, and not to a of cluster other"),
         ({"broker_name": "z"}, "not to z of cluster c"),
         ({"broker_id": 0}, "brokerId 0 is no slave's"),
-        ({"epoch": 4}, "has accepted epoch 4, and this master reigns in epoch 3"),
+        ({"promised_epoch": 4}, "has accepted epoch 4, and this master leads epoch 3"),
         ({"segment_size": 5}, "mappedFileSizeCommitLog is 5 at the slave and 1048576 here"),
         ({"segment_size": 1 << 21}, "mappedFileSizeCommitLog is 2097152 at the slave and 1048576 here"),
         ({"epochs": [(2, 5), (1, 9)]}, "epochs makes no sense"),
@@ -56,8 +56,8 @@ def test_who_does_not_belong_is_told_why(changes: dict[str, Any], why: str) -> N
 
 def test_a_fenced_master_takes_nobody_who_promised_what_fences_it() -> None:
     fenced = RoleRecord(SYNC_MASTER, 0, 4, 3, "somebody")
-    assert "has accepted epoch 4, and this master reigns in epoch 3" in (
-        refused(record=fenced, epoch=4) or ""
+    assert "has accepted epoch 4, and this master leads epoch 3" in (
+        refused(record=fenced, promised_epoch=4) or ""
     )
 
 
@@ -77,11 +77,17 @@ def test_nobody_has_to_sum_more_than_a_bounded_number_of_bytes() -> None:
 
 
 def test_messages_come_back_as_they_were() -> None:
-    welcome = Welcome(3, 0, 900, [(3, 100)], [None, 5], Terms(SYNC_MASTER, 2, 1, {"1": "b:1"}))
+    welcome = Welcome(3, 0, 900, [(3, 100)], [None, 5], QuorumPolicy(SYNC_MASTER, 2, 1, {"1": "b:1"}))
     assert decode_untrusted(Welcome, encode(welcome)) == welcome
-    message = StandingMessage("a", 1, "b:1", SLAVE, 4, 3, 0, 900, 3, terms=welcome.terms, master_age_ms=7)
-    standing = decode_untrusted(StandingMessage, encode(message)).standing()
-    assert (standing.rank, standing.terms, standing.master_age_ms) == ((3, 900), welcome.terms, 7)
+    message = MemberStatusMessage(
+        "a", 1, "b:1", SLAVE, 4, 3, 0, 900, 3, policy=welcome.policy, master_age_ms=7
+    )
+    member_status = decode_untrusted(MemberStatusMessage, encode(message)).status()
+    assert (member_status.rank, member_status.policy, member_status.master_age_ms) == (
+        (3, 900),
+        welcome.policy,
+        7,
+    )
 
 
 @given(st.binary(max_size=200))

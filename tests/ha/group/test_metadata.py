@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.group.hello import decode_untrusted, encode
-from ha.group.metadata import OffsetJournal, Seen, SyncAnswer, SyncAsk, wins
-from ha.group.roles import Terms
+from ha.group.metadata import OffsetJournal, Seen, SyncRequest, SyncResponse, wins
+from ha.group.roles import QuorumPolicy
 
 
 def test_the_later_commit_wins_also_when_it_goes_back() -> None:
@@ -83,7 +83,7 @@ def test_what_was_forgotten_is_not_told() -> None:
 
 
 def test_questions_and_answers_travel() -> None:
-    ask = SyncAsk(1, "b:1", 3, Seen("run", 1, 2, 3, 4), 500, 400, 7, 3, [("T", "g", 0, 5, 100)])
-    assert decode_untrusted(SyncAsk, encode(ask)) == ask
-    answer = SyncAnswer(3, ask.seen, 9, 8, 7, Terms(), {"t": {}}, None, {"1": 5}, ask.commits, True)
-    assert decode_untrusted(SyncAnswer, encode(answer)) == answer
+    ask = SyncRequest(1, "b:1", 3, Seen("run", 1, 2, 3, 4), 500, 400, 7, 3, [("T", "g", 0, 5, 100)])
+    assert decode_untrusted(SyncRequest, encode(ask)) == ask
+    answer = SyncResponse(3, ask.seen, 9, 8, 7, QuorumPolicy(), {"t": {}}, None, {"1": 5}, ask.commits, True)
+    assert decode_untrusted(SyncResponse, encode(answer)) == answer

@@ -111,3 +111,15 @@ def test_against_a_plain_model() -> None:
             assert transfer.decided <= through, seed
             transfer.expire(now)
             assert transfer.decided == through, seed
+
+
+def test_a_report_that_comes_before_its_turn_has_ended_decides_the_turn_when_it_does() -> None:
+    """Slaves get bytes of a turn that goes on, and are quick: consumers do not wait for a report that came already."""
+    transfer = GroupTransfer(1, 3000, 100)
+    assert transfer.reported([300])
+    transfer.appended(200, 0, available=True)
+    assert (transfer.confirmed, transfer.decided) == (300, 200)
+    transfer.appended(300, 0, available=True)
+    assert (transfer.confirmed, transfer.decided) == (300, 300)
+    transfer.appended(301, 0, available=True)
+    assert transfer.decided == 300

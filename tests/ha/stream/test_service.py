@@ -47,21 +47,21 @@ def test_a_stranger_gets_bytes_and_counts_for_nothing() -> None:
 def test_of_one_address_as_many_connections_count_as_slaves_are_registered_there_the_newest_first() -> None:
     world = World()
     old, middle, new = (world.slave(500) for _ in range(3))
-    world.service.register({"10.0.0.2": 1, "10.0.0.9": 5})
+    world.service.set_registered({"10.0.0.2": 1, "10.0.0.9": 5})
     assert world.service.counted() == [new]
-    world.service.register({"10.0.0.2": 2})
+    world.service.set_registered({"10.0.0.2": 2})
     assert world.service.counted() == [new, middle]
-    world.service.register({"10.0.0.2": 7})
+    world.service.set_registered({"10.0.0.2": 7})
     assert world.service.counted() == [new, middle, old]
     new.closed()
     assert world.service.counted() == [middle, old]
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     assert world.service.counted() == [middle]
 
 
 def test_a_connection_counts_from_its_first_report_on() -> None:
     world = World()
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     old = world.slave(500)
     young, _ = world.connect()
     assert world.service.counted() == [old]
@@ -90,7 +90,7 @@ def test_who_said_hello_counts_once_with_its_newest_connection() -> None:
 
 def test_the_registration_of_one_who_said_hello_vouches_for_no_one_else_of_that_address() -> None:
     world = World()
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     world.service.identify(("10.0.0.2", 1), Replica(1, "10.0.0.2:10911"))
     known = world.slave(500, port=1)
     world.slave(600, port=2)
@@ -107,7 +107,7 @@ def test_two_slaves_on_one_machine_count_both() -> None:
 
 def test_a_slave_far_behind_counts_and_is_not_in_sync() -> None:
     world = World(gap_max=100)
-    world.service.register({"10.0.0.2": 2})
+    world.service.set_registered({"10.0.0.2": 2})
     far, near = world.slave(500), world.slave(950)
     assert world.service.counted() == [near, far]
     assert list(world.service.in_sync()) == [near]
@@ -130,7 +130,7 @@ def test_a_hello_whose_connection_does_not_come_vouches_for_nobody_later() -> No
 
 def test_of_more_connections_than_any_group_has_the_oldest_that_is_nobodys_goes() -> None:
     world = World()
-    world.service.register({"10.0.0.3": 1})
+    world.service.set_registered({"10.0.0.3": 1})
     world.service.identify(("10.0.0.7", 1), Replica(1, "10.0.0.7:10911"))
     named, _ = world.connect("10.0.0.7", 1)
     stock = world.slave(500, "10.0.0.3")
@@ -182,7 +182,7 @@ def test_an_empty_slave_gets_the_newest_segment_if_that_is_asked_for() -> None:
 @pytest.mark.parametrize("offset", [1001, 1 << 40, -1])
 def test_a_slave_that_is_ahead_is_refused(offset: int) -> None:
     world = World()
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     connection, link = world.connect()
     with pytest.raises(RemoteProtocolError, match=f"it reports log offset {offset}"):
         connection.receive(report(offset))
@@ -260,7 +260,7 @@ def test_a_broker_that_is_no_master_hangs_up() -> None:
 
 def test_a_silent_slave_is_hung_up_on_and_counts_no_more() -> None:
     world = World()
-    world.service.register({"10.0.0.2": 2})
+    world.service.set_registered({"10.0.0.2": 2})
     silent, link = world.connect()
     silent.receive(report(0))
     world.clock.ms += 10_000
@@ -277,10 +277,10 @@ def test_what_may_have_changed_is_told() -> None:
     slave.receive(report(10))
     assert world.reports > told
     told = world.reports
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     assert world.reports > told
     told = world.reports
-    world.service.register({"10.0.0.2": 1})
+    world.service.set_registered({"10.0.0.2": 1})
     assert world.reports == told
     slave.closed()
     assert world.reports > told

@@ -6,9 +6,20 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ropewalk.client.core.steps import Ask, AskAny, Effect, Outcome, Reply, SendAhead, Steps, T, TakeAhead
+from ropewalk.client.core.steps import (
+    Ask,
+    AskAny,
+    AwaitPrefetched,
+    Effect,
+    Outcome,
+    Pause,
+    Prefetch,
+    Reply,
+    Steps,
+    T,
+)
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
 
 Handler = Callable[[str, Command], Command | RopewalkError]
@@ -42,6 +53,11 @@ class Script:
     routes: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, Command]] = field(default_factory=list)
     now: float = 1000.0
+    pauses: list[float] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    """Seconds that each question to a name server was given."""
+    silent: bool = False
+    """No name server answers: each takes all the time that it is given."""
     ahead: dict[int, Ask] = field(default_factory=dict)
     """Asked already and not answered yet, by ticket."""
 
@@ -66,14 +82,18 @@ class Script:
     def _outcome(self, effect: Effect) -> Reply:
         if isinstance(effect, AskAny):
             return {place: self._outcome_of(ask) for place, ask in enumerate(effect.asks)}
-        if isinstance(effect, SendAhead):
+        if isinstance(effect, Prefetch):
             ticket = len(self.asked)
             self.ahead[ticket] = effect.ask
             return ticket
-        if isinstance(effect, TakeAhead):
+        if isinstance(effect, AwaitPrefetched):
             return self._answer(self.ahead.pop(effect.ticket))
         if isinstance(effect, Ask):
             return self._answer(effect)
+        if isinstance(effect, Pause):
+            self.pauses.append(effect.seconds)
+            self.now += effect.seconds
+            return None
         self.asked.append((effect.address, effect.command))
         return None
 
@@ -86,6 +106,10 @@ class Script:
     def _answer(self, ask: Ask) -> Command:
         command = ask.command
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            self.limits.append(ask.timeout_s)
+            if self.silent:
+                self.now += ask.timeout_s
+                raise OutcomeUnknown("silence")
             body = self.routes.get(command.ext["topic"])
             return command.reply(
                 ResponseCode.SUCCESS if body else ResponseCode.TOPIC_NOT_EXIST, None, {}, body or b""

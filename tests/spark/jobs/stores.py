@@ -39,9 +39,9 @@ def fill(
     clock = Clock(START_MS + first * step_ms)
     store = MessageStore(config(root, segment_size=segment_size, index=index), disk, clock, lambda: None)
     store.open()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(first, first + records):
-        append(store, number, chance)
+        append(store, number, rng)
         clock.ms += step_ms
         if number % 50 == 49:
             settle(store)
@@ -50,7 +50,7 @@ def fill(
     disk.close()
 
 
-def append(store: MessageStore, number: int, chance: random.Random) -> None:
+def append(store: MessageStore, number: int, rng: random.Random) -> None:
     topic = TOPICS[number % 7 % 3]
     tags = f"tag{number % 5}" if number % 4 else ""
     pairs = [("UNIQ_KEY", f"7F00000100002A9F{number:016X}")]
@@ -59,7 +59,7 @@ def append(store: MessageStore, number: int, chance: random.Random) -> None:
     if tags:
         pairs.append(("TAGS", tags))
     properties = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
-    body = chance.randbytes(chance.choice((1, 40, 100, 150, 300)))
+    body = rng.randbytes(rng.choice((1, 40, 100, 150, 300)))
     store.begin_turn()
     queue = store.queue(topic, number % 2)
     store.put([(queue, body, properties, 0, 0, store.now, 0, 0, tags_code(tags))], HOST)

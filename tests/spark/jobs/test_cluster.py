@@ -92,7 +92,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 DRIVER = """
 import sys
-from ropewalk.spark.session import session
+from ropewalk.spark.spark_session import session
 from tools.pipeline.cli import app
 
 master, *words = sys.argv[1:]

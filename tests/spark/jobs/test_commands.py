@@ -1,4 +1,4 @@
-"""The commands: what the README shows, one whole of each job on Spark, exit codes, and what is said about wrong use."""
+"""The commands: what docs/tour/spark.md shows, one of each job on Spark, exit codes, and what is said of wrong use."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def run_json(*words: object, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def shown_in_readme(job: str) -> list[str]:
-    """The words of the command that the README shows for a job."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def shown_in_tour(job: str) -> list[str]:
+    """The words of the command that docs/tour/spark.md shows for a job."""
+    text = (ROOT / "docs" / "tour" / "spark.md").read_text(encoding="utf-8")
     (line,) = re.findall(rf"^\$ ropewalk pipeline ({job} .*)$", text, re.MULTILINE)
     return shlex.split(line)
 
 
-def test_the_readmes_audit_finds_the_fault_and_draws_it(
+def test_the_tours_audit_finds_the_fault_and_draws_it(
     spark: SparkSession, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a, b = replica_of(store, tmp_path / "a"), replica_of(store, tmp_path / "b")
     paths = {"/mnt/a/store": str(a), "/mnt/b/store": str(b)}
-    words = [paths.get(word, word) for word in shown_in_readme("audit")]
+    words = [paths.get(word, word) for word in shown_in_tour("audit")]
     assert set(paths.values()) < set(words)
     assert "no findings" in run(*words)
     pair = Pair.of(a, b)
@@ -87,12 +87,12 @@ def test_the_readmes_audit_finds_the_fault_and_draws_it(
     assert "no findings" in run("audit", "--store", mended["copy"], "--against", tmp_path / "a.json")
 
 
-def test_the_readmes_export_makes_parquet_of_a_store_and_goes_on(
+def test_the_tours_export_makes_parquet_of_a_store_and_goes_on(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     copy, lake = replica_of(store, tmp_path / "store"), tmp_path / "lake"
     paths = {"/mnt/a/store": str(copy), "/mnt/lake": str(lake)}
-    words = [paths.get(word, word) for word in shown_in_readme("export")]
+    words = [paths.get(word, word) for word in shown_in_tour("export")]
     assert set(paths.values()) < set(words)
     assert run_json(*words)["rows"] == 400
     assert run_json(*words)["rows"] == 0

@@ -133,7 +133,7 @@ def steps_of_helper(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     ) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         for kind, through in messages:
@@ -216,7 +216,7 @@ def test_a_full_disk_is_told_once_and_what_waits_for_room_is_not_said_to_be_ther
         [sys.executable, "-c", code, index._order(), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         text=True,
     ) as process:
         assert process.stdin is not None and process.stdout is not None

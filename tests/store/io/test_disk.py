@@ -38,7 +38,7 @@ except StoreLocked as exc:
 
 
 def in_another_process(program: str, path: Path) -> str:
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], cwd=root, capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import store.read.reader
 from store.io.disk import Disk
-from store.read.cold_read_budget import WAIT_MAX_S, WINDOW_BYTES, WINDOW_S, ColdShare
+from store.read.cold_read_budget import WAIT_MAX_S, WINDOW_BYTES, WINDOW_S, ColdReadBudget
 from store.read.reader import GetResult, GetStatus, Reader
 from tests.store.read.test_reader import COLD, EVERYTHING, WARM, ColdDisk, numbers, reading
 from tests.store.worlds import World, put, wait_for
@@ -17,16 +17,16 @@ from tests.store.worlds import World, put, wait_for
 class Loop:
     """A loop whose turns take a millisecond, of which it waits a part; and whose log grows, or does not."""
 
-    def __init__(self, share: ColdShare) -> None:
+    def __init__(self, share: ColdReadBudget) -> None:
         self.share = share
         self.now, self.idle_s, self.end = 100.0, 50.0, 1 << 30
-        share.look(self.now, self.idle_s, self.end)
+        share.observe(self.now, self.idle_s, self.end)
 
     def turn(self, *, idle: float = 0.0, grows: bool = True) -> None:
         self.now += 0.001
         self.idle_s += 0.001 * idle
         self.end += 1000 if grows else 0
-        self.share.look(self.now, self.idle_s, self.end)
+        self.share.observe(self.now, self.idle_s, self.end)
 
     def turns(self, seconds: float, *, idle: float = 0.0, grows: bool = True) -> None:
         for _ in range(round(seconds * 1000)):
@@ -38,7 +38,7 @@ class Loop:
 def test_while_the_loop_has_no_time_old_messages_come_at_a_rate_that_is_floor_and_ceiling(
     sizes: list[int],
 ) -> None:
-    share = ColdShare()
+    share = ColdReadBudget()
     loop = Loop(share)
     loop.turns(0.1)
     read, most, seconds = 0, max(sizes), 1.0
@@ -54,7 +54,7 @@ def test_while_the_loop_has_no_time_old_messages_come_at_a_rate_that_is_floor_an
 @settings(max_examples=15)
 @given(idle=st.floats(0.2, 1.0), grows=st.booleans())
 def test_a_loop_that_has_time_or_stores_nothing_puts_no_read_off(idle: float, grows: bool) -> None:
-    share = ColdShare()
+    share = ColdReadBudget()
     loop = Loop(share)
     for _ in range(300):
         loop.turn(idle=idle if grows else 0.0, grows=grows)
@@ -68,17 +68,17 @@ def test_a_loop_that_has_time_or_stores_nothing_puts_no_read_off(idle: float, gr
 
 
 def test_who_never_asks_the_clock_is_never_put_off() -> None:
-    share = ColdShare()
+    share = ColdReadBudget()
     share.spend(1 << 30)
     assert share.has_room
 
 
 def busy(reader: Reader) -> Loop:
     """Its loop has no time, and what it had for old messages has been read."""
-    loop = Loop(reader.share)
+    loop = Loop(reader.cold_budget)
     loop.turns(0.1)
-    reader.share.spend(8 << 20)
-    assert not reader.share.has_room
+    reader.cold_budget.spend(8 << 20)
+    assert not reader.cold_budget.has_room
     return loop
 
 
@@ -94,14 +94,14 @@ def test_reads_that_are_put_off_are_made_in_order_each_within_its_time_and_none_
             began.append(loop.now)
             reader.get(queue, offset, 1, EVERYTHING, None, results.append)
             loop.turns(0.01)
-            reader.go_on()
+            reader.resume_deferred()
         assert results == []
         loop.turns(WAIT_MAX_S - 0.2 - 0.005)
-        reader.go_on()
+        reader.resume_deferred()
         assert results == [], "the first has some milliseconds left"
         for _ in range(round(0.25 * 1000)):
             loop.turn()
-            reader.go_on()
+            reader.resume_deferred()
             due = sum(start + WAIT_MAX_S <= loop.now for start in began)
             wait_for(store, lambda due=due: len(results) == due)
         assert [numbers(result) for result in results if result is not None] == [[n] for n in range(20)]
@@ -120,10 +120,10 @@ def test_what_was_put_off_is_refused_at_a_stop(world: World) -> None:
         assert results == [None] * 3
 
 
-def test_only_the_patient_who_are_far_behind_wait(world: World) -> None:
+def test_only_the_deferrable_who_are_far_behind_wait(world: World) -> None:
     with world.opened() as store:
         put(store, [b"x" * 100] * 5)
-    for disk, limits, patient, waits in (
+    for disk, limits, deferrable, waits in (
         (ColdDisk(), COLD, True, True),
         (ColdDisk(), COLD, False, False),
         (Disk(), COLD, True, False),  # it is in the page cache
@@ -133,13 +133,19 @@ def test_only_the_patient_who_are_far_behind_wait(world: World) -> None:
             busy(reader)
             results: list[GetResult | None] = []
             reader.get(
-                store.queue("T", 0), 0, 9, EVERYTHING, lambda _code: True, results.append, patient=patient
+                store.queue("T", 0),
+                0,
+                9,
+                EVERYTHING,
+                lambda _code: True,
+                results.append,
+                deferrable=deferrable,
             )
             if waits:
                 assert results == []
             else:
                 wait_for(store, lambda found=results: bool(found))
-            reader.get(store.queue("T", 0), 5, 9, EVERYTHING, None, results.append, patient=patient)
+            reader.get(store.queue("T", 0), 5, 9, EVERYTHING, None, results.append, deferrable=deferrable)
             assert results[-1] is not None, "there is nothing to read at the end"
             assert results[-1].status is GetStatus.OFFSET_OVERFLOW_ONE
 
@@ -163,7 +169,7 @@ def test_a_gap_in_the_page_cache_makes_what_follows_cold_until_much_was_read_wit
         read(1)
         assert len(results) == 1
         loop.turns(1.0)
-        reader.go_on()
+        reader.resume_deferred()
         wait_for(opened, lambda: len(results) == 2)
         loop.turns(0.5, idle=1.0)
         segment = opened.log.segments[0].file
@@ -171,8 +177,8 @@ def test_a_gap_in_the_page_cache_makes_what_follows_cold_until_much_was_read_wit
         for offset in range(2, 9):
             read(offset)  # the loop has time
         loop.turns(0.1)
-        reader.share.spend(8 << 20)
-        assert not reader.share.has_room
+        reader.cold_budget.spend(8 << 20)
+        assert not reader.cold_budget.has_room
         read(9)
         assert [numbers(result) for result in results if result is not None] == [[n] for n in range(10)]
 

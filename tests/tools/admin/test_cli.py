@@ -367,6 +367,37 @@ def test_members_of_a_group_are_asked_and_judged(
 # Messages
 
 
+def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
+    shell: Shell, ropewalk_broker: RopewalkBroker, admin: Admin
+) -> None:
+    topic = ropewalk_broker.topic(queues=1)
+    patient, strict = ropewalk_broker.group("patient"), ropewalk_broker.group("strict")
+
+    def handle(message: ReceivedMessage) -> None:
+        raise ValueError("poison")
+
+    sent = shell.json("message", "send", topic, "poison")
+    for group, retries in ((patient, 3), (strict, 0)):
+        admin.create_group(group)
+        with PushConsumer(
+            group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="first",
+            on_error=lambda *_: None, max_retries=retries,
+        ):  # fmt: skip
+            ropewalk_broker.wait_until(lambda g=group: ropewalk_broker.committed(g, topic) == 1)  # type: ignore[misc]
+    tracks = {one["group"]: one for one in shell.json("message", "show", sent["offsetMsgId"])["groups"]}
+    assert (tracks[patient]["state"], tracks[patient]["failures"]) == ("waiting for retry", 1)
+    stored_ms = shell.json("message", "by-id", sent["offsetMsgId"])["storeTimestamp"]
+    assert 9_000 < tracks[patient]["nextAt"] - stored_ms < 60_000, "the third level is ten seconds"
+    assert tracks[strict]["state"] == "dead letter" and tracks[strict]["deadSince"] > 0
+    people = " ".join(" ".join(shell("message", "show", sent["offsetMsgId"]).lines).split())
+    assert f"{patient} waiting for retry 1 time next" in people
+    assert f"{strict} dead letter 1 time dead since 20" in people
+    assert shell.json("group", "show", patient)["waitingRetries"] == 1
+    assert shell.json("group", "show", strict)["deadLetters"] == 1
+    listed = {one["group"]: one["deadLetters"] for one in shell.json("group", "list")}
+    assert (listed[patient], listed[strict]) == (0, 1)
+
+
 def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBroker, admin: Admin) -> None:
     topic, group = ropewalk_broker.topic(queues=2), ropewalk_broker.group()
     words = ("message", "send", topic, "hello", "--keys", "k1 k2", "--tags", "new", "--property", "shop=7")
@@ -379,7 +410,10 @@ def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBrok
     assert (by_id["body"], by_id["keys"], by_id["properties"]["shop"]) == ("hello", "k1 k2", "7")
     by_place = shell.json("message", "show", sent["offsetMsgId"])
     assert by_place == shell.json("message", "show", sent["msgId"], "--topic", topic)
-    assert by_place["groups"] == [{"group": group, "state": "consumed", "online": False}]
+    (track,) = by_place["groups"]
+    assert track == {
+        "group": group, "state": "consumed", "online": False, "failures": 0, "nextAt": None, "deadSince": None,
+    }  # fmt: skip
     found: tuple[tuple[str, ...], ...] = (
         ("message", "by-key", topic, "k2"),
         ("message", "by-unique-key", topic, sent["msgId"]),

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from ha.group.handover import Kind
-from ha.group.hello import EpochAsk, StandingMessage, decode_untrusted, encode
-from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, Terms
+from ha.group.handover import HandoverKind
+from ha.group.hello import EpochRequest, MemberStatusMessage, decode_untrusted, encode
+from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, QuorumPolicy
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
@@ -15,17 +15,17 @@ from tools.admin.handover import Group, HandoverFailed, Members, _closest, _slav
 from tools.common.output import UsageError
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
-TERMS = Terms(SYNC_MASTER, 2, 1, {"1": B, "2": C})
+POLICY = QuorumPolicy(SYNC_MASTER, 2, 1, {"1": B, "2": C})
 
 
 def member(
-    address: str, role: str = SLAVE, end: int = 100, terms: Terms = TERMS, **rest: object
-) -> StandingMessage:
+    address: str, role: str = SLAVE, end: int = 100, policy: QuorumPolicy = POLICY, **rest: object
+) -> MemberStatusMessage:
     broker_id = {A: 0, B: 1, C: 2}[address]
-    return StandingMessage("a", broker_id, address, role, 0, 0, 0, end, terms=terms, **rest)  # type: ignore[arg-type]
+    return MemberStatusMessage("a", broker_id, address, role, 0, 0, 0, end, policy=policy, **rest)  # type: ignore[arg-type]
 
 
-def group(*members: StandingMessage) -> Group:
+def group(*members: MemberStatusMessage) -> Group:
     return Group("c", "a", {each.address: each for each in members})
 
 
@@ -76,11 +76,11 @@ def test_a_sign_of_life_begins_the_wait_again(clock: Clock, seen: Group) -> None
 def test_a_group_whose_acknowledgements_wait_for_no_slave_is_left_to_people(clock: Clock) -> None:
     watcher = Watcher(1.0, clock)
     assert watcher.trouble(group(member(B), member(C))) is None
-    for terms in (Terms(ASYNC_MASTER, 2, 1, {"1": B}), Terms(SYNC_MASTER, 1, 1, {"1": B})):
-        told = watcher.trouble(group(member(B, terms=terms)))
+    for policy in (QuorumPolicy(ASYNC_MASTER, 2, 1, {"1": B}), QuorumPolicy(SYNC_MASTER, 1, 1, {"1": B})):
+        told = watcher.trouble(group(member(B, policy=policy)))
         assert told is not None and "only a person" in told
-    newer = Terms(ASYNC_MASTER, 1, 2, {"1": B, "2": C})
-    assert watcher.trouble(group(member(B), member(C, terms=newer))) is not None
+    newer = QuorumPolicy(ASYNC_MASTER, 1, 2, {"1": B, "2": C})
+    assert watcher.trouble(group(member(B), member(C, policy=newer))) is not None
 
 
 def test_a_name_server_inside_a_member_is_refused(clock: Clock) -> None:
@@ -98,17 +98,17 @@ def test_orders_that_make_no_sense_are_refused_before_anybody_is_asked() -> None
     with Members() as members:
         well = group(member(A, SYNC_MASTER), member(B))
         with pytest.raises(HandoverFailed, match=r"10\.0\.0\.1:10911 answers.*switch"):
-            hand_over(members, well, Kind.FAILOVER, "me")
+            hand_over(members, well, HandoverKind.FAILOVER, "me")
         for target in (A, C, "10.0.0.2"):
-            for kind in Kind:
+            for kind in HandoverKind:
                 with pytest.raises(
                     HandoverFailed, match=f"{target} is no slave of a that answers; there are: {B}"
                 ):
                     hand_over(members, well, kind, "me", target=target, force=True)
         with pytest.raises(HandoverFailed, match="failover"):
-            hand_over(members, group(member(B)), Kind.SWITCH, "me")
+            hand_over(members, group(member(B)), HandoverKind.SWITCH, "me")
         with pytest.raises(HandoverFailed, match="nobody to switch to"):
-            hand_over(members, group(member(A, SYNC_MASTER)), Kind.SWITCH, "me")
+            hand_over(members, group(member(A, SYNC_MASTER)), HandoverKind.SWITCH, "me")
 
 
 def test_a_slave_may_be_named_as_its_machine_is_called_there() -> None:
@@ -133,19 +133,19 @@ class SlowDisk:
 
     closed = False
 
-    def __init__(self, standing: StandingMessage, write_s: float) -> None:
-        self.standing = standing
+    def __init__(self, member_status: MemberStatusMessage, write_s: float) -> None:
+        self.status = member_status
         self.asked: list[int] = []
         self._write_s = write_s
 
     def call(self, command: Command, timeout: float) -> Command:
         self.asked.append(command.code)
-        if command.code != RequestCode.ROPEWALK_LOOK:
+        if command.code != RequestCode.ROPEWALK_MEMBER_STATUS:
             if timeout < self._write_s:
                 raise OutcomeUnknown(f"no answer within {timeout} s")
-            ask = decode_untrusted(EpochAsk, command.body)
-            self.standing = msgspec.structs.replace(self.standing, epoch=ask.epoch)
-        return command.reply(ResponseCode.SUCCESS, body=encode(self.standing))
+            ask = decode_untrusted(EpochRequest, command.body)
+            self.status = msgspec.structs.replace(self.status, promised_epoch=ask.epoch)
+        return command.reply(ResponseCode.SUCCESS, body=encode(self.status))
 
     def close(self) -> None:
         pass
@@ -154,24 +154,24 @@ class SlowDisk:
 def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    terms = Terms(SYNC_MASTER, 1, 1, {"1": B})
-    standings = member(A, SYNC_MASTER, terms=terms), member(B, terms=terms)
-    links = {each.address: SlowDisk(each, 1.5) for each in standings}
+    policy = QuorumPolicy(SYNC_MASTER, 1, 1, {"1": B})
+    statuses = member(A, SYNC_MASTER, policy=policy), member(B, policy=policy)
+    links = {each.address: SlowDisk(each, 1.5) for each in statuses}
     monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
     with Members() as members:
-        report = hand_over(members, group(*standings), Kind.SWITCH, "me")
+        report = hand_over(members, group(*statuses), HandoverKind.SWITCH, "me")
         assert report.new_master == B
         for link in links.values():
             link._write_s = 60.0
         with pytest.raises(HandoverFailed, match="did not answer"):
-            hand_over(members, group(*standings), Kind.SWITCH, "me")
+            hand_over(members, group(*statuses), HandoverKind.SWITCH, "me")
 
 
 def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    standings = member(A, SYNC_MASTER), msgspec.structs.replace(member(B), epoch=7), member(C)
-    links = {each.address: SlowDisk(each, 0.0) for each in standings}
+    statuses = member(A, SYNC_MASTER), msgspec.structs.replace(member(B), promised_epoch=7), member(C)
+    links = {each.address: SlowDisk(each, 0.0) for each in statuses}
     monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
 
     def interrupt(text: str) -> None:
@@ -179,10 +179,10 @@ def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
             raise KeyboardInterrupt
 
     with Members() as members, pytest.raises(KeyboardInterrupt):
-        hand_over(members, group(*standings), Kind.SWITCH, "me", told=interrupt)
+        hand_over(members, group(*statuses), HandoverKind.SWITCH, "me", told=interrupt)
     asked = [links[address].asked for address in (A, B, C)]
     assert asked == [[RequestCode.ROPEWALK_ACCEPT_EPOCH, RequestCode.ROPEWALK_RELEASE_EPOCH], [], []]
-    assert links[A].standing.epoch == 8, "above every one that somebody accepted"
+    assert links[A].status.promised_epoch == 8, "above every one that somebody accepted"
 
 
 def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_is_promoted(
@@ -205,8 +205,8 @@ def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_
     told: list[str] = []
     with Members() as members:
         with pytest.raises(HandoverFailed, match=r"at risk.*Start whoever does not answer, or .*--force"):
-            hand_over(members, lost, Kind.FAILOVER, "me")
-        report = hand_over(members, lost, Kind.FAILOVER, "me", force=True, told=told.append)
+            hand_over(members, lost, HandoverKind.FAILOVER, "me")
+        report = hand_over(members, lost, HandoverKind.FAILOVER, "me", force=True, told=told.append)
     assert (report.new_master, report.at_risk) == (B, risk)
     assert told.index(f"at risk: {risk}") < next(n for n, text in enumerate(told) if "promote" in text)
 

@@ -330,7 +330,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def nice_bytes(value: float) -> float:
-    """The same in units of 1024."""
+    """Return a scale of round numbers in units of 1024."""
     unit = 1.0
     while value > 512 * unit:
         unit *= 1024

@@ -12,7 +12,7 @@ _MARKS = {"phase": "·", "fault": "✗", "repair": "↻", "seen": "→", "troubl
 
 
 def event_line(event: Event) -> str:
-    """One line of the timeline."""
+    """Return the line of an event of the timeline."""
     return f"{event.at:8.3f} s  {_MARKS[event.kind]} {event.text}"
 
 

@@ -1,1 +1,1 @@
-"""Set up what a drill breaks: processes, the proxy between them, damage to files."""
+"""Set up the cluster of a drill: processes, the proxy between them, damage to files."""

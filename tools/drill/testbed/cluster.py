@@ -69,7 +69,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass
 class Process:
-    """One process of the cluster: started, watched, signalled, ended."""
+    """A process of the cluster: started, watched, signalled, ended."""
 
     name: str
     command: Sequence[str]
@@ -159,11 +159,11 @@ class Process:
         return self.status
 
     def has_said(self, words: str) -> bool:
-        """Whether the last incarnation wrote this, to standard output or error."""
+        """Return whether the last incarnation wrote this, to standard output or error."""
         return any(words in self._file(kind).read_text(errors="replace") for kind in ("out", "err"))
 
     def last_words(self) -> str:
-        """The end of what the last incarnation wrote to standard error."""
+        """Return the end of the last incarnation's standard error."""
         lines = self._file("err").read_text(errors="replace").splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
 
@@ -209,14 +209,14 @@ class Cluster(Group):
         *,
         settings: Mapping[str, str],
         command: Sequence[str] | None = None,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         """`settings` are configuration keys for every member; `command` starts another build than this one."""
         self.root = root
         words = list(command or this_command())
         self.secret = settings.get("ropewalkSecret", "")
         environment = child_environment() | ({SECRET_VARIABLE: self.secret} if self.secret else {})
-        self._net, self.port = _free_network(chance)
+        self._net, self.port = _free_network(rng)
         self.name_server = f"{self._net}.100:{self.port + 10}"
         """The name server's door."""
         self._name_server = Process(
@@ -265,7 +265,7 @@ class Cluster(Group):
         return [process.pid for process in (self._name_server, *self.nodes) if process.pid is not None]
 
     def last_words(self) -> str:
-        """What every process wrote last, for people who have to find out why something does not work."""
+        """Return the last output of every process, for people in search of a reason."""
         return "\n".join(
             f"--- {process.name}:\n{process.last_words()}" for process in (self._name_server, *self.nodes)
         )
@@ -331,7 +331,8 @@ class Cluster(Group):
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, without what would reconfigure a broker: it goes before a configuration file."""
+    """Return this process's environment, without variables that would reconfigure a broker: it goes before a
+    configuration file."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -341,17 +342,17 @@ def child_environment() -> dict[str, str]:
 
 
 def module_paths() -> list[str]:
-    """Where a child finds the rooms: where this process found them."""
+    """Return the folders in which a child finds the rooms: where this process found them."""
     home = str(Path(__file__).resolve().parents[2])
     return [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _free_network(chance: random.Random) -> tuple[str, int]:
+def _free_network(rng: random.Random) -> tuple[str, int]:
     """A part of the loopback network, and a port that is free on it. Raises `CannotRun`."""
     trouble: OSError | None = None
     for _ in range(50):
-        net = f"127.{chance.randint(10, 250)}.{chance.randint(1, 250)}"
-        port = chance.randrange(*_PORTS)
+        net = f"127.{rng.randint(10, 250)}.{rng.randint(1, 250)}"
+        port = rng.randrange(*_PORTS)
         try:
             for host in (f"{net}.1", f"{net}.11", f"{net}.101"):
                 for each in (port - 2, port, port + 1, port + 10):

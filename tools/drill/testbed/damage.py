@@ -1,4 +1,4 @@
-"""What is done to a member's files: a disk that fills up, a byte that changes.
+"""Damage a member's files, and put them right again: a disk that fills up, a byte that changes.
 
 A small disk is a tmpfs of its own under the member's store. Mounting one takes a privilege that few have; who has it
 not is told so, and the drill gives no verdict.
@@ -78,14 +78,14 @@ def fill(folder: Path) -> Ballast:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether next to nothing can be written there."""
+    """Return whether next to nothing can be written there."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize < _FULL_BELOW
 
 
 @dataclass(frozen=True, slots=True)
 class Byte:
-    """One byte of a file, and what it was."""
+    """A byte of a file, and its value before."""
 
     path: Path
     position: int
@@ -103,7 +103,7 @@ class Byte:
             os.close(fd)
 
     def is_whole(self) -> bool:
-        """Whether it is again what it was."""
+        """Return whether the byte has its old value again."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             return os.pread(fd, 1, self.position) == bytes([self.value])
@@ -112,13 +112,14 @@ class Byte:
 
 
 def is_summed(store: Path, byte: Byte) -> bool:
-    """Whether a byte of the log is under a checksum, as it is flushed: only then can it be known that it changed."""
+    """Return whether a byte of the log is under a checksum, as it is flushed: only then can it be known that it
+    changed."""
     path = store / "ropewalk" / "checksums" / byte.path.name
     sidecar = Sidecar.decode(path.read_bytes() if path.exists() else None)
     return sidecar is not None and byte.position < sidecar.covered
 
 
-def choose_byte(store: Path, chance: random.Random) -> Byte | None:
+def choose_byte(store: Path, rng: random.Random) -> Byte | None:
     """A byte in the body of some message in a sealed segment; None when there is no such segment yet."""
     files = find_log_files(store)
     records = [found for found in read_log(files) if not isinstance(found, Damage) and found.body]
@@ -134,8 +135,8 @@ def choose_byte(store: Path, chance: random.Random) -> Byte | None:
     ]
     if not candidates:
         return None
-    file, record = chance.choice(candidates)
+    file, record = rng.choice(candidates)
     content = file.path.read_bytes()
     body_at = content.index(record.body, record.offset - file.base_offset)
-    position = body_at + chance.randrange(len(record.body))
+    position = body_at + rng.randrange(len(record.body))
     return Byte(file.path, position, content[position])

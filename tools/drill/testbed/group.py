@@ -22,7 +22,7 @@ class CannotRun(RopewalkError):
 
 @dataclass
 class Member:
-    """One broker of the group."""
+    """A broker of the group."""
 
     name: str
     """What reports call it: of a process, because roles and ids change."""
@@ -33,12 +33,12 @@ class Member:
 
     @property
     def running(self) -> bool:
-        """Whether it is there, as far as the drill has a hand in it."""
+        """Return whether the member runs, as far as the drill has started and stopped it."""
         return True
 
 
 class Group:
-    """What every drill needs to know."""
+    """The group of a drill."""
 
     broker_name: str
     name_server: str

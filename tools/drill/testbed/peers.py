@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection? Asked of the kernel, because nothing on the wire says it.
+"""Find the process at the other end of a connection: the kernel is asked, because nothing on the wire tells it.
 
 Every process of a throw-away cluster connects to the same few addresses: the ones that the name server tells. A proxy
 that is to cut the master from its slave, and not from its clients, has to know which process a connection came from.

@@ -47,7 +47,7 @@ Identify = Callable[[tuple[str, int], tuple[str, int]], str]
 
 @dataclass
 class Rule:
-    """What happens to bytes on their way from one end to another."""
+    """The rule for bytes on their way from one end to another."""
 
     cut: bool = False
     delay_s: float = 0.0
@@ -67,7 +67,7 @@ class Rule:
         bytes_per_s: float | None = None,
         reset_after: int | None = None,
     ) -> None:
-        """Set what is given, at once and for connections that exist too."""
+        """Set the given fields, at once and for connections that exist too."""
         if cut is not None:
             self.cut = cut
         if delay_s is not None:
@@ -119,7 +119,7 @@ class Proxy:
         return host, port
 
     def rule(self, source: str, target: str) -> Rule:
-        """What happens to bytes from one end to another."""
+        """Return the rule for bytes from one end to another."""
         return self._rules.setdefault((source, target), Rule())
 
     def rules(self) -> Iterator[tuple[tuple[str, str], Rule]]:
@@ -132,7 +132,7 @@ class Proxy:
             rule.heal()
 
     def sever(self, one: str, other: str) -> int:
-        """Reset every connection between two ends, whoever made it. Returns how many there were."""
+        """Reset every connection between two ends, in either direction. Returns how many there were."""
         found = [carried for carried, ends in self._open.items() if set(ends) == {one, other}]
         for carried in found:
             carried.abort()

@@ -1,4 +1,4 @@
-"""What a consumer has done of one topic lately: pulls and handled messages, as rates and times. Pure.
+"""Consume statistics of one topic: pulls and handled messages of the last minute, as rates and times. Pure.
 
 Counted in slots of ten seconds; a rate is over the last minute. RocketMQ's tools show these numbers of a running
 consumer (307) and compare nothing but their order of magnitude.
@@ -24,7 +24,7 @@ class _Slot:
     handle_s: float = 0.0
 
 
-class Tally:
+class ConsumeStats:
     """Counts of one topic. Times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:

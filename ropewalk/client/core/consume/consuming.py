@@ -1,35 +1,47 @@
-"""What a member of a consumer group asks of brokers: conversations, no sockets, no tasks.
+"""A consumer's conversations with brokers: membership, progress, messages. No sockets, no tasks.
 
 Membership (heartbeats, members, locks), progress (where to begin, commits), messages (pulls, and giving back what could
 not be handled). The shells decide when; the rules of each exchange are here.
 
-Where a queue begins that the group never committed: at its end (`"last"`, the default), its beginning (`"first"`), or
-the first message stored at a time (milliseconds). A broker that still has a young queue's first message at hand says
-0 by itself, whatever is asked. A retry topic always begins at 0.
+Where a queue begins that the group never committed is said in `consume_from.py`. A broker that still has a young
+queue's first message at hand says 0 by itself, whatever is asked. A retry topic always begins at its beginning.
+
+A queue may have changed under a consumer: retention removed what was to come, an administrator moved the group, the
+topic was deleted and made again. `relocate` says where to go on then, and `is_same_queue` whether the message that was
+read last is still there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_from import ConsumeFrom, Place, parse_consume_from
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_TIMEOUT_S,
     Subscription,
     consumer_document,
-    goodbye_request,
     heartbeat_request,
     members_request,
+    unregister_request,
 )
-from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received_all
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received
+from ropewalk.client.core.consume.skipped import SkipReason
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
-from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
-from ropewalk.client.core.produce.bodies import packed_body
+from ropewalk.client.core.messages import (
+    PROPERTIES_RESERVE,
+    PULL_STATUSES,
+    Message,
+    PullStatus,
+    command_of,
+    send_request,
+)
+from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -47,10 +59,8 @@ from ropewalk.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from ropewalk.format.names import RETRY_PREFIX, check_group
-from ropewalk.format.properties import P
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, fit_properties
 from ropewalk.format.remoting import Command
-
-ConsumeFrom = Literal["first", "last"] | int
 
 CALL_TIMEOUT_S = 3.0
 SEND_BACK_TIMEOUT_S = 5.0
@@ -62,12 +72,12 @@ RETRY_DELAY_LEVEL = 3
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdentity:
-    """Who a consumer is and what it wants."""
+    """The identity of a consumer and its subscriptions."""
 
     group: str
     client_id: str
     subscriptions: tuple[Subscription, ...]
-    consume_from: ConsumeFrom = "last"
+    consume_from: ConsumeFrom = "latest"
     broadcasting: bool = False
     active: bool = False
     """Pulls when it likes, and takes no part in sharing queues out."""
@@ -76,6 +86,12 @@ class ConsumerIdentity:
         reason = check_group(self.group)
         if reason is not None:
             raise LocalProtocolError(reason)
+        parse_consume_from(self.consume_from)
+
+    @property
+    def begin(self) -> Place:
+        """The place where a queue begins that the group never committed."""
+        return parse_consume_from(self.consume_from)
 
     @property
     def retry_topic(self) -> str:
@@ -83,15 +99,18 @@ class ConsumerIdentity:
 
 
 class Pulled(NamedTuple):
-    """What one pull brought of what is wanted, and where to go on."""
+    """The messages that one pull brought, and the next offset."""
 
     status: PullStatus
     messages: list[ReceivedMessage]
     next_offset: int
+    min_offset: int = 0
+    max_offset: int = 0
+    """The offset the queue's next message will get."""
 
 
 class ConsumerCore:
-    """What a consumer knows of the cluster, and its conversations."""
+    """The state of a consumer, and its conversations."""
 
     def __init__(
         self,
@@ -108,34 +127,44 @@ class ConsumerCore:
         self._now_ms = now_ms
         self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
         self._pull_from: dict[TopicQueue, int] = {}
+        self._clock = clock
+        self.deadline: float | None = None
+        """Until when a conversation may take that its program has given a time; None where it has given none."""
+
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked."""
+        self.identity = replace(self.identity, client_id=client_id)
 
     def subscription(self, topic: str) -> Subscription:
-        """What is wanted of a topic; everything, where nothing else was said."""
+        """Return the subscription of a topic; all of it, where none was given."""
         return self._subscriptions.get(topic) or Subscription(topic)
 
     # Membership
 
-    def heartbeats(self) -> Steps[None]:
-        """Tell every broker of our topics that we are here, and what we want. Who is away is left out."""
+    def heartbeats(self) -> Steps[dict[str, RopewalkError | None]]:
+        """Send a heartbeat with our subscriptions to every broker of our topics; return what each made of it."""
         me = self.identity
-        where = "FIRST_OFFSET" if me.consume_from == "first" else "LAST_OFFSET"
+        where = {"earliest": "FIRST_OFFSET", "latest": "LAST_OFFSET"}.get(str(me.begin), "TIMESTAMP")
         document = consumer_document(
             me.group,
             me.subscriptions,
             active=me.active,
             broadcasting=me.broadcasting,
-            consume_from=f"CONSUME_FROM_{where if isinstance(me.consume_from, str) else 'TIMESTAMP'}",
+            consume_from=f"CONSUME_FROM_{where}",
         )
         command = heartbeat_request(me.client_id, consumers=[document])
+        outcomes: dict[str, RopewalkError | None] = {}
         for address in self.directory.addresses():
+            outcomes[address] = None
             try:
-                yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)
-            except RopewalkError:
-                continue
+                require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+            except RopewalkError as exc:
+                outcomes[address] = exc
+        return outcomes
 
-    def goodbye(self) -> Steps[None]:
+    def unregister(self) -> Steps[None]:
         """Leave the group at every broker, and be heard: the others take our queues as soon as they know."""
-        command = goodbye_request(self.identity.client_id, consumer=self.identity.group)
+        command = unregister_request(self.identity.client_id, consumer=self.identity.group)
         for address in self.directory.addresses():
             try:
                 yield from ask_twice(address, command, CALL_TIMEOUT_S)
@@ -143,12 +172,12 @@ class ConsumerCore:
                 continue
 
     def queues(self, topic: str) -> Steps[list[TopicQueue]]:
-        """The queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
+        """Return the queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
         route = yield from self.directory.route(topic, fresh=True)
         return [TopicQueue(topic, queue) for queue in route.read_queues()]
 
     def members(self, topic: str) -> Steps[tuple[str, ...]]:
-        """The client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
+        """Return the client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
         route = yield from self.directory.route(topic)
         addresses = [
             address for broker in route.brokers.values() if (address := broker.address()) is not None
@@ -188,23 +217,23 @@ class ConsumerCore:
     # Progress
 
     def begin_offset(self, queue: TopicQueue) -> Steps[int]:
-        """Where the group goes on in a queue, or where it begins."""
+        """Return the offset at which the group goes on in a queue, or begins."""
         if not self.identity.broadcasting:  # its members keep their progress themselves
             committed = yield from self.committed(queue)
             if committed is not None:
                 return committed
             if queue.topic == self.identity.retry_topic:
-                return 0
-        match self.identity.consume_from:
-            case "first":
-                return 0
-            case "last":
+                return (yield from self.begin_of(queue))
+        match self.identity.begin:
+            case "earliest":
+                return (yield from self.begin_of(queue))
+            case "latest":
                 return (yield from self.end_offset(queue))
             case moment:
                 return (yield from self.offset_at(queue, moment))
 
     def committed(self, queue: TopicQueue) -> Steps[int | None]:
-        """How far the group has come; None if the broker knows nothing about it."""
+        """Return the group's committed offset; None if the broker has none."""
         header = QueryConsumerOffsetHeader(self.identity.group, queue.topic, queue.queue.queue_id)
         answer = yield from self._ask(queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -217,17 +246,17 @@ class ConsumerCore:
         require_success((yield from self._ask(queue, command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header))))
 
     def begin_of(self, queue: TopicQueue) -> Steps[int]:
-        """The first message that is still there."""
+        """Return the first message that is still there."""
         header = QueueHeader(queue.topic, queue.queue.queue_id)
         return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MIN_OFFSET, header)))
 
     def end_offset(self, queue: TopicQueue) -> Steps[int]:
-        """The offset the next message will get."""
+        """Return the offset the next message will get."""
         header = GetMaxOffsetHeader(queue.topic, queue.queue.queue_id)
         return (yield from self._ask_offset(queue, command_of(RequestCode.GET_MAX_OFFSET, header)))
 
     def offset_at(self, queue: TopicQueue, timestamp_ms: int) -> Steps[int]:
-        """The first message stored at or after a time."""
+        """Return the first message stored at or after a time."""
         header = SearchOffsetHeader(queue.topic, queue.queue.queue_id, timestamp_ms)
         return (
             yield from self._ask_offset(queue, command_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header))
@@ -238,7 +267,10 @@ class ConsumerCore:
     def pull_command(
         self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
     ) -> tuple[str, Command]:
-        """Whom to ask for the next messages of a queue, and how. `committable` above 0 is committed with it."""
+        """Return the address and the request of the next pull of a queue.
+
+        `committable` above 0 is committed with it.
+        """
         broker_id = self._pull_from.get(queue, MASTER_ID)
         address = self.directory.member_of(queue.topic, queue.queue, broker_id)
         subscription = self.subscription(queue.topic)
@@ -269,11 +301,32 @@ class ConsumerCore:
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
         self._pull_from[queue] = header.suggest_which_broker_id
-        messages = received_all(answer.body, queue) if status is PullStatus.FOUND else []
+        messages = decode_received(answer.body, queue) if status is PullStatus.FOUND else []
         subscription = self.subscription(queue.topic)
         if subscription.tags:
             messages = [message for message in messages if subscription.wants(message.tags)]
-        return Pulled(status, messages, header.next_begin_offset)
+        return Pulled(status, messages, header.next_begin_offset, header.min_offset, header.max_offset)
+
+    def relocate(
+        self, queue: TopicQueue, offset: int, pulled: Pulled, last: ReceivedMessage | None
+    ) -> Steps[tuple[int, SkipReason]]:
+        """Return where to go on after `OFFSET_ILLEGAL`, and why. `last` is the message that was read last, if any."""
+        if offset < pulled.min_offset:
+            return max(pulled.next_offset, pulled.min_offset), "removed"
+        if offset <= pulled.max_offset:
+            return pulled.next_offset, "reset"
+        # It ends before what was read: made again, or cut by a fail-over. The time tells which.
+        if last is not None:
+            found = yield from self.offset_at(queue, last.store_timestamp_ms)
+            return min(max(found, pulled.min_offset), pulled.max_offset), "truncated"
+        return (0 if pulled.min_offset == 0 else pulled.next_offset), "truncated"
+
+    def is_same_queue(self, queue: TopicQueue, last: ReceivedMessage) -> Steps[bool]:
+        """Return True if the message that was read last still lies where it was read."""
+        pulled = yield from self.pull(queue, last.queue_offset, 1, 0)
+        if pulled.status is PullStatus.FOUND and pulled.messages:
+            return pulled.messages[0].log_offset == last.log_offset
+        return pulled.status is PullStatus.OFFSET_ILLEGAL and last.queue_offset < pulled.min_offset
 
     def pull(
         self, queue: TopicQueue, offset: int, max_count: int, suspend_ms: int, committable: int = 0
@@ -285,7 +338,7 @@ class ConsumerCore:
             answer = yield from ask(address, command, suspend_ms / 1000 + PULL_MARGIN_S)
         except Unreachable:
             self._pull_from.pop(queue, None)  # the master may be there even if the suggested slave is not
-            self.directory.doubt(queue.topic)
+            self.directory.invalidate(queue.topic)
             raise
         return self.read_pull(queue, answer)
 
@@ -321,11 +374,12 @@ class ConsumerCore:
             P.MAX_RECONSUME_TIMES: str(max_retries),
             P.DELAY: str(RETRY_DELAY_LEVEL + message.reconsume_times),
         }
+        properties = fit_properties(properties, PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE)
         route = yield from self.directory.write_route(topic)
         queues = route.write_queues()
         if not queues:
             raise error_for(ResponseCode.NO_PERMISSION, f"{topic} has no queue that can be written to")
-        sys_flag, body = packed_body(message.body)
+        sys_flag, body = compress_body(message.body)
         command = send_request(
             topic,
             queues[0],
@@ -343,11 +397,18 @@ class ConsumerCore:
 
     # Asking
 
+    def seconds_left(self, at_most: float) -> float:
+        """Return the time limit of a request: `at_most`, or what the deadline leaves of it."""
+        if self.deadline is None:
+            return at_most
+        return max(min(at_most, self.deadline - self._clock()), 0.001)
+
     def _ask(self, queue: TopicQueue, command: Command) -> Steps[Command]:
-        yield from self.directory.route(queue.topic)
-        return (
-            yield from ask_twice(self.directory.member_of(queue.topic, queue.queue), command, CALL_TIMEOUT_S)
-        )
+        yield from self.directory.route(queue.topic, deadline=self.deadline)
+        address = self.directory.member_of(queue.topic, queue.queue)
+        if self.deadline is None:
+            return (yield from ask_twice(address, command, CALL_TIMEOUT_S))
+        return (yield from ask(address, command, self.seconds_left(CALL_TIMEOUT_S)))
 
     def _ask_offset(self, queue: TopicQueue, command: Command) -> Steps[int]:
         answer = yield from self._ask(queue, command)
@@ -377,5 +438,5 @@ class ConsumerCore:
 
 
 def is_missing_topic(exc: RopewalkError) -> bool:
-    """Whether an error only says that a topic does not exist (yet)."""
+    """Return True if an error only says that a topic does not exist (yet)."""
     return isinstance(exc, Rejected) and exc.code == ResponseCode.TOPIC_NOT_EXIST

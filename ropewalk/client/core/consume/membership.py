@@ -1,4 +1,4 @@
-"""What a client says about itself: heartbeats (34), goodbyes (35), and who else is in a group (38). Pure.
+"""Membership requests: heartbeat (34), unregister (35), and the member list of a group (38). Pure.
 
 A heartbeat names every group its client belongs to; brokers forget a client that has been silent for two minutes.
 Who is silent for `HEARTBEAT_S` seconds towards a broker it uses speaks up, as the official clients do.
@@ -23,7 +23,7 @@ HEARTBEAT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer wants of one topic: `*`, or tags as in `"paid || refunded"`."""
+    """The subscription to one topic: `*`, or tags as in `"paid || refunded"`."""
 
     topic: str
     expression: str = "*"
@@ -38,7 +38,7 @@ class Subscription:
         object.__setattr__(self, "tags", tuple(dict.fromkeys(tags)))
 
     def wants(self, tags: str | None) -> bool:
-        """The exact test; a broker's is by hash and may let a stranger through."""
+        """Return the exact test; a broker's is by hash and may let a stranger through."""
         return not self.tags or tags in self.tags
 
     def document(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Subscription:
 def consumer_document(
     group: str, subscriptions: Sequence[Subscription], *, active: bool, broadcasting: bool, consume_from: str
 ) -> Mapping[str, Any]:
-    """A consumer's entry in a heartbeat. `active` consumers pull when they like; others are pushed to."""
+    """Return a consumer's entry in a heartbeat. `active` consumers pull when they like; others are pushed to."""
     return {
         "consumeFromWhere": consume_from,
         "consumeType": "CONSUME_ACTIVELY" if active else "CONSUME_PASSIVELY",
@@ -70,7 +70,7 @@ def consumer_document(
 def heartbeat_request(
     client_id: str, producers: Sequence[str] = (), consumers: Sequence[Mapping[str, Any]] = ()
 ) -> Command:
-    """A heartbeat, in full: the short form of RocketMQ 5 saves little and needs a memory on both sides."""
+    """Return a heartbeat, in full: the short form of RocketMQ 5 saves little and needs a memory on both sides."""
     body = {
         "clientID": client_id,
         "consumerDataSet": list(consumers),
@@ -81,7 +81,9 @@ def heartbeat_request(
     return Command(RequestCode.HEART_BEAT, {}, json.dumps(body, separators=(",", ":")).encode())
 
 
-def goodbye_request(client_id: str, *, producer: str | None = None, consumer: str | None = None) -> Command:
+def unregister_request(
+    client_id: str, *, producer: str | None = None, consumer: str | None = None
+) -> Command:
     """Tell a broker that this client leaves a group."""
     header = UnregisterClientHeader(client_id=client_id, producer_group=producer, consumer_group=consumer)
     return command_of(RequestCode.UNREGISTER_CLIENT, header)

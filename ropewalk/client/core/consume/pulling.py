@@ -10,7 +10,9 @@ asks what the same queue has next, so that the broker finds the answer while the
 queues between: one batch ahead for each of `AHEAD_MAX` queues, and no more. What was read ahead counts only if the poll
 whose turn it is asks for the same; a seek makes it nothing.
 
-A queue whose broker cannot be asked is left out of a poll that can ask another one.
+A queue whose broker cannot be asked is left out of a poll that can ask another one. Where a queue is not what it was
+(retention, a topic that was deleted and made again), the position moves to where nothing is missed that can still be
+had, and what is passed over is told as `Skipped`.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, Pulled
+from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, is_missing_topic
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
-from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, send_ahead, take_ahead
+from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, gaps
+from ropewalk.client.core.messages import PullStatus
+from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, await_prefetched, prefetch
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.remoting import Command
 
 HOLD_MS_MAX = 15_000
+GRACE_S = 1.0
+"""How long after its time a poll may end: what is there is worth a question, even to a poll that has no time."""
 HOLD_MS_MIN = 20
 """Below this a hold costs more than it waits."""
 AHEAD_MAX = 8
@@ -45,13 +51,30 @@ class _Question(NamedTuple):
 class PullCore:
     """Positions, and conversations that move them."""
 
-    def __init__(self, consumer: ConsumerCore, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerCore,
+        clock: Callable[[], float],
+        on_skipped: OnSkipped = lambda skipped: None,
+    ) -> None:
         self._consumer = consumer
+        self._on_skipped = on_skipped
+        self._last: dict[TopicQueue, ReceivedMessage] = {}
+        """The message that was read last of each queue: by it the queue is known again."""
+        self._gone: set[TopicQueue] = set()
+        """Queues of whose topic a broker knew nothing: are they the same ones when they are back?"""
         self._clock = clock
         self._positions: dict[TopicQueue, int | None] = {}
+        self._sought: set[TopicQueue] = set()
+        """Queues whose position the program has just set: one beyond the end is its own affair."""
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
+
+    def renew(self, client_id: str) -> None:
+        """Begin anew as another client, in a process that was forked. Positions stay."""
+        self._consumer.renew(client_id)
+        self._ahead.clear()
 
     @property
     def assignment(self) -> tuple[TopicQueue, ...]:
@@ -74,6 +97,8 @@ class PullCore:
         if queue not in self._positions:
             raise KeyError(f"{queue} is not assigned")
         self._positions[queue] = offset
+        self._last.pop(queue, None)
+        self._sought.add(queue)
 
     def seek_to_begin(self) -> Steps[None]:
         """Go on at the first message that is still there, in every queue."""
@@ -91,18 +116,28 @@ class PullCore:
             self._positions[queue] = yield from self._consumer.offset_at(queue, timestamp_ms)
 
     def position(self, queue: TopicQueue) -> Steps[int]:
-        """Where the next poll goes on. Raises `KeyError` for a queue that is not assigned."""
+        """Return the offset at which the next poll reads a queue.
+
+        Raises `KeyError` for a queue that is not assigned.
+        """
         position = self._positions[queue]
         if position is None:
             position = self._positions[queue] = yield from self._consumer.begin_offset(queue)
         return position
 
     def poll(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
-        """The next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
+        """Return the next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
 
         Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
         deadline = self._clock() + timeout_s
+        self._consumer.deadline = deadline + GRACE_S
+        try:
+            return (yield from self._poll(max_count, deadline))
+        finally:
+            self._consumer.deadline = None
+
+    def _poll(self, max_count: int, deadline: float) -> Steps[list[ReceivedMessage]]:
         for gone in [queue for queue in self._ahead if queue not in self._positions]:
             yield from self._drop_ahead(gone)
         queues = self._in_turn()
@@ -112,7 +147,7 @@ class PullCore:
             try:
                 found = yield from self._look(queue, max_count)
             except (Unreachable, OutcomeUnknown) as exc:
-                self._consumer.directory.doubt(queue.topic)
+                self._consumer.directory.invalidate(queue.topic)
                 queues.remove(queue)
                 failure = exc
                 continue
@@ -127,7 +162,7 @@ class PullCore:
             if found:
                 return found
             for queue in lost:
-                self._consumer.directory.doubt(queue.topic)
+                self._consumer.directory.invalidate(queue.topic)
                 queues.remove(queue)
                 failure = lost[queue]
         if failure is not None and not isinstance(failure, OutcomeUnknown):
@@ -146,24 +181,24 @@ class PullCore:
                     raise
                 # Brokers make a group when somebody shows up in it; then it can be left again.
                 yield from self._consumer.heartbeats()
-                yield from self._consumer.goodbye()
+                yield from self._consumer.unregister()
                 yield from self._consumer.commit(queue, position)
 
     def _in_turn(self) -> list[TopicQueue]:
-        """The queues, from the one whose turn it is."""
+        """Return the queues, from the one whose turn it is."""
         queues = list(self._positions)
         first = self._turn % len(queues) if queues else 0
         return queues[first:] + queues[:first]
 
     def _look(self, queue: TopicQueue, max_count: int) -> Steps[list[ReceivedMessage]]:
         """What a queue has at the moment."""
-        position = yield from self.position(queue)
+        position = yield from self._position_now(queue)
         question = _Question(queue, position, max_count)
         answer = yield from self._answer_ahead(question)
         # An answer without messages is as old as its question: what has come since would be missed.
         if answer is None or answer.code != ResponseCode.SUCCESS:
             answer = yield from ask(*(yield from self._ask(question, 0)))
-        return self._accept(queue, self._consumer.read_pull(queue, answer))
+        return (yield from self._accept(question, answer))
 
     def _look_ahead(self, queue: TopicQueue, max_count: int) -> Steps[None]:
         """Ask what a later poll will ask. Whether that works is for that poll to find out."""
@@ -172,18 +207,18 @@ class PullCore:
             return
         question = _Question(queue, position, max_count)
         try:
-            ticket = yield from send_ahead((yield from self._ask(question, 0)))
+            ticket = yield from prefetch((yield from self._ask(question, 0)))
         except RopewalkError:
             return
         self._ahead[queue] = question, ticket
 
     def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
-        """The answer that was fetched ahead, if there is one and this is its question."""
+        """Return the answer that was fetched ahead, if there is one and this is its question."""
         asked, ticket = self._ahead.pop(question.queue, (None, 0))
         if asked is None:
             return None
         try:
-            answer = yield from take_ahead(ticket)
+            answer = yield from await_prefetched(ticket, self._consumer.seconds_left(PULL_MARGIN_S))
         except (Unreachable, OutcomeUnknown):
             return None
         return answer if asked == question else None
@@ -192,16 +227,18 @@ class PullCore:
         """What was asked ahead of a queue is not wanted any more."""
         _, ticket = self._ahead.pop(queue)
         with suppress(Unreachable, OutcomeUnknown):
-            yield from take_ahead(ticket)
+            yield from await_prefetched(ticket, 0.0)
 
     def _wait(
         self, queues: list[TopicQueue], max_count: int, hold_ms: int
     ) -> Steps[tuple[list[ReceivedMessage], dict[TopicQueue, RopewalkError]]]:
         """Ask several queues at once: the messages of the first that has some, and which could not be asked."""
         asks: list[Ask] = []
+        questions: list[_Question] = []
         for queue in queues:
-            position = yield from self.position(queue)
-            asks.append((yield from self._ask(_Question(queue, position, max_count), hold_ms)))
+            position = yield from self._position_now(queue)
+            questions.append(_Question(queue, position, max_count))
+            asks.append((yield from self._ask(questions[-1], hold_ms)))
         outcomes = yield from ask_any(tuple(asks))
         lost: dict[TopicQueue, RopewalkError] = {}
         refused: RopewalkError | None = None
@@ -211,7 +248,7 @@ class PullCore:
                 lost[queue] = outcome
                 continue
             try:
-                found = self._accept(queue, self._consumer.read_pull(queue, outcome))
+                found = yield from self._accept(questions[place], outcome)
             except RopewalkError as exc:
                 refused = exc
                 continue
@@ -223,11 +260,45 @@ class PullCore:
 
     def _ask(self, question: _Question, hold_ms: int) -> Steps[Ask]:
         queue, offset, max_count = question
-        yield from self._consumer.directory.route(queue.topic)
+        yield from self._consumer.directory.route(queue.topic, deadline=self._consumer.deadline)
         address, command = self._consumer.pull_command(queue, offset, max_count, hold_ms)
-        return Ask(address, command, hold_ms / 1000 + PULL_MARGIN_S)
+        return Ask(address, command, self._consumer.seconds_left(hold_ms / 1000 + PULL_MARGIN_S))
 
-    def _accept(self, queue: TopicQueue, pulled: Pulled) -> list[ReceivedMessage]:
+    def _position_now(self, queue: TopicQueue) -> Steps[int]:
+        """Return the position, after a look whether a queue that was gone is the same one."""
+        last = self._last.get(queue)
+        if queue in self._gone:
+            if last is not None and not (yield from self._consumer.is_same_queue(queue, last)):
+                self._positions[queue] = 0
+                del self._last[queue]
+            self._gone.discard(queue)
+        return (yield from self.position(queue))
+
+    def _accept(self, question: _Question, answer: Command) -> Steps[list[ReceivedMessage]]:
         """Move on past what was read, and return what of it is wanted."""
+        queue, offset, _ = question
+        try:
+            pulled = self._consumer.read_pull(queue, answer)
+        except RopewalkError as exc:
+            if is_missing_topic(exc):
+                self._gone.add(queue)
+            raise
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            last = self._last.pop(queue, None)
+            if queue in self._sought and offset > pulled.max_offset:
+                self._positions[queue] = pulled.next_offset
+                return []
+            begin, reason = yield from self._consumer.relocate(queue, offset, pulled, last)
+            self._positions[queue] = begin
+            first = pulled.min_offset if reason == "truncated" else offset
+            if begin > first:
+                self._on_skipped(Skipped(queue, first, begin, reason))
+            return []
+        if not self._consumer.subscription(queue.topic).tags:
+            for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
+                self._on_skipped(gap)
         self._positions[queue] = pulled.next_offset
+        self._sought.discard(queue)
+        if pulled.messages:
+            self._last[queue] = pulled.messages[-1]
         return pulled.messages

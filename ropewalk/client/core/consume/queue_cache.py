@@ -1,4 +1,4 @@
-"""What a consumer has read of one queue and not finished: the progress that may be committed, and when to stop reading.
+"""The unfinished messages of one queue: the offset that may be committed, and when to pause reading.
 
 Messages finish in any order; committed is only what every earlier message is finished of:
 
@@ -40,7 +40,7 @@ class QueueCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether to wait before reading more."""
+        """True while reading has to pause."""
         return (
             self.count >= self._count_max
             or self.size >= self._size_max
@@ -53,7 +53,7 @@ class QueueCache:
         return next(iter(self._unfinished.values()), None)
 
     def holds(self, message: ReceivedMessage) -> bool:
-        """Whether a message is among the unfinished ones."""
+        """Return True if a message is among the unfinished ones."""
         return self._unfinished.get(message.queue_offset) is message
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
@@ -66,6 +66,6 @@ class QueueCache:
         self.next_offset = next_offset
 
     def finish(self, message: ReceivedMessage) -> None:
-        """A message needs no more attention, whatever became of it."""
+        """Remove a message that needs no more attention, whatever became of it."""
         self._unfinished.pop(message.queue_offset)
         self.size -= len(message.body)

@@ -1,4 +1,4 @@
-"""Who reads which queue: the AVG rule of RocketMQ's clients, to the letter. Pure.
+"""Queue allocation among the members of a group: the AVG rule of RocketMQ's clients, to the letter. Pure.
 
 Every member of a group computes the whole division from the same two lists, the topic's queues and the group's client
 ids, each sorted, and takes its own part. Nobody hands queues out, so members in several languages share a topic only
@@ -15,7 +15,7 @@ from typing import TypeVar
 Q = TypeVar("Q")
 
 
-def share(queues: Collection[Q], members: Collection[str], me: str) -> list[Q]:
+def allocate_queues(queues: Collection[Q], members: Collection[str], me: str) -> list[Q]:
     """My part of the queues, which must be sortable. Empty if I am no member, or if there are too many of us."""
     ids = sorted(members, key=_utf16)
     if me not in ids or not queues:

@@ -1,9 +1,10 @@
 """A message as a consumer meets it: unpacked, under the topic it was sent to, with a note of where it lies. Pure.
 
 A message that is delivered again comes out of the group's retry topic; its handler sees the topic it was sent to, and
-in `reconsume_times` how often it was given back.
+in `reconsume_times` how often it was given back. One that is read from anywhere else shows the topic that it lies in: a
+dead letter that of the dead letters, a copy that of the copy.
 
-A pull brings dozens of messages, and most programs look at little but their bodies. So `received_all` checks each
+A pull brings dozens of messages, and most programs look at little but their bodies. So `decode_received` checks each
 record, takes its body out and leaves the text of its properties unread until somebody asks: a third of the time.
 """
 
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zlib_ng.zlib_ng import crc32
 
-from ropewalk.client.core.produce.bodies import readable_body
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
+from ropewalk.format.names import RETRY_PREFIX
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
 from ropewalk.format.record import (
     HEAD_V4,
@@ -38,7 +40,7 @@ _RETRY_TOPIC: Final = P.RETRY_TOPIC.encode()
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicQueue:
-    """One queue of one topic. Sorts as clients sort: by topic, then broker, then id."""
+    """A queue of a topic. Sorts as clients sort: by topic, then broker, then id."""
 
     topic: str
     queue: Queue
@@ -56,7 +58,7 @@ class RetryLater(Exception):
 
 
 class ReceivedMessage:
-    """What a handler gets. It cannot be changed. Times are milliseconds since 1970."""
+    """A message as a handler gets it, immutable. Times are milliseconds since 1970."""
 
     __slots__ = (
         "_body",
@@ -140,7 +142,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was given back."""
+        """The number of times it was given back."""
         return self._tries
 
     @property
@@ -166,12 +168,12 @@ class ReceivedMessage:
 
     @property
     def offset_message_id(self) -> str:
-        """Where it lies: what `ropewalk.client.blocking.simple.Client.view` takes."""
+        """The id of the place where it lies: what `ropewalk.client.blocking.simple.Client.view` takes."""
         return self._offset_id
 
     @property
     def note(self) -> str | None:
-        """Why the body is shown as it is stored, when it could not be unpacked."""
+        """The reason why the body is as it was stored, when it could not be decompressed."""
         return self._note
 
     @property
@@ -180,7 +182,7 @@ class ReceivedMessage:
         return self.properties.get(P.SHARDING_KEY)
 
     def tried_again(self, times: int) -> ReceivedMessage:
-        """The same message after so many more tries."""
+        """Return the same message after so many more tries."""
         return ReceivedMessage(**{**self._fields(), "reconsume_times": self._tries + times})
 
     def __eq__(self, other: object) -> bool:
@@ -242,13 +244,14 @@ _FIELDS: Final = (
 
 
 def received(record: Record, source: TopicQueue) -> ReceivedMessage:
-    """A record read from `source`, as its consumer should see it."""
-    body, note = readable_body(record.sys_flag, record.body)
+    """Return a record read from `source`, as its consumer should see it."""
+    body, note = decompress_body(record.sys_flag, record.body)
     message = _new(ReceivedMessage)
     message._raw = record.raw_properties
     message._properties = record.properties
     message._store_host = encode_host(*record.store_host)
-    message._topic = record.properties.get(P.RETRY_TOPIC, source.topic)
+    is_retried = source.topic.startswith(RETRY_PREFIX)
+    message._topic = record.properties.get(P.RETRY_TOPIC, source.topic) if is_retried else source.topic
     message._body = body
     message._note = note
     message._tries = record.reconsume_times
@@ -260,9 +263,10 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
     return message
 
 
-def received_all(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
-    """The records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
+def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
+    """Return the records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
     topic = source.topic
+    is_retried = topic.startswith(RETRY_PREFIX)
     name = topic.encode()
     if len(name) > TOPIC_SIZE_MAX_V1:
         return [received(record, source) for record in decode_records(data)]
@@ -294,7 +298,7 @@ def received_all(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
                 and checksum(body := data[body_start:body_end]) & 0x7FFFFFFF == crc
             ):
                 raw = data[raw_start:record_end]
-                if _RETRY_TOPIC not in raw:
+                if not is_retried or _RETRY_TOPIC not in raw:
                     message = new(ReceivedMessage)
                     message._raw = raw
                     message._store_host = store_host

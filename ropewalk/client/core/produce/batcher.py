@@ -1,12 +1,12 @@
-"""Messages that wait a moment for company: who leaves together, and when. Pure.
+"""Batching: messages that wait a moment for others, which leave together, and when. Pure.
 
 Messages with the same key (a topic, and a group where order matters) share a batch. A batch leaves when it is full,
 by bytes or by count, or when its first message has waited for `linger_s`. A message larger than a batch leaves alone.
 
-Two batches of an *ordered* key are never under way together: the second waits until `landed` is told of the first,
+Two batches of an *ordered* key are never under way together: the second waits until `completed` is told of the first,
 whatever its age, because two requests that fail apart could be stored the wrong way round.
 
-Nothing is dropped: what was added comes out of `take` exactly once, in order of its key.
+Nothing is dropped: what was added comes out of `pop_ready` exactly once, in order of its key.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Batch(Generic[T]):
 
 
 class Batcher(Generic[T]):
-    """Collects items of type T. Times are seconds of one clock that never goes back."""
+    """A collector of items of type T into batches. Times are seconds of one clock that never goes back."""
 
     def __init__(self, linger_s: float, size_max: int, count_max: int) -> None:
-        """`size_max` is bytes, as counted by whoever calls `add`."""
+        """Make it empty. `size_max` is bytes, as counted by the caller of `add`."""
         assert linger_s >= 0 and size_max > 0 and count_max > 0
         self._linger_s = linger_s
         self._size_max = size_max
@@ -51,7 +51,7 @@ class Batcher(Generic[T]):
     ) -> bool:
         """Let an item wait. `alone` keeps it out of company but not out of its key's order.
 
-        True if `take` or `next_due` may say something else now: whoever sleeps until then is to look again.
+        True if `pop_ready` or `next_due` may say something else now: whoever sleeps until then is to look again.
         """
         batches = self._waiting.setdefault(key, deque())
         alone = alone or size >= self._size_max or self._count_max == 1 or self._linger_s == 0
@@ -71,8 +71,8 @@ class Batcher(Generic[T]):
             self._ordered.add(key)
         return is_news or last.closed
 
-    def take(self, now: float) -> list[tuple[Hashable, list[T]]]:
-        """What is to leave now, with its key."""
+    def pop_ready(self, now: float) -> list[tuple[Hashable, list[T]]]:
+        """Remove and return the batches that are due, with their keys."""
         leaving: list[tuple[Hashable, list[T]]] = []
         for key in list(self._waiting):
             batches = self._waiting[key]
@@ -88,27 +88,27 @@ class Batcher(Generic[T]):
                     self._ordered.discard(key)
         return leaving
 
-    def take_all(self) -> list[tuple[Hashable, list[T]]]:
-        """Everything that waits, also behind what is under way: for whoever will send nothing more."""
+    def pop_all(self) -> list[tuple[Hashable, list[T]]]:
+        """Remove and return all that waits, also behind what is under way: nothing more will be sent."""
         leaving = [(key, batch.items) for key, batches in self._waiting.items() for batch in batches]
         self._waiting.clear()
         self._count = 0
         return leaving
 
-    def landed(self, key: Hashable) -> None:
-        """A batch of this key is no longer under way, however it ended."""
+    def completed(self, key: Hashable) -> None:
+        """Record that a batch of this key is no longer under way, however it ended."""
         self._under_way.discard(key)
         if key not in self._waiting:
             self._ordered.discard(key)
 
-    def hurry(self) -> None:
-        """Everything that waits now has waited long enough."""
+    def close_batches(self) -> None:
+        """Close every batch, so that all that waits now is due."""
         for batches in self._waiting.values():
             for batch in batches:
                 batch.closed = True
 
     def next_due(self) -> float | None:
-        """When `take` will next have something, unless `landed` or `add` comes first; None if never."""
+        """Return when `pop_ready` will next have something, unless `completed` or `add` comes first; None for never."""
         due = [
             -1.0 if batches[0].closed else batches[0].due_at
             for key, batches in self._waiting.items()

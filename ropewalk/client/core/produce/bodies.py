@@ -1,4 +1,4 @@
-"""Bodies as a reader wants them: clients compress, brokers never do, readers undo it.
+"""Body compression: clients compress, brokers never do, readers undo it.
 
 `sysFlag` bit 0 says that a body is compressed, bits 8 to 10 say how; none of them set means ZLIB,
 which is what old clients wrote. LZ4 and ZSTD need libraries we do not carry: such a body is
@@ -18,7 +18,7 @@ BODY_SIZE_MAX = 64 * 1024 * 1024
 """Bytes a body may grow to. A few kilobytes of ZLIB can unfold to gigabytes."""
 
 
-def readable_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -> tuple[bytes, str | None]:
+def decompress_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -> tuple[bytes, str | None]:
     """Undo the compression `sys_flag` names. Returns the body, and a note when it could not be undone."""
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return body, None
@@ -46,8 +46,8 @@ COMPRESS_OVER = 4096
 COMPRESSION_LEVEL = 5
 
 
-def packed_body(body: bytes, compress_over: int = COMPRESS_OVER) -> tuple[int, bytes]:
-    """The form a body travels in: its `sysFlag` bits and its bytes. One that would not shrink stays as it is."""
+def compress_body(body: bytes, compress_over: int = COMPRESS_OVER) -> tuple[int, bytes]:
+    """Return the form a body travels in: its `sysFlag` bits and its bytes. One that would not shrink stays as it is."""
     if len(body) <= compress_over:
         return 0, body
     packed = zlib.compress(body, COMPRESSION_LEVEL)

@@ -1,4 +1,4 @@
-"""Which queue the next message goes to, and which brokers to leave alone for a while. Pure.
+"""Queue selection: the queue of the next message, and the brokers to avoid for a while. Pure.
 
 Queues take turns. An attempt that follows a failed one avoids the brokers that failed this message, unless there is
 no other. With latency faults switched on, a broker that answered slowly is left out of the turns for a time that
@@ -24,14 +24,14 @@ FAILURE_COUNTS_AS_MS = 10_000
 
 
 class LatencyFaults:
-    """What sends took, by broker, and until when each is left alone."""
+    """Send latencies by broker, and until when each slow broker is avoided."""
 
     def __init__(self, enabled: bool = True) -> None:
         self._enabled = enabled
         self._until: dict[str, float] = {}
 
     def answered(self, broker_name: str, latency_ms: float, now: float) -> None:
-        """A send took this long. `now` is in seconds."""
+        """Record the latency of a send. `now` is in seconds."""
         if not self._enabled:
             return
         left_alone = 0.0
@@ -41,7 +41,7 @@ class LatencyFaults:
         self._until[broker_name] = now + left_alone
 
     def failed(self, broker_name: str, now: float) -> None:
-        """A send got no answer, or found nobody there."""
+        """Record a send without an answer, as the slowest class."""
         self.answered(broker_name, FAILURE_COUNTS_AS_MS, now)
 
     def is_available(self, broker_name: str, now: float) -> bool:
@@ -49,7 +49,7 @@ class LatencyFaults:
 
 
 class RoundRobin:
-    """Takes turns through a topic's queues; each topic has a turn of its own."""
+    """Round robin over a topic's queues; each topic has a turn of its own."""
 
     def __init__(self, start: int = 0) -> None:
         self._start = start
@@ -63,7 +63,7 @@ class RoundRobin:
         now: float,
         avoid: Collection[str] = (),
     ) -> Queue:
-        """The next queue, not at a broker of `avoid` nor at one that is left alone, if that is possible."""
+        """Return the next queue, not at a broker of `avoid` nor at one that is left alone, if that is possible."""
         assert queues, "a topic without queues offers no choice"
         turn = self._turns.get(topic, self._start)
         first = queues[turn % len(queues)]
@@ -84,6 +84,6 @@ class RoundRobin:
 
 
 def queue_of_group(group: str, queues: Sequence[Queue]) -> Queue:
-    """The one queue for messages of this group, as Java's SelectMessageQueueByHash finds it."""
+    """Return the one queue for messages of this group, as Java's SelectMessageQueueByHash finds it."""
     assert queues, "a topic without queues offers no choice"
     return queues[abs(java_hash(group)) % len(queues)]

@@ -1,12 +1,18 @@
 """The producer's decisions: which queue, which broker, whether to try again. Conversations, no sockets.
 
-A send is tried on another queue, at another broker if there is one, when the broker was not reached, did not answer,
-or answered with one of `RETRY_CODES`; up to `retries` times more, all within one `timeout`. The rules are the official
-clients'. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
-message, the error is `OutcomeUnknown`, whatever the last one was.
+A send that fails is tried again, at another broker if there is one, all within one `timeout`, which covers the search
+for the route and the connecting:
 
-A send to a given queue (also: chosen by a selector, or by a message group) is tried once. Trying elsewhere would break
-its order, and trying again after silence could store it twice.
+    refused for a moment (TryLater, TryElsewhere, Unreachable)    until the time is up: nothing was stored
+    no answer, or another one of `RETRY_CODES`                    up to `retries` times, as the official clients do
+
+Once every broker has refused for a moment it pauses, twice as long each time: a broker that restarts is back in
+seconds. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
+message, the error is `OutcomeUnknown`, whatever the last one was. With `retries=0` there is one attempt, whatever
+became of it.
+
+A send to a given queue (also: chosen by a selector, or by a message group) is tried again there, and only if it was
+refused for a moment. Trying elsewhere would break its order, and trying again after silence could store it twice.
 
 `FLUSH_DISK_TIMEOUT`, `SLAVE_NOT_AVAILABLE` and `FLUSH_SLAVE_TIMEOUT` are statuses of a stored message and no errors.
 """
@@ -24,10 +30,10 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
-    goodbye_request,
     heartbeat_request,
+    unregister_request,
 )
-from ropewalk.client.core.directory import Directory
+from ropewalk.client.core.directory import Directory, NoNameServer
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import (
     PRODUCER_GROUP,
@@ -36,18 +42,27 @@ from ropewalk.client.core.messages import (
     SendResult,
     SendStatus,
     batch_request,
+    check_properties,
     send_request,
 )
 from ropewalk.client.core.produce.batcher import Batcher
-from ropewalk.client.core.produce.bodies import COMPRESS_OVER, packed_body
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
-from ropewalk.client.core.steps import Ask, Steps, Tell, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, answer_header, ask_twice, require_success
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError, error_for
+from ropewalk.errors import (
+    LocalProtocolError,
+    OutcomeUnknown,
+    Rejected,
+    RopewalkError,
+    TryElsewhere,
+    TryLater,
+    error_for,
+)
 from ropewalk.format.headers import SendResponseHeader
-from ropewalk.format.names import check_topic
+from ropewalk.format.names import check_group, check_topic
 from ropewalk.format.remoting import Command
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -66,19 +81,25 @@ RETRY_CODES = frozenset(
     }
 )
 
+MOMENTARY = (TryLater, TryElsewhere, Unreachable)
+"""Certainly not stored, and perhaps taken in a moment."""
+FIRST_PAUSE_S = 0.05
+PAUSE_MAX_S = 1.0
+
 QueueSelector = Callable[[Sequence[Queue]], Queue]
 """Picks one of a topic's queues, which come in the same order every time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer behaves. Times are in seconds, sizes in bytes."""
+    """Options of a producer. Times are in seconds, sizes in bytes."""
 
     group: str = PRODUCER_GROUP
     timeout: float = 3.0
     """For a send with all its attempts."""
     retries: int = 2
-    """Attempts after the first."""
+    """Attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single attempt. What
+    is refused for a moment is tried as long as there is time, and does not count."""
     compress_over: int = COMPRESS_OVER
     """Bodies longer than this are compressed (ZLIB) if that makes them shorter. Messages in a batch are not."""
     avoid_slow_brokers: bool = False
@@ -110,7 +131,7 @@ class ProducerSettings(TypedDict, total=False):
 
 @dataclass(slots=True)
 class SendCounts:
-    """What became of every message that was given to a producer."""
+    """Counts of a producer's messages by outcome."""
 
     submitted: int = 0
     acknowledged: int = 0
@@ -129,7 +150,7 @@ class SendCounts:
         settled = self.acknowledged + self.reserved + self.refused + self.unknown + self.oneway
         return self.submitted - settled
 
-    def settle(self, count: int, outcome: SendResult | BaseException) -> None:
+    def record_outcome(self, count: int, outcome: SendResult | BaseException) -> None:
         """Account for `count` messages that shared a request."""
         if isinstance(outcome, SendResult):
             if outcome.status is SendStatus.SEND_OK:
@@ -144,7 +165,7 @@ class SendCounts:
 
 
 class ProducerCore:
-    """What a producer knows, and its conversations."""
+    """The state of a producer, and its conversations."""
 
     def __init__(
         self,
@@ -156,6 +177,8 @@ class ProducerCore:
         clock: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
+        if (reason := check_group(options.group)) is not None:
+            raise LocalProtocolError(reason)
         self.options = options
         self.client_id = client_id
         self.counts = SendCounts()
@@ -168,11 +191,11 @@ class ProducerCore:
         self._announced: dict[str, float] = {}
 
     def new_batcher(self) -> Batcher[Any]:
-        """A place for messages to wait for company, as the options want it."""
+        """Return a place for messages to wait for company, as the options want it."""
         return Batcher(self.options.linger, self.options.batch_bytes, self.options.batch_count)
 
     def queues(self, topic: str) -> Steps[tuple[Queue, ...]]:
-        """The queues a message to this topic can go to."""
+        """Return the queues a message to this topic can go to."""
         return (yield from self.directory.write_route(topic)).write_queues()
 
     def send(
@@ -197,9 +220,9 @@ class ProducerCore:
         try:
             result = yield from steps
         except BaseException as exc:
-            self.counts.settle(len(messages), exc)
+            self.counts.record_outcome(len(messages), exc)
             raise
-        self.counts.settle(len(messages), result)
+        self.counts.record_outcome(len(messages), result)
         return result
 
     def send_oneway(
@@ -210,9 +233,10 @@ class ProducerCore:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> Steps[None]:
-        """Send and never know: for what may be lost."""
+        """Send without asking for an answer: for messages that may be lost."""
         check_sendable(topic, [message])
-        route = yield from self.directory.write_route(topic)
+        deadline = self._clock() + self.options.timeout
+        route = yield from self.directory.write_route(topic, deadline)
         chosen = queue or self._fixed_queue(topic, route, [message], selector)
         chosen = chosen or self._turns.next(
             topic, _writable(topic, route), self._faults, self._clock(), avoid=()
@@ -220,14 +244,15 @@ class ProducerCore:
         command = self._command(topic, chosen, [message], self._keys([message]))
         self.counts.submitted += 1
         try:
-            yield Tell(self.directory.master_of(topic, chosen.broker_name), command)
+            address = self.directory.master_of(topic, chosen.broker_name)
+            yield Oneway(address, command, max(deadline - self._clock(), 0.001))
         except RopewalkError as exc:
-            self.counts.settle(1, exc)
+            self.counts.record_outcome(1, exc)
             raise
         self.counts.oneway += 1
 
     def announce_for_replies(self, topic: str) -> Steps[None]:
-        """Be known at every broker at which somebody may answer what we ask over this topic."""
+        """Announce this client at every broker through which a request over this topic may be answered."""
         route = yield from self.directory.write_route(topic)
         topics = {reply_topic(broker.cluster) for broker in route.brokers.values()}
         for name in sorted(topics):
@@ -235,21 +260,22 @@ class ProducerCore:
         for address in self.directory.addresses(topics, masters_only=True):
             now = self._clock()
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
-                yield from self._announce(address, wait=True)
+                yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
-        """Tell every broker this producer uses that it is still there. Who does not listen is left alone."""
+        """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
         for address in sorted(self._announced):
             try:
-                yield from self._announce(address)
+                yield from self._announce(address, HEARTBEAT_TIMEOUT_S)
             except RopewalkError:
                 del self._announced[address]
 
-    def goodbye(self) -> Steps[None]:
+    def unregister(self) -> Steps[None]:
         """Leave the group at every broker that knows of us."""
         for address in sorted(self._announced):
             try:
-                yield Tell(address, goodbye_request(self.client_id, producer=self.options.group))
+                command = unregister_request(self.client_id, producer=self.options.group)
+                yield Oneway(address, command, UNREGISTER_S)
             except RopewalkError:
                 continue
         self._announced.clear()
@@ -272,29 +298,42 @@ class ProducerCore:
         keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
         doubtful: OutcomeUnknown | None = None
-        failure: RopewalkError | None = None
+        failure: RopewalkError
         reserved: SendResult | None = None
-        attempts = 1 + self.options.retries
-        for attempt in range(attempts):
-            remaining = deadline - self._clock()
-            if attempt and remaining <= 0:
-                break
-            route = self.directory.fresh_write_route(topic) or (yield from self.directory.write_route(topic))
-            fixed = queue or self._fixed_queue(topic, route, messages, selector)
-            now = self._clock()
-            chosen = fixed or self._turns.next(topic, _writable(topic, route), self._faults, now, tried)
+        repeats = 0
+        pause_s = FIRST_PAUSE_S
+        was_known = self.directory.cached_route(topic) is not None
+        while True:
+            fixed: Queue | None = queue
+            others = False
             try:
+                route = self.directory.fresh_write_route(topic) or (
+                    yield from self.directory.write_route(topic, deadline)
+                )
+                fixed = queue or self._fixed_queue(topic, route, messages, selector)
+                now = self._clock()
+                queues = _writable(topic, route) if fixed is None else ()
+                chosen = fixed or self._turns.next(topic, queues, self._faults, now, tried)
+                tried.add(chosen.broker_name)
+                others = any(one.broker_name not in tried for one in queues)
                 address = self.directory.master_of(topic, chosen.broker_name)
                 if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
-                    yield from self._announce(address)
+                    yield from self._announce(address, deadline - now)
                 command = self._command(topic, chosen, messages, keys)
-                answer = yield Ask(address, command, max(remaining, 0.001))
+                answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
                 assert isinstance(answer, Command), "an Ask is resumed with its answer"
+            except NoNameServer as exc:
+                failure = exc
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
                 self._faults.failed(chosen.broker_name, self._clock())
-                self.directory.doubt(topic)
+                self.directory.invalidate(topic)
+            except Rejected as exc:
+                if exc.code != ResponseCode.TOPIC_NOT_EXIST or not was_known:
+                    raise
+                # Known a moment ago: a name server that begins anew has not heard of its brokers yet.
+                failure = error_for(ResponseCode.SERVICE_NOT_AVAILABLE, exc.remark)
             else:
                 self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
                 result = self._result(answer, chosen, keys)
@@ -302,16 +341,28 @@ class ProducerCore:
                     if result.status is SendStatus.SEND_OK or not self.options.retry_unless_ok:
                         return result
                     reserved = result
+                    failure = OutcomeUnknown(f"stored with {result.status.name}")
                 else:
                     failure = result
-                    if result.code not in RETRY_CODES:
-                        break
-            if fixed is not None:
+            if not isinstance(failure, MOMENTARY):
+                repeats += 1
+                again = isinstance(failure, OutcomeUnknown) or failure.code in RETRY_CODES
+                if not again or fixed is not None or repeats > self.options.retries:
+                    break
+            elif not self.options.retries:
                 break
-            tried.add(chosen.broker_name)
+            remaining = deadline - self._clock()
+            if remaining <= 0:
+                break
+            if not others:
+                if isinstance(failure, MOMENTARY):
+                    yield Pause(min(pause_s, remaining))
+                    pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                tried.clear()
+                if self._clock() >= deadline:
+                    break
         if reserved is not None:
             return reserved
-        assert failure is not None
         if doubtful is not None and failure is not doubtful:
             raise doubtful from failure
         raise failure
@@ -338,7 +389,7 @@ class ProducerCore:
             return batch_request(
                 topic, queue, messages, keys, batch_key, self._now_ms(), producer_group=group
             )
-        sys_flag, body = packed_body(messages[0].body, self.options.compress_over)
+        sys_flag, body = compress_body(messages[0].body, self.options.compress_over)
         return send_request(
             topic,
             queue,
@@ -351,7 +402,9 @@ class ProducerCore:
         )
 
     def _keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        return self._unique_keys.take(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
+        return (
+            self._unique_keys.next_many(len(messages)) if len(messages) > 1 else (self._unique_keys.next(),)
+        )
 
     def _fixed_queue(
         self,
@@ -360,28 +413,30 @@ class ProducerCore:
         messages: Sequence[Message],
         selector: QueueSelector | None,
     ) -> Queue | None:
-        """The queue this message must go to, if its choice is not ours."""
+        """Return the queue this message must go to, if its choice is not ours."""
         if selector is not None:
             return selector(_writable(topic, route))
         group = messages[0].group
         return queue_of_group(group, _writable(topic, route)) if group else None
 
-    def _announce(self, address: str, *, wait: bool = False) -> Steps[None]:
+    def _announce(self, address: str, timeout_s: float, *, wait: bool = False) -> Steps[None]:
         command = heartbeat_request(self.client_id, producers=[self.options.group])
         if wait:
-            require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+            require_success((yield from ask_twice(address, command, timeout_s)))
         else:
             # Nobody waits for its answer: the send that follows on the same connection is handled after it.
-            yield Tell(address, command)
+            yield Oneway(address, command, max(timeout_s, 0.001))
         self._announced[address] = self._clock()
 
 
+UNREGISTER_S = 1.0
+"""How long a broker may take to be connected to for a goodbye."""
 MESSAGE_OVERHEAD = 128
 """Bytes a message costs in a batch beside its body, roughly: lengths and properties."""
 
 
 def at_broker(broker_name: str) -> QueueSelector:
-    """A selector that prefers the queues of one broker."""
+    """Return a selector that prefers the queues of one broker."""
 
     def select(queues: Sequence[Queue]) -> Queue:
         return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
@@ -390,17 +445,17 @@ def at_broker(broker_name: str) -> QueueSelector:
 
 
 def as_message(message: Message | bytes) -> Message:
-    """Plain bytes are a message without anything else."""
+    """Return a message; plain bytes become one without anything else."""
     return message if isinstance(message, Message) else Message(message)
 
 
 def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
-    """What a message may share a batch with: its key, whether order matters, whether it stays alone."""
+    """Return a message's batch key, whether its order matters, and whether it is sent alone."""
     return (topic, message.group), message.group is not None, not message.can_be_batched
 
 
-def shares_of(result: SendResult) -> list[SendResult]:
-    """Each message's part of a batch's result."""
+def split_result(result: SendResult) -> list[SendResult]:
+    """Split the result of a batch into one for each message."""
     status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
     if len(keys) == 1:
         return [result]
@@ -415,6 +470,8 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
+    for message in messages:
+        check_properties(message)
     if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
         return
     if not messages:

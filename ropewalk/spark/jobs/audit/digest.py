@@ -1,4 +1,4 @@
-"""`ropewalk pipeline audit --digest` and `--against`: copies of one log on machines that do not see each other.
+"""Compare copies of one log on machines that do not see each other: `ropewalk pipeline audit --digest` and `--against`.
 
 Each side looks at its own files only. One writes a digest of every block of its log to a small file, 100 bytes for a
 MiB; the other, with that file at hand, takes the digest of the very same bytes of its own and names the blocks that
@@ -43,7 +43,7 @@ class BadDigests(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """One copy of a log, in short."""
+    """The digests of one copy of a log."""
 
     store: str
     segment_size: int
@@ -85,7 +85,7 @@ class Digests:
 
 
 def blocks_of(filled: Sequence[Block]) -> list[Block]:
-    """The blocks of segments, in the order of the log."""
+    """Return the blocks of segments, in the order of the log."""
     return [(at, min(at + BLOCK, end)) for base, end in filled for at in range(base, end, BLOCK)]
 
 
@@ -95,9 +95,9 @@ class _Work:
     blocks: tuple[Block, ...]
 
 
-def take_digests(tasks: Tasks, path: str) -> Digests:
-    """Digests of a store's log up to where it safely ends. Raises `TaskFailed`."""
-    store, filled, end = _look(tasks, path)
+def compute_digests(tasks: Tasks, path: str) -> Digests:
+    """Compute the digests of a store's log up to its safe end. Raises `TaskFailed`."""
+    store, filled, end = _open_copy(tasks, path)
     return Digests(
         path,
         store.segment_size,
@@ -108,9 +108,9 @@ def take_digests(tasks: Tasks, path: str) -> Digests:
     )
 
 
-def _look(tasks: Tasks, path: str) -> tuple[StoreFiles, tuple[Block, ...], int]:
-    store = tasks.run_near(open_store, path, "listing")
-    safe = tasks.run_near(readable_end, path, "listing")
+def _open_copy(tasks: Tasks, path: str) -> tuple[StoreFiles, tuple[Block, ...], int]:
+    store = tasks.run_one(open_store, path, "listing")
+    safe = tasks.run_one(readable_end, path, "listing")
     found = walk(tasks, store)
     end = min(found.end, safe)
     return store, tuple((base, min(stop, end)) for base, stop in found.filled if base < end), end
@@ -129,7 +129,7 @@ def _hashed(tasks: Tasks, store: StoreFiles, blocks: Sequence[Block]) -> list[st
 
 
 def hash_blocks(work: _Work) -> list[str]:
-    """In a task: the digests of blocks of one segment; empty for one that the file does not hold whole."""
+    """Return the digests of blocks of one segment; empty for one that is not whole. Runs in a task."""
     segment = work.store.segments[0] if work.store.segments else None
     if segment is None:
         return [""] * len(work.blocks)
@@ -153,7 +153,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """One copy held against the digests of another."""
+    """The differences between one copy and the digests of another."""
 
     own: tuple[str, int, int]
     """Store, begin, end."""
@@ -167,7 +167,7 @@ class Comparison:
 
 def compare_digests(tasks: Tasks, path: str, other: Digests) -> Comparison:
     """Hold a store against the digests of a copy of it. Raises `CannotCompare` and `TaskFailed`."""
-    store, filled, end = _look(tasks, path)
+    store, filled, end = _open_copy(tasks, path)
     if store.segment_size != other.segment_size:
         raise CannotCompare(
             f"{path} has segments of {store.segment_size} bytes, and {other.store} of {other.segment_size}: they are "
@@ -216,7 +216,7 @@ def _add(differences: list[Difference], start: int, end: int, text: str) -> None
 
 
 def digests_report(made: Digests, where: str) -> Report:
-    """What was written."""
+    """Report the digests that were written."""
     size = sum(end - start for start, end in made.blocks)
     summary = {
         "store": made.store, "begins": made.begin, "ends": made.end, "blocks": len(made.digests), "bytes": size,
@@ -227,7 +227,7 @@ def digests_report(made: Digests, where: str) -> Report:
 
 
 def comparison_report(done: Comparison) -> Report:
-    """Where two copies differ, and which of them ends early."""
+    """Report where two copies differ, and which of them ends early."""
     (path, begin, end), (other, other_begin, other_end) = done.own, done.other
     behind = path if end < other_end else other if other_end < end else None
     findings = [("differs", each.start, each.end, each.text) for each in done.differences]

@@ -23,11 +23,11 @@ from ropewalk.spark.jobs.records.findings import (
     merge_ranges,
     of_queue,
 )
-from ropewalk.spark.jobs.records.index_check import IndexLook, check_index_file, index_finding, index_paths
+from ropewalk.spark.jobs.records.index_check import IndexCheck, check_index_file, index_finding, index_paths
 from ropewalk.spark.jobs.records.log_files import StoreFiles, open_store
 from ropewalk.spark.jobs.records.queue_check import (
-    Asked,
     Checked,
+    ExpectedEntries,
     QueueFault,
     check,
     entries_at,
@@ -47,7 +47,7 @@ class CannotCompare(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What an audit is to look at."""
+    """The scope of an audit."""
 
     stores: tuple[str, ...]
     """The store and its replicas, as paths that every worker has."""
@@ -62,7 +62,7 @@ class AuditOptions:
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found."""
+    """The result of an audit."""
 
     stores: tuple[StoreFiles, ...]
     ends: tuple[int, ...]
@@ -131,7 +131,7 @@ def _comparable(stores: Sequence[StoreFiles]) -> None:
 
 
 def _piece_size(store: StoreFiles, wanted: int) -> int:
-    """A multiple of a checksum's block, so that no block is cut."""
+    """Return a multiple of a checksum's block, so that no block is cut."""
     block = 1 << 20
     return min(max(wanted // block, 1) * block, store.segment_size)
 
@@ -206,7 +206,7 @@ class _Witness:
         found, window = scans[side], self._copies[side].window
         assert found is not None and window is not None
         index = int(np.searchsorted(found.records.position, position))
-        asked = _asked(window, found.records.take(slice(index, index + 1)), self._delays_ms)
+        asked = _asked(window, found.records.select(slice(index, index + 1)), self._delays_ms)
         if not len(asked.number):
             return None
         topic, wanted = asked.topics.values[0], (int(asked.offset[0]), int(asked.size[0]), int(asked.code[0]))
@@ -218,18 +218,20 @@ class _Witness:
         return any(said)
 
 
-def _asked(window: Window, records: Records, delays_ms: tuple[int, ...]) -> Asked:
-    records = records.take(is_queued(records))
+def _asked(window: Window, records: Records, delays_ms: tuple[int, ...]) -> ExpectedEntries:
+    records = records.select(is_queued(records))
     topics = topics_of(window.data, records)
     codes = tag_codes(window.data, records, topics, delays_ms)
-    return Asked(topics, records.queue_id, records.queue_offset, records.offset, records.size, codes)
+    return ExpectedEntries(
+        topics, records.queue_id, records.queue_offset, records.offset, records.size, codes
+    )
 
 
 def _check_queues(
     stores: Sequence[StoreFiles], copies: Sequence[Copy], done: Compared, delays_ms: tuple[int, ...]
 ) -> list[Checked]:
-    """Each side's queue files beside the records that are not themselves in doubt."""
-    asked: dict[int, Asked] = {}
+    """Return each side's queue files beside the records that are not themselves in doubt."""
+    asked: dict[int, ExpectedEntries] = {}
     checked: list[Checked] = []
     for number, store in enumerate(stores):
         found, window = done.scans[number], copies[number].window
@@ -243,7 +245,7 @@ def _check_queues(
             for region in done.regions:
                 low, high = np.searchsorted(records.offset, (region.start, region.end))
                 doubtful[low:high] = True
-            asked[twin] = _asked(window, records.take(~doubtful), delays_ms)
+            asked[twin] = _asked(window, records.select(~doubtful), delays_ms)
         checked.append(check(store, asked[twin]))
     return checked
 
@@ -259,7 +261,7 @@ class _QueueWork:
     """Topic, queue id, and the numbers that the log asked for: first and the one behind the last."""
 
 
-def _look_for_orphans(work: _QueueWork) -> list[QueueFault]:
+def _find_orphans(work: _QueueWork) -> list[QueueFault]:
     return [
         fault
         for topic, queue_id, first, following in work.queues
@@ -278,7 +280,7 @@ def _orphans(
         for at in range(0, len(queues), _QUEUES_AT_ONCE):
             some = tuple(queues[at : at + _QUEUES_AT_ONCE])
             work.append((number, _QueueWork(store, joined[number].end, some)))
-    answers = tasks.run(_look_for_orphans, [each for _number, each in work], "looking at queues")
+    answers = tasks.run(_find_orphans, [each for _number, each in work], "looking at queues")
     touched = [(r.start, r.end) for result in results for r in result.regions]
     return [
         of_queue(stores[number], number, fault)
@@ -301,7 +303,7 @@ def _index(
         return 0, []
     damaged = tuple((f.start, f.end) for f in findings if f.queue is None)
     looks = [
-        (number, IndexLook(store, path, joined[number].end, options.index_samples, damaged))
+        (number, IndexCheck(store, path, joined[number].end, options.index_samples, damaged))
         for number, (store, paths) in enumerate(
             zip(stores, tasks.run(index_paths, stores, "listing the index"), strict=True)
         )

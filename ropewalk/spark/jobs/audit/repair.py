@@ -59,7 +59,7 @@ class Patch:
 
 @dataclass(slots=True)
 class FileCopy:
-    """One file of the copy: from where, how long it is to be, and what is different in it."""
+    """A file of the copy: its source, its size, and its patches."""
 
     source: str
     """Empty for a file that the damaged store has not got."""
@@ -71,7 +71,7 @@ class FileCopy:
 
 @dataclass(slots=True)
 class Repaired:
-    """One copy that was made."""
+    """A repaired copy."""
 
     side: int
     path: str
@@ -121,7 +121,7 @@ def _refuse_sources(target: str, stores: Sequence[StoreFiles]) -> None:
 
 
 def list_tree(place: tuple[str, str]) -> list[tuple[str, int]]:
-    """Every file below a directory, with its size; and see to it that the target is new. Blocks."""
+    """List every file below a directory with its size, and check that the target is new. Blocks."""
     root, target = place
     if os.path.isdir(target) and os.listdir(target):
         raise CannotRepair(f"{target} exists and is not empty: name a new directory")
@@ -140,7 +140,7 @@ def plan_copy(
     names: Sequence[tuple[str, int]],
     findings: Sequence[Finding],
 ) -> list[FileCopy]:
-    """What each file of the copy consists of."""
+    """Plan the contents of each file of the copy."""
     store = stores[number]
     plan = {
         name: FileCopy(os.path.join(store.root, name), os.path.join(target, name))
@@ -209,7 +209,7 @@ def _entry_patches(store: StoreFiles, finding: Finding) -> Iterator[tuple[str, P
 
 
 def copy_file(copy: FileCopy) -> int:
-    """Make one file of the copy; how many bytes were patched. Blocks; twice gives the same file."""
+    """Write one file of the copy, and return how many bytes were patched. Blocks; twice gives the same file."""
     target = Path(copy.target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from ropewalk.spark.jobs.audit.job import Audit
 from ropewalk.spark.jobs.audit.repair import Repaired
 from ropewalk.spark.jobs.common.report import FINDINGS, OK, Report, Strips, Table
 from ropewalk.spark.jobs.records.findings import Finding
 
+_BAD: Final = frozenset(("damage",))
+
 
 def audit_report(audit: Audit) -> Report:
-    """What was looked at, what was found, and what to do about it."""
+    """Report the copies, the findings, and the remedy of each."""
     roots = [store.root for store in audit.stores]
     damage = [finding for finding in audit.findings if finding.is_damage]
     counts = Counter(finding.kind.value for finding in audit.findings)
@@ -40,6 +43,7 @@ def audit_report(audit: Audit) -> Report:
         "findings",
         ("kind", "damaged", "log offset", "end", "place", "what", "repair from"),
         [_row(finding, roots) for finding in audit.findings],
+        frozenset(number for number, finding in enumerate(audit.findings) if finding.is_damage),
     )
     strips = Strips(
         "Where the copies are damaged",
@@ -53,9 +57,10 @@ def audit_report(audit: Audit) -> Report:
             )
             for number, (store, end) in enumerate(zip(audit.stores, audit.ends, strict=True))
         ],
+        frozenset(finding.kind.value for finding in damage),
     )
     title = f"Audit of {' and '.join(roots)}: {len(damage) or 'no'} finding{'' if len(damage) == 1 else 's'}"
-    return Report("audit", title, summary, [sides, findings], [strips], FINDINGS if damage else OK)
+    return Report("audit", title, summary, [sides, findings], [strips], FINDINGS if damage else OK, _BAD)
 
 
 def _row(finding: Finding, roots: list[str]) -> tuple[str, str, int, int, str, str, str]:
@@ -77,7 +82,7 @@ def _row(finding: Finding, roots: list[str]) -> tuple[str, str, int, int, str, s
 
 
 def repair_table(audit: Audit, repaired: list[Repaired]) -> Table:
-    """Which copies were made, and what they still lack."""
+    """List the repaired copies and the findings that are left in them."""
     return Table(
         "repaired copies",
         ("store", "copy", "files", "places mended", "bytes mended", "findings left"),

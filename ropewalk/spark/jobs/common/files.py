@@ -13,12 +13,12 @@ from pathlib import Path
 from ropewalk.errors import RopewalkError
 
 
-class CannotWrite(RopewalkError):
+class FileWriteFailed(RopewalkError):
     """A file could not be written; the text says which and why."""
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that no other process uses, anywhere."""
+    """Return a name beside `path` that no other process uses, on any machine."""
     return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
 
 
@@ -35,7 +35,7 @@ def write_file(path: Path, parts: Iterable[tuple[int, bytes]], size: int) -> Non
         os.replace(partial, path)
     except OSError as exc:
         partial.unlink(missing_ok=True)
-        raise CannotWrite(f"cannot write {path}: {exc.strerror or exc}") from exc
+        raise FileWriteFailed(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
 def sync_directory(path: Path) -> None:
@@ -48,10 +48,10 @@ def sync_directory(path: Path) -> None:
 
 
 def check_new(path: str) -> None:
-    """See to it that a directory is there and empty. Blocks."""
+    """Create a directory, and check that it is empty. Blocks."""
     try:
         os.makedirs(path, exist_ok=True)
         if os.listdir(path):
-            raise CannotWrite(f"{path} is not empty: name a new directory")
+            raise FileWriteFailed(f"{path} is not empty: name a new directory")
     except OSError as exc:
-        raise CannotWrite(f"cannot write to {path}: {exc.strerror or exc}") from exc
+        raise FileWriteFailed(f"cannot write to {path}: {exc.strerror or exc}") from exc

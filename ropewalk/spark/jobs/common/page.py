@@ -1,67 +1,134 @@
-"""A report as one HTML file that needs nothing else: no script, no font, no picture from anywhere.
+"""Render a report as one HTML file that needs nothing else: no script, no font, no picture from anywhere.
 
-Plots are SVG, drawn here: a frame, round numbers along the axes, and lines, bars or strips in it. Colours come from a
-short list that can be told apart in print, and every line also has its name at its end.
+The verdict and the figures stand first, then the plots (`plots`), then the tables. Colours follow the reader's light or
+dark setting; whatever a colour says stands there in words too.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Final
+from typing import Any, Final
 
-from ropewalk.spark.jobs.common.report import Bars, Cell, Lines, Plot, Report, Strips, Table
+from ropewalk.spark.jobs.common.plots import draw, legend
+from ropewalk.spark.jobs.common.report import OK, Cell, Plot, Report, Table
 
-_WIDTH: Final = 860
-_HEIGHT: Final = 300
-_LEFT: Final = 70
-_RIGHT: Final = 130
-_TOP: Final = 16
-_BOTTOM: Final = 44
-_COLOURS: Final = ("#20639b", "#d1495b", "#3c896d", "#edae49", "#6a4c93", "#8a5a44", "#00798c", "#777777")
+__all__ = ["render"]
+
 _ROWS_MAX: Final = 1000
 
 _STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:64em;margin:2em auto;padding:0 1em}
-h1{font-size:1.5em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse;font-size:14px}
-th,td{padding:.2em .8em .2em 0;text-align:left;vertical-align:top;border-bottom:1px solid #ddd}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.box{overflow-x:auto}
-svg{font:12px system-ui,sans-serif;max-width:100%;height:auto}
-footer{color:#777;margin-top:3em;font-size:13px}
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #ffffff; --ink: #1c2330; --soft: #667085; --line: #d9dee7; --grid: #eceff4;
+  --series-0: #2463c9; --series-1: #c26a1b; --series-2: #23855b; --series-3: #7a52c7;
+  --series-4: #0e8a9c; --series-5: #a8558a; --series-6: #8a6d1f; --series-7: #5c6675;
+  --whole: #c5d8ef; --mild-0: #e0a100; --mild-1: #98a2b3;
+  --bad: #b3283f; --bad-0: #d1304a; --bad-1: #e8590c; --bad-2: #8b1e9b; --bad-3: #7d1128; --good: #23855b; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #12151b; --card: #1b2029; --ink: #e8ebf1; --soft: #9aa4b5; --line: #333b49; --grid: #262d39;
+  --series-0: #74a7ff; --series-1: #f0a35e; --series-2: #43c08a; --series-3: #b79af0;
+  --series-4: #4cc4d6; --series-5: #e290c4; --series-6: #d6b85a; --series-7: #a9b3c2;
+  --whole: #34506f; --mild-0: #f0bd38; --mild-1: #7b8698;
+  --bad: #ef6f80; --bad-0: #ff5c74; --bad-1: #ff924d; --bad-2: #d48be0; --bad-3: #ff8fa3; --good: #43c08a; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 60px; }
+header { display: flex; gap: 14px; align-items: baseline; flex-wrap: wrap; margin-bottom: 16px; }
+h1 { font-size: 24px; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 17px; margin: 0 0 10px; }
+.badge { border-radius: 999px; padding: 2px 12px; font-weight: 600; font-size: 13px; color: #fff; }
+.badge.clean { background: #23855b; } .badge.findings { background: #b3283f; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 18px 22px; margin: 18px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(136px, 1fr)); gap: 10px; }
+.card { border: 1px solid var(--line); border-radius: 10px; padding: 10px 12px; background: var(--card); }
+.card b { display: block; font-size: 20px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.card span { color: var(--soft); font-size: 13px; } .card.bad b { color: var(--bad); }
+svg { width: 100%; height: auto; display: block; }
+svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
+svg .title { fill: var(--ink); font-weight: 600; } svg .name { fill: var(--ink); }
+svg .bad { fill: var(--bad); font-weight: 600; } svg .good { fill: var(--good); }
+.axis { stroke: var(--soft); stroke-width: 1; } .grid { stroke: var(--grid); stroke-width: 1; }
+.mark { stroke: var(--card); stroke-width: .8; }
+.curve { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.legend { display: flex; gap: 6px 18px; flex-wrap: wrap; color: var(--soft); font-size: 13px; margin: 10px 0 0; }
+.legend span { overflow-wrap: anywhere; }
+.legend i { display: inline-block; width: 11px; height: 11px; margin-right: 6px; border-radius: 3px; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th { text-align: left; color: var(--soft); font-weight: 600; white-space: nowrap; }
+td, th { padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { overflow-wrap: anywhere; } td:first-child { white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.bad td:first-child { color: var(--bad); font-weight: 600; border-left: 3px solid var(--bad); padding-left: 9px; }
+.facts th { width: 1%; padding-right: 24px; } .facts td { overflow-wrap: anywhere; }
+footer, .soft { color: var(--soft); font-size: 13px; }
 """
 
 
 def render(report: Report, *, made_by: str) -> str:
-    """The whole page."""
+    """Render the whole page."""
+    verdict = "clean" if report.exit_code == OK else "findings"
     parts = [
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(report.title)}</h1>",
-        _definitions([(name, value) for name, value in report.summary.items() if not isinstance(value, (list, dict))]),
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(report.title)}</title><style>{_STYLE}</style></head><body><main>",
+        f'<header><h1>{escape(report.title)}</h1><span class="badge {verdict}">{verdict}</span></header>',
+        _cards(report),
+        _facts(report),
+        *(_plot(plot) for plot in report.plots),
+        *(_table(table) for table in report.tables if table.rows),
+        f"<footer>{escape(made_by)}</footer>", "</main></body></html>\n",
     ]  # fmt: skip
-    for plot in report.plots:
-        parts += [f"<h2>{escape(plot.title)}</h2>", f'<div class="box">{draw(plot)}</div>']
-    for table in report.tables:
-        parts += [f"<h2>{escape(table.title)}</h2>", f'<div class="box">{_table(table)}</div>']
-    parts += [f"<footer>{escape(made_by)}</footer>", "</body></html>\n"]
     return "\n".join(parts)
 
 
-def _definitions(pairs: Sequence[tuple[str, Cell]]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_text(value))}</td></tr>"
-        for name, value in pairs
+def _cards(report: Report) -> str:
+    """Render the figures; those that should be 0 and are not have the warning colour."""
+    figures = [(name, value) for name, value in report.summary.items() if _is_number(value)]
+    cards = "".join(
+        f'<div class="card{" bad" if name in report.bad and value else ""}"><b>{escape(_text(value))}</b>'
+        f"<span>{escape(name.replace('_', ' '))}</span></div>"
+        for name, value in figures
     )
-    return f"<table>{rows}</table>" if rows else ""
+    return f'<div class="cards">{cards}</div>' if cards else ""
+
+
+def _facts(report: Report) -> str:
+    """Render what the summary says in words."""
+    rows = "".join(
+        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_words(value))}</td></tr>"
+        for name, value in report.summary.items()
+        if not _is_number(value) and value not in (None, "", [], {})
+    )
+    return f'<section><table class="facts">{rows}</table></section>' if rows else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_text(each)}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else _text(value)
+
+
+def _plot(plot: Plot) -> str:
+    colours = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for colour, name in legend(plot)
+    )
+    return (
+        f"<section><h2>{escape(plot.title)}</h2>{draw(plot)}"
+        + (f'<div class="legend">{colours}</div>' if colours else "")
+        + "</section>"
+    )
 
 
 def _table(table: Table) -> str:
     numeric = [
-        bool(table.rows) and all(isinstance(row[at], (int, float, type(None))) for row in table.rows)
-        for at in range(len(table.columns))
+        all(isinstance(row[at], int | float | None) for row in table.rows) for at in range(len(table.columns))
     ]
 
     def cells(row: Sequence[Cell], tag: str) -> str:
@@ -70,10 +137,16 @@ def _table(table: Table) -> str:
             for cell, is_number in zip(row, numeric, strict=True)
         )
 
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows[:_ROWS_MAX])
+    body = "".join(
+        f"<tr{' class=bad' if number in table.bad else ''}>{cells(row, 'td')}</tr>"
+        for number, row in enumerate(table.rows[:_ROWS_MAX])
+    )
     more = len(table.rows) - _ROWS_MAX
-    note = f"<p>and {more} more rows, which --json has.</p>" if more > 0 else ""
-    return f"<table><tr>{cells(table.columns, 'th')}</tr>{body}</table>{note}"
+    note = f'<p class="soft">and {more:,} more rows, which --json has</p>' if more > 0 else ""
+    return (
+        f'<section><h2>{escape(table.title[:1].upper() + table.title[1:])}</h2><div class="scroll">'
+        f"<table><tr>{cells(table.columns, 'th')}</tr>{body}</table></div>{note}</section>"
+    )
 
 
 def _text(value: Cell) -> str:
@@ -82,163 +155,3 @@ def _text(value: Cell) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "" if value is None else str(value)
-
-
-# -- plots -------------------------------------------------------------------------------------------
-
-
-def draw(plot: Plot) -> str:
-    """One plot as an SVG element."""
-    match plot:
-        case Lines():
-            return _lines(plot)
-        case Bars():
-            return _bars(plot)
-        case Strips():
-            return _strips(plot)
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers from `low` to `high`."""
-    if not high > low:
-        return [low]
-    raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [step * n for n in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _short(value: float) -> str:
-    for factor, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{sign}"
-    return f"{value:.3g}"
-
-
-def _clock(span: float) -> Callable[[float], str]:
-    pattern = "%H:%M:%S" if span < 600 else "%H:%M" if span < 172_800 else "%m-%d"
-    return lambda seconds: time.strftime(pattern, time.gmtime(seconds))
-
-
-def _frame(inner: str, height: int = _HEIGHT) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">{inner}</svg>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
-
-
-def _words(x: float, y: float, text: str, anchor: str = "middle", colour: str = "#444") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
-
-
-def _axis_y(high: float, label: str, plot_height: float) -> tuple[list[str], Callable[[float], float]]:
-    high = high if high > 0 else 1.0
-
-    def place(value: float) -> float:
-        return _TOP + plot_height * (1 - value / high)
-
-    marks = [_words(_LEFT - 8, _TOP - 4, label, "end")]
-    for value in ticks(0, high):
-        marks += [_line(_LEFT, place(value), _WIDTH - _RIGHT, place(value), "#e4e4e4")]
-        marks += [_words(_LEFT - 8, place(value) + 4, _short(value), "end")] if value else []
-    return marks, place
-
-
-def _lines(plot: Lines) -> str:
-    points = [point for series in plot.series.values() for point in series]
-    if not points:
-        return _frame(_words(_WIDTH / 2, 40, "nothing to draw"), 60)
-    scale: Callable[[float], float] = (lambda x: math.log10(max(x, 1e-9))) if plot.x_is_log else (lambda x: x)
-    low, high = min(scale(x) for x, _y in points), max(scale(x) for x, _y in points)
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    parts, y_place = _axis_y(max(y for _x, y in points), plot.y_label, height)
-
-    def x_place(value: float) -> float:
-        return _LEFT + width * ((scale(value) - low) / (high - low) if high > low else 0.5)
-
-    text = _clock(high - low) if plot.x_is_time else _short
-    along = (
-        [10.0**n for n in range(math.ceil(low), math.floor(high) + 1)]
-        if plot.x_is_log
-        else ticks(low, high, 7)
-    )
-    for value in along:
-        parts += [_words(x_place(value), _HEIGHT - _BOTTOM + 18, text(value))]
-        parts += [_line(x_place(value), _HEIGHT - _BOTTOM, x_place(value), _HEIGHT - _BOTTOM + 4, "#888")]
-    parts.append(_words(_LEFT + width / 2, _HEIGHT - 6, plot.x_label))
-    used: list[float] = []
-    for number, (name, series) in enumerate(plot.series.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        path = " ".join(f"{x_place(x):.1f},{y_place(y):.1f}" for x, y in series)
-        if len(series) == 1:
-            x, y = series[0]
-            parts.append(f'<circle cx="{x_place(x):.1f}" cy="{y_place(y):.1f}" r="3" fill="{colour}"/>')
-        else:
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        if series:
-            at = y_place(series[-1][1]) + 4
-            while any(abs(at - other) < 13 for other in used):
-                at += 13
-            used.append(at)
-            parts.append(_words(_WIDTH - _RIGHT + 6, at, name[:20], "start", colour))
-    return _frame("".join(parts))
-
-
-def _bars(plot: Bars) -> str:
-    if not plot.bars:
-        return _frame(_words(_WIDTH / 2, 40, "nothing to draw"), 60)
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    parts, place = _axis_y(max(value for _label, value in plot.bars), plot.y_label, height)
-    step = width / len(plot.bars)
-    every = max(1, math.ceil(len(plot.bars) * 80 / width))
-    for number, (label, value) in enumerate(plot.bars):
-        x, y = _LEFT + step * number, place(value)
-        parts.append(
-            f'<rect x="{x + step * 0.1:.1f}" y="{y:.1f}" width="{step * 0.8:.1f}" '
-            f'height="{_TOP + height - y:.1f}" fill="{_COLOURS[0]}">'
-            f"<title>{escape(label)}: {_text(value)}</title></rect>"
-        )
-        if number % every == 0:
-            parts.append(_words(x + step / 2, _HEIGHT - _BOTTOM + 18, label[:16]))
-    return _frame("".join(parts))
-
-
-def _strips(plot: Strips) -> str:
-    if not plot.strips:
-        return _frame(_words(_WIDTH / 2, 40, "nothing to draw"), 60)
-    low = min(begin for _label, begin, _end, _marks in plot.strips)
-    high = max(end for _label, _begin, end, _marks in plot.strips)
-    left, row = 20, 46
-    width = _WIDTH - 2 * left
-    height = _TOP + row * len(plot.strips) + _BOTTOM
-    kinds = sorted({kind for *_rest, marks in plot.strips for _b, _e, kind in marks})
-    colour = {kind: _COLOURS[1:][number % (len(_COLOURS) - 1)] for number, kind in enumerate(kinds)}
-
-    def place(value: float) -> float:
-        return left + width * ((value - low) / (high - low) if high > low else 0)
-
-    parts: list[str] = []
-    for number, (label, begin, end, marks) in enumerate(plot.strips):
-        y = _TOP + row * number
-        parts.append(_words(left, y + 10, label, "start"))
-        span = max(place(end) - place(begin), 1)
-        parts.append(
-            f'<rect x="{place(begin):.1f}" y="{y + 16}" width="{span:.1f}" height="18" fill="#c9dcec"/>'
-        )
-        for start, stop, kind in marks:
-            wide = max(place(stop) - place(start), 2)
-            parts.append(
-                f'<rect x="{place(start):.1f}" y="{y + 13}" width="{wide:.1f}" height="24" fill="{colour[kind]}">'
-                f"<title>{escape(kind)} at {start:,}</title></rect>"
-            )
-    for value in ticks(low, high, 7):
-        parts.append(_words(place(value), height - _BOTTOM + 14, _short(value)))
-    at = left
-    for kind in kinds:
-        parts.append(f'<rect x="{at}" y="{height - 16}" width="10" height="10" fill="{colour[kind]}"/>')
-        parts.append(_words(at + 14, height - 7, kind, "start"))
-        at += 30 + 8 * len(kind)
-    parts.append(_words(_WIDTH - left, height - 7, plot.x_label, "end"))
-    return _frame("".join(parts), height)

@@ -1,4 +1,4 @@
-"""What a job has to say, once: as tables for a terminal, as one JSON object, and as a page with plots (`page`)."""
+"""The report of a job, for all outputs: tables on a terminal, one JSON object, and a page with plots (`page`)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[Cell, ...]]
+    bad: frozenset[int] = frozenset()
+    """Numbers of the rows that tell of damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,13 @@ class Lines:
     x_is_time: bool = False
     """x is seconds since 1970, shown as UTC."""
     x_is_log: bool = False
+    step: float | None = None
+    """The distance of neighbours along x: where two points are further apart, there was nothing between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar for each label."""
+    """A bar chart: one bar for each label."""
 
     title: str
     y_label: str
@@ -54,6 +58,8 @@ class Strips:
     title: str
     x_label: str
     strips: Sequence[tuple[str, int, int, Sequence[tuple[int, int, str]]]]
+    damage: frozenset[str] = frozenset()
+    """The kinds of marks that are damage."""
 
 
 Plot = Lines | Bars | Strips
@@ -70,9 +76,11 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     exit_code: int = OK
+    bad: frozenset[str] = frozenset()
+    """Figures of the summary that are bad unless they are 0."""
 
     def document(self) -> dict[str, Any]:
-        """The same for programs: tables as lists of objects, without the plots."""
+        """Return the report as a JSON document: tables as lists of objects, without the plots."""
         tables = {
             table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             for table in self.tables

@@ -1,4 +1,4 @@
-"""Who does the pieces of a job: Spark's workers, or this process.
+"""Run the pieces of a job on Spark's workers, or in this process.
 
 A piece is a small picklable value, and so is what comes back. On a worker the first thing is to compare versions: a
 function travels as the name of a module, and another module of that name would do something else.
@@ -46,19 +46,19 @@ class TaskFailed(RopewalkError):
 
 
 class Tasks(Protocol):
-    """Has pieces done, somewhere."""
+    """A runner of pieces."""
 
     @property
     def width(self) -> int:
-        """How many pieces are done at the same time, about."""
+        """Return about how many pieces run at the same time."""
         ...
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
-        """The answers in the order of the pieces. Raises `TaskFailed`."""
+        """Run the pieces and return the answers in their order. Raises `TaskFailed`."""
         ...
 
-    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
-        """One small thing about a file or two, done by whoever is nearest to them. Raises `TaskFailed`."""
+    def run_one(self, function: Callable[[T], R], piece: T, label: str) -> R:
+        """Run one small function about a file or two on a single worker, or here. Raises `TaskFailed`."""
         ...
 
     def shuffle(
@@ -68,15 +68,15 @@ class Tasks(Protocol):
         pieces: Sequence[T],
         label: str,
     ) -> list[R]:
-        """Have each piece spread into values by key, and the values of each key gathered, in no order.
+        """Map each piece to values by key, and reduce the values of each key, in no order.
 
         Raises `TaskFailed`.
         """
         ...
 
 
-class HereTasks:
-    """Does the pieces one after the other in this process: for tests, and for tiny jobs."""
+class LocalTasks:
+    """A runner in this process, piece by piece: for tests, and for tiny jobs."""
 
     def __init__(self, progress: Progress = lambda _label, _done, _all: None) -> None:
         self._progress = progress
@@ -85,7 +85,7 @@ class HereTasks:
     def width(self) -> int:
         return 1
 
-    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+    def run_one(self, function: Callable[[T], R], piece: T, label: str) -> R:
         return self.run(function, [piece], label)[0]
 
     def run(self, function: Callable[[T], R], pieces: Sequence[T], label: str) -> list[R]:
@@ -113,7 +113,7 @@ class HereTasks:
 
 
 def do_piece(made_by: Stamp, work: bytes) -> bytes:
-    """In the worker: one pickled (function, piece) done, its answer pickled. Expected errors come back as text."""
+    """Run one pickled (function, piece) on a worker, return the pickled answer. Expected errors come as text."""
     check_stamp(made_by)
     function, piece = pickle.loads(work)
     try:
@@ -123,7 +123,7 @@ def do_piece(made_by: Stamp, work: bytes) -> bytes:
 
 
 class SparkTasks:
-    """Has Spark's workers do the pieces."""
+    """A runner on Spark's workers."""
 
     def __init__(self, spark: SparkSession, progress: Progress = lambda _label, _done, _all: None) -> None:
         self.spark = spark
@@ -133,12 +133,12 @@ class SparkTasks:
     def width(self) -> int:
         return self.spark.sparkContext.defaultParallelism
 
-    def run_near(self, function: Callable[[T], R], piece: T, label: str) -> R:
+    def run_one(self, function: Callable[[T], R], piece: T, label: str) -> R:
         # A job of Spark's takes 50 ms, and where there is but one machine its disks are here.
         if str(self.spark.sparkContext.master).partition("[")[0] != "local":
             return self.run(function, [piece], label)[0]
         try:
-            return HereTasks(self.progress).run_near(function, piece, label)
+            return LocalTasks(self.progress).run_one(function, piece, label)
         except OSError as exc:
             raise TaskFailed(str(exc)) from exc
 
@@ -166,22 +166,22 @@ class SparkTasks:
         if not pieces:
             return []
         context, made_by = self.spark.sparkContext, stamp()
-        with watched(self.spark, label, self.progress):
+        with report_progress(self.spark, label, self.progress):
             values = context.parallelize(list(pieces), len(pieces)).flatMap(partial(_spread, made_by, spread))
             gathered = values.groupByKey(max(context.defaultParallelism, 2), _partition_of)
             try:
                 return list(gathered.map(partial(_gather, made_by, gather)).collect())
             except Exception as exc:
-                raise TaskFailed(explain(exc)) from exc
+                raise TaskFailed(error_text(exc)) from exc
 
     def _collect(self, work: list[tuple[int, bytes]], label: str) -> list[tuple[int, bytes]]:
-        with watched(self.spark, label, self.progress):
+        with report_progress(self.spark, label, self.progress):
             # Each piece a partition of its own, so that a slow one does not hold up its neighbours.
             pieces = self.spark.sparkContext.parallelize(work, len(work))
             try:
                 return list(pieces.map(partial(_do_numbered, stamp())).collect())
             except Exception as exc:
-                raise TaskFailed(explain(exc)) from exc
+                raise TaskFailed(error_text(exc)) from exc
 
 
 def _do_numbered(made_by: Stamp, piece: tuple[int, bytes]) -> tuple[int, bytes]:
@@ -205,8 +205,8 @@ def _partition_of(key: Key) -> int:
     return zlib.crc32(repr(key).encode())
 
 
-def explain(exc: Exception) -> str:
-    """The part of a Spark error that a person can use: the worker's last words, or the JVM's first."""
+def error_text(exc: Exception) -> str:
+    """Return the part of a Spark error that helps a person: the worker's last words, or the JVM's first."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, rest = line.partition(": ")
@@ -222,7 +222,7 @@ def explain(exc: Exception) -> str:
 
 
 @contextmanager
-def watched(spark: SparkSession, label: str, progress: Progress) -> Iterator[None]:
+def report_progress(spark: SparkSession, label: str, progress: Progress) -> Iterator[None]:
     """Report the progress of the Spark jobs that the block starts."""
     context = spark.sparkContext
     group = f"ropewalk-{time.monotonic_ns()}"

@@ -1,4 +1,4 @@
-"""`ropewalk pipeline export --compact`: the small files of a lake made fewer and larger.
+"""Merge the small files of a lake into fewer and larger ones: `ropewalk pipeline export --compact`.
 
 An export of live topics with `--mode stream` leaves a file for every queue, day and batch. Merging them is a batch like
 others: a plan that says which files become one, files written aside, renames, a commit, by which the merged files count
@@ -31,7 +31,7 @@ from ropewalk.spark.jobs.export.lake import (
     LakeState,
     commit,
     read_lake,
-    settle_plan,
+    record_plan,
     staging,
 )
 from ropewalk.spark.jobs.export.lake_writer import ROW_GROUP_BYTES, new_writer, synced_size
@@ -42,7 +42,7 @@ SMALL: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one run did."""
+    """The result of one run."""
 
     files_before: int
     replaced: int
@@ -54,7 +54,7 @@ class Compacted:
 
 def compact(tasks: Tasks, lake: str, *, target_bytes: int, codec: str = "zstd") -> Compacted:
     """Merge small files of a lake to about `target_bytes`. Raises `TaskFailed`, and `LakeMismatch` where none is."""
-    state = tasks.run_near(read_lake, lake, "reading the manifest")
+    state = tasks.run_one(read_lake, lake, "reading the manifest")
     if not state.batches:
         raise LakeMismatch(f"{lake} is no lake, or holds no batch yet")
     plan = state.pending
@@ -71,16 +71,16 @@ def compact(tasks: Tasks, lake: str, *, target_bytes: int, codec: str = "zstd") 
         wanted = BatchPlan(
             state.batches, state.position, state.position, groups, state.last, replaces=replaced
         )
-        plan = tasks.run_near(settle_plan, (lake, wanted), "planning")
+        plan = tasks.run_one(record_plan, (lake, wanted), "planning")
         if not plan.replaces:
             raise LakeMismatch(f"an export to {lake} began batch {plan.batch} just now: let it end first")
     merged = tasks.run(merge_group, [(lake, plan.batch, group) for group in plan.ranges], "merging")
-    tasks.run_near(commit, (lake, plan, tuple(merged)), "committing")
+    tasks.run_one(commit, (lake, plan, tuple(merged)), "committing")
     return Compacted(len(state.files), len(plan.replaces), tuple(merged), state.rows, resumed)
 
 
 def plan_groups(state: LakeState, target_bytes: int, codec: str) -> list[dict[str, Any]]:
-    """Which files become which, in a form that a plan can hold."""
+    """Plan which files become which, in a form that a plan can hold."""
     folders: dict[str, list[LakeFile]] = {}
     for file in state.files:
         if file.bytes < target_bytes / SMALL:
@@ -107,7 +107,7 @@ def _packed(files: Sequence[LakeFile], target_bytes: int) -> list[list[LakeFile]
 
 
 def merge_group(work: tuple[str, int, dict[str, Any]]) -> LakeFile:
-    """In a task: some files as one, below the staging directory. Raises `LakeDamaged`. Blocks."""
+    """Merge some files into one below the staging directory. Runs in a task. Raises `LakeDamaged`. Blocks."""
     lake, batch, group = work
     files = [LakeFile(**each) for each in group["files"]]
     directory = staging(lake, batch)
@@ -169,7 +169,7 @@ def _merge(paths: Sequence[Path], staged: Path, codec: str) -> int:
 
 
 def compact_report(lake: str, done: Compacted) -> Report:
-    """What a run did."""
+    """Report the result of a run."""
     after = done.files_before - done.replaced + len(done.merged)
     summary = {
         "lake": lake,

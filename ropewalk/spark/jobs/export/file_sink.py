@@ -1,4 +1,4 @@
-"""`ropewalk pipeline export --engine spark`: the same rows by Spark's own file sink, for who wants its metadata.
+"""Export the same rows by Spark's own file sink, for readers of its metadata: `--engine spark`.
 
 A streaming query over a store or live topics, until there is no more or it is stopped, into directories by topic and
 time. It goes on from its checkpoint. Each row is there once for Spark's reader, which believes `_spark_metadata` and
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark import register
 from ropewalk.spark.jobs.common.report import OK, Report, Table
-from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, explain, watched
+from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, error_text, report_progress
 from ropewalk.spark.jobs.export.lake import LakeMismatch
 from ropewalk.spark.jobs.export.lake_writer import TIME
 from ropewalk.spark.jobs.export.sources import LiveSource, StoreSource
+from ropewalk.spark.registration import register_source
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -32,12 +32,12 @@ _LOOK_S: Final = 0.5
 
 
 class BadSinkExport(RopewalkError):
-    """What was asked for is nothing that Spark's file sink does."""
+    """An export that Spark's file sink cannot do."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where the rows go, and in which steps."""
+    """The target of the rows, and the steps to it."""
 
     lake: str
     checkpoint: str
@@ -50,13 +50,13 @@ class SinkOptions:
 
 @dataclass(slots=True)
 class Written:
-    """What one run did: rows by batch."""
+    """The result of one run: rows by batch."""
 
     batches: dict[int, int] = field(default_factory=dict)
 
 
 def read_options(source: StoreSource | LiveSource, max_per_batch: int | None) -> dict[str, str]:
-    """What the format is told, so that it gives the rows that the direct engine would."""
+    """Return the options that make the format give the rows that the direct engine would."""
     given: dict[str, str] = {"columns": ",".join(source.selection.names)}
     if isinstance(source, StoreSource):
         if source.until_ms is not None:
@@ -87,7 +87,7 @@ def export_by_sink(
     source: StoreSource | LiveSource,
     options: SinkOptions,
     *,
-    told: Callable[[int, int], None] = lambda _batch, _rows: None,
+    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
 ) -> Written:
     """Write what the source has. Raises `TaskFailed`, `BadSinkExport` and `LakeMismatch`."""
     if Path(options.lake, "_ropewalk").exists():
@@ -98,10 +98,10 @@ def export_by_sink(
     from pyspark.sql import functions
 
     spark = tasks.spark
-    register(spark)
+    register_source(spark)
     given = read_options(source, options.max_per_batch)
     written = Written()
-    with watched(spark, "writing", tasks.progress):
+    with report_progress(spark, "writing", tasks.progress):
         try:
             frame = spark.readStream.format("ropewalk").options(**given).load()
             for name in options.partition_by:
@@ -119,32 +119,32 @@ def export_by_sink(
                 writer = writer.trigger(processingTime=f"{options.interval_s} seconds")
             query = writer.start()
         except Exception as exc:
-            raise TaskFailed(explain(exc)) from exc
+            raise TaskFailed(error_text(exc)) from exc
         try:
             while query.isActive:
                 time.sleep(_LOOK_S)
-                _note(query, written, told)
+                _record_batch(query, written, on_batch)
         finally:
             if query.isActive:
                 query.stop()
-        _note(query, written, told)
+        _record_batch(query, written, on_batch)
         failure = query.exception()
         if failure is not None:
-            raise TaskFailed(explain(failure)) from failure
+            raise TaskFailed(error_text(failure)) from failure
     return written
 
 
-def _note(query: StreamingQuery, written: Written, told: Callable[[int, int], None]) -> None:
+def _record_batch(query: StreamingQuery, written: Written, on_batch: Callable[[int, int], None]) -> None:
     for progress in query.recentProgress:
         found: Mapping[str, Any] = progress
         batch, rows = int(found["batchId"]), int(found["numInputRows"])
         if rows > 0 and batch not in written.batches:
             written.batches[batch] = rows
-            told(batch, rows)
+            on_batch(batch, rows)
 
 
 def sink_report(options: SinkOptions, done: Written) -> Report:
-    """What a run wrote."""
+    """Report the rows that a run wrote."""
     rows = sum(done.batches.values())
     summary = {
         "lake": options.lake,

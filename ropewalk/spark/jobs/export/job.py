@@ -1,4 +1,4 @@
-"""`ropewalk pipeline export`: rows of a store or of live topics into a Parquet lake, each exactly once.
+"""Export rows of a store or of live topics into a Parquet lake, each exactly once: `ropewalk pipeline export`.
 
 Batch by batch: what `lake` says there is, what the source says comes next, a settled plan, its ranges written by
 tasks, a commit. A run that ends at any point leaves a lake from which the next run goes on.
@@ -23,9 +23,9 @@ from ropewalk.spark.jobs.export.lake import (
     is_begun,
     open_lake,
     read_lake,
-    settle_plan,
+    record_plan,
 )
-from ropewalk.spark.jobs.export.lake_writer import CODECS, PARTITIONS, CannotWriteLake, Target, write_rows
+from ropewalk.spark.jobs.export.lake_writer import CODECS, PARTITIONS, LakeWriteFailed, Target, write_rows
 from ropewalk.spark.jobs.export.sources import Planned, Source, StoreSource
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class BadExport(RopewalkError):
-    """What was asked for makes no sense."""
+    """An export whose options make no sense."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Where the rows go, and in which steps."""
+    """The target of the rows, and the steps to it."""
 
     lake: str
     codec: str = "zstd"
@@ -56,7 +56,7 @@ class ExportOptions:
 
 @dataclass(slots=True)
 class Exported:
-    """What one run did."""
+    """The result of one run."""
 
     batches: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Number, ranges, files and rows of each."""
@@ -80,18 +80,18 @@ def export(
     options: ExportOptions,
     *,
     wait: Callable[[], bool] = lambda: False,
-    told: Callable[[int, int], None] = lambda _batch, _rows: None,
+    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
 ) -> Exported:
     """Export until the source has no more. `wait` is asked then: True looks again, False ends the run."""
     options.check()
     identity = source.identity() | {"partition_by": list(options.partition_by)}
     first = None
-    if not tasks.run_near(is_begun, options.lake, "looking for the lake"):
+    if not tasks.run_one(is_begun, options.lake, "looking for the lake"):
         # A lake is of what it was begun with: a mistyped topic must not be what it is of.
         first = source.plan(tasks, None, options.max_per_batch)
         if first is None and not wait():
             return Exported()
-    state = tasks.run_near(open_lake, (options.lake, identity), "opening the lake")
+    state = tasks.run_one(open_lake, (options.lake, identity), "opening the lake")
     done = Exported(resumed=state.pending is not None, rows_before=state.rows)
     while True:
         plan = state.pending or _next_plan(tasks, source, options, state, first)
@@ -103,33 +103,33 @@ def export(
         try:
             files = _write(tasks, source, options, plan)
         except TaskFailed:
-            state = tasks.run_near(read_lake, options.lake, "reading the manifest")
+            state = tasks.run_one(read_lake, options.lake, "reading the manifest")
             if state.batches <= plan.batch:
                 raise
             # Another export has completed the batch, and removed what was being written here.
             done.rows_before = state.rows - sum(batch[3] for batch in done.batches)
             continue
-        state = tasks.run_near(commit, (options.lake, plan, tuple(files)), "committing")
+        state = tasks.run_one(commit, (options.lake, plan, tuple(files)), "committing")
         if plan.replaces:
             continue
         rows = sum(file.rows for file in files)
         done.batches.append((plan.batch, len(plan.ranges), len(files), rows))
         done.files += files
         done.lost += plan.lost
-        told(plan.batch, rows)
+        on_batch(plan.batch, rows)
 
 
 def _next_plan(
     tasks: Tasks, source: Source, options: ExportOptions, state: LakeState, first: Planned | None
 ) -> BatchPlan | None:
-    """The plan of the next batch. `first` is one that was made before the lake was there."""
+    """Return the plan of the next batch. `first` is one that was made before the lake was there."""
     if first is None or state.batches:
         first = source.plan(tasks, state.position, options.max_per_batch)
     planned = first
     if planned is None:
         return None
     plan = BatchPlan(state.batches, planned.start, planned.end, planned.ranges, state.last, planned.lost)
-    return tasks.run_near(settle_plan, (options.lake, plan), "planning")
+    return tasks.run_one(record_plan, (options.lake, plan), "planning")
 
 
 def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan) -> list[LakeFile]:
@@ -144,13 +144,13 @@ def _write(tasks: Tasks, source: Source, options: ExportOptions, plan: BatchPlan
     try:
         return [file for files in tasks.run(write_range, work, f"batch {plan.batch}") for file in files]
     except TaskFailed as exc:
-        if exc.kind == CannotWriteLake.__name__:
-            tasks.run_near(clear_staging, (options.lake, plan.batch), "making room")
+        if exc.kind == LakeWriteFailed.__name__:
+            tasks.run_one(clear_staging, (options.lake, plan.batch), "making room")
         raise
 
 
 def write_range(work: _Work) -> list[LakeFile]:
-    """In a task: the rows of one range to files."""
+    """Write the rows of one range to files. Runs in a task."""
     source = work.source
     if isinstance(source, StoreSource):
         source = replace(source, for_files=True)
@@ -158,8 +158,8 @@ def write_range(work: _Work) -> list[LakeFile]:
 
 
 def lake_frame(tasks: SparkTasks, lake: str) -> DataFrame:
-    """The rows of a lake by its manifest: whole batches only, also while an export runs. Raises `BadExport`."""
-    state = tasks.run_near(read_lake, lake, "reading the manifest")
+    """Return the rows of a lake by its manifest: whole batches only, also while an export runs. Raises `BadExport`."""
+    state = tasks.run_one(read_lake, lake, "reading the manifest")
     if not state.files:
         raise BadExport(f"{lake} is no lake, or holds no row yet")
     reader = tasks.spark.read.option("basePath", lake)
@@ -167,7 +167,7 @@ def lake_frame(tasks: SparkTasks, lake: str) -> DataFrame:
 
 
 def export_report(options: ExportOptions, done: Exported) -> Report:
-    """What a run wrote."""
+    """Report the rows that a run wrote."""
     rows = sum(batch[3] for batch in done.batches)
     topics: dict[str, tuple[int, int, int]] = {}
     for file in done.files:

@@ -56,7 +56,7 @@ class LakeDamaged(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """One file: where it belongs, what is in it, and where it lies until it counts."""
+    """A file of a lake: its final place, its contents, and its staging place."""
 
     path: str
     """From the lake's directory on."""
@@ -70,7 +70,7 @@ class LakeFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What one batch is to hold. Positions and ranges are JSON of whoever made them."""
+    """The plan of one batch. Positions and ranges are JSON of whoever made them."""
 
     batch: int
     start: Any
@@ -100,7 +100,7 @@ class BatchPlan:
 
 @dataclass(slots=True)
 class LakeState:
-    """Where a lake stands."""
+    """The position of a lake."""
 
     batches: int = 0
     """Committed; the next batch has this number."""
@@ -119,12 +119,12 @@ class LakeState:
 
 
 def is_begun(lake: str) -> bool:
-    """Whether somebody has said what this lake is of. Blocks."""
+    """Return whether a lake has a recorded identity. Blocks."""
     return any(Path(lake, name).exists() for name in (f"{_META}/lake.json", "_spark_metadata"))
 
 
 def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
-    """Read where a lake stands, or begin one. Raises `LakeMismatch` for a lake of something else. Blocks."""
+    """Read the state of a lake, or begin one. Raises `LakeMismatch` for a lake of something else. Blocks."""
     directory, identity = Path(work[0]), dict(work[1])
     if (directory / "_spark_metadata").exists():
         raise LakeMismatch(
@@ -154,7 +154,7 @@ def open_lake(work: tuple[str, Mapping[str, Any]]) -> LakeState:
 
 
 def read_lake(lake: str, *, with_files: bool = True) -> LakeState:
-    """What the manifest says, checked from commit to commit. Raises `LakeDamaged`. Blocks."""
+    """Read the manifest of a lake, checked from commit to commit. Raises `LakeDamaged`. Blocks."""
     meta = Path(lake, _META)
     state = LakeState()
     while (path := meta / "commits" / _name(state.batches)).exists():
@@ -183,8 +183,8 @@ def read_lake(lake: str, *, with_files: bool = True) -> LakeState:
     return state
 
 
-def settle_plan(work: tuple[str, BatchPlan]) -> BatchPlan:
-    """Make a plan the plan of its batch, or return the one that somebody made before. Blocks."""
+def record_plan(work: tuple[str, BatchPlan]) -> BatchPlan:
+    """Record a plan as the plan of its batch, or return the one that is recorded already. Blocks."""
     lake, plan = work
     path = Path(lake, _META, "plans", _name(plan.batch))
     if _publish(path, plan.encode()):
@@ -193,17 +193,17 @@ def settle_plan(work: tuple[str, BatchPlan]) -> BatchPlan:
 
 
 def staging(lake: str, batch: int) -> Path:
-    """Where the files of a batch lie until they count."""
+    """Return the directory of a batch's files until they are committed."""
     return Path(lake, _STAGING, f"{batch:08d}")
 
 
 def clear_staging(work: tuple[str, int]) -> None:
-    """Remove what a batch has come to where its disk is full: the next attempt writes it all anew. Blocks."""
+    """Remove the staged files of a batch whose disk is full: the next attempt writes all anew. Blocks."""
     shutil.rmtree(staging(*work), ignore_errors=True)
 
 
 def commit(work: tuple[str, BatchPlan, Sequence[LakeFile]]) -> LakeState:
-    """Make the files of a batch count; where the lake stands then. Blocks; doing it again is harmless."""
+    """Commit the files of a batch, and return the new state of the lake. Blocks; doing it again is harmless."""
     lake, plan, files = work
     directory = Path(lake)
     path = directory / _META / "commits" / _name(plan.batch)

@@ -1,4 +1,4 @@
-"""A lake as a source of rows: its files in the order of its manifest, so that what an export wrote can be sent again.
+"""A lake as a source of rows: its files in the order of its manifest, so that an export can be sent again.
 
 A position is a number of files: `{"files": 12}`. A manifest only grows, and what it names never changes, except when
 its small files are made large ones; what was read of the lake before then cannot be told from what was not, and the
@@ -47,7 +47,7 @@ class LakeSource:
         }  # fmt: skip
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        state = tasks.run_near(read_lake, self.path, "reading the manifest")
+        state = tasks.run_one(read_lake, self.path, "reading the manifest")
         if not state.batches:
             raise LakeMismatch(f"{self.path} is no lake, or holds no batch yet")
         start = stop = 0 if position is None else int(position["files"])

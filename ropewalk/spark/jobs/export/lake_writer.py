@@ -1,4 +1,4 @@
-"""Rows of one range to Parquet files, one for each topic and day: what a task of an export does.
+"""Write the rows of one range to Parquet files, one for each topic and day: the task of an export.
 
 The rows never become Spark's: who decodes them writes them. Row groups are collected to about 128 MB, because every
 call of the writer makes one. Only columns whose values come again get a dictionary: trying to make one of random bytes
@@ -48,7 +48,7 @@ _EPOCH: Final = datetime(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the rows of a range go."""
+    """The target of the rows of a range."""
 
     lake: str
     batch: int
@@ -59,7 +59,7 @@ class Target:
     partition_by: tuple[str, ...] = ("dt",)
 
 
-class CannotWriteLake(RopewalkError):
+class LakeWriteFailed(RopewalkError):
     """A file of the lake could not be written."""
 
 
@@ -112,12 +112,12 @@ def write_rows(target: Target, batches: Iterable[Any]) -> list[LakeFile]:
                 file.writer.close()
             file.staged.unlink(missing_ok=True)
         if isinstance(exc, OSError):
-            raise CannotWriteLake(f"cannot write below {directory}: {exc.strerror or exc}") from exc
+            raise LakeWriteFailed(f"cannot write below {directory}: {exc.strerror or exc}") from exc
         raise
 
 
 def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Any, int, int]]:
-    """A batch cut by topic and day; most batches are of one day."""
+    """Yield a batch cut by topic and day; most batches are of one day."""
     if not batch.num_rows:
         return
     topics = pc.fill_null(batch.column("topic"), "").dictionary_encode()
@@ -140,7 +140,7 @@ def _parted(batch: Any, partition_by: tuple[str, ...]) -> Iterable[tuple[tuple[s
 
 
 def _taken(batch: Any, order: Any) -> Any:
-    """The rows in another order. Arrow takes everything but views, whose sixteen bytes are all there is to take."""
+    """Return the rows in another order. Arrow's `take` lacks views, whose sixteen bytes numpy takes."""
     columns = []
     for column in batch.columns:
         if pa.types.is_binary_view(column.type):
@@ -166,7 +166,7 @@ def _size(batch: Any) -> int:
 
 
 def _numbered(values: Any) -> tuple[Any, Any]:
-    """The different values, and for each the number of its own among them."""
+    """Return the different values, and for each the number of its own among them."""
     if (values == values[0]).all():
         return values[:1], np.zeros(len(values), np.int64)
     different, which = np.unique(values, return_inverse=True)
@@ -174,12 +174,14 @@ def _numbered(values: Any) -> tuple[Any, Any]:
 
 
 def _time_text(hour: int, write: Callable[[datetime], str]) -> str:
-    """A part of a path for an hour since 1970; nothing for a time that no calendar has."""
+    """Return a part of a path for an hour since 1970; nothing for a time that no calendar has."""
     return "" if hour == _NO_TIME // _HOUR_US else write(_EPOCH + timedelta(hours=hour))
 
 
 def escaped(text: str) -> str:
-    """A value as part of a path, the way Hive and Spark write it: they take no other character for an escaped one."""
+    """Return a value as part of a path, the way Hive and Spark write it: they take no other character for an escaped
+    one.
+    """
     return "".join(f"%{ord(char):02X}" if char in _SPECIAL or ord(char) < 32 else char for char in text)
 
 
@@ -189,7 +191,7 @@ def _open(target: Target, directory: Path, key: tuple[str, ...], schema: Any) ->
     folders += [f"{name}={value}" for name, value in zip(target.partition_by, parts, strict=True)]
     folders.append(f"b={escaped(target.broker)}")
     if too_long := [name for name in folders if len(name.encode()) > NAME_SIZE_MAX]:
-        raise CannotWriteLake(
+        raise LakeWriteFailed(
             f"{too_long[0]} is longer than the name of a directory can be ({NAME_SIZE_MAX} bytes): export the other "
             f"topics by their names, with -t"
         )
@@ -199,7 +201,7 @@ def _open(target: Target, directory: Path, key: tuple[str, ...], schema: Any) ->
 
 
 def new_writer(path: Path, schema: Any, codec: str) -> Any:
-    """A Parquet file of a lake, to be written."""
+    """Open a Parquet file of a lake for writing."""
     writer = pq.ParquetWriter(
         path,
         schema,
@@ -243,7 +245,7 @@ def _close(lake: str, files: Iterable[_Open]) -> list[LakeFile]:
 
 
 def synced_size(path: Path) -> int:
-    """Make a file that was written durable; how large it is. Blocks."""
+    """Sync a file that was written, and return its size. Blocks."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""What an export can read: a store's directory, or live topics. Each plans ranges, and reads one in a task.
+"""Sources of an export: a store's directory, or live topics. Each plans ranges, and reads a range in a task.
 
 A range is a small piece of JSON that names its rows for ever: the same range read again gives the same rows, which is
 what makes a batch repeatable. Positions are JSON too, and lie in the lake's manifest.
@@ -17,26 +17,31 @@ from ropewalk.spark.jobs.export.lake_writer import TIME
 from ropewalk.spark.jobs.records.log_files import SegmentFile, StoreFiles, open_store
 from ropewalk.spark.jobs.records.walk import PIECE_SIZE, walk
 from ropewalk.spark.live.cluster import Cluster
+from ropewalk.spark.live.last_read import compare_last_read, stored_before
 from ropewalk.spark.live.offsets import (
+    Bounds,
     DataLoss,
+    Loss,
     Position,
     QueueKey,
     Range,
     advance,
     begin,
-    checked_ranges,
-    judge_losses,
-    limited,
+    check_belongs,
+    enforce_losses,
+    plan_ranges,
+    share_limit,
 )
-from ropewalk.spark.live.plan import chosen_queues, ending, split, starting, times_of, wants_topic
+from ropewalk.spark.live.plan import chosen_queues, ending, split, starting, times_of, topic_filter
 from ropewalk.spark.live.read import Task, read_task
 from ropewalk.spark.options import Options, parse_options
 from ropewalk.spark.rows.columns import Plan
 from ropewalk.spark.rows.decode import Ended, SegmentDecoder
 from ropewalk.spark.rows.row_filter import RowFilter
 from ropewalk.spark.rows.schema import Selection, chosen_columns
-from ropewalk.spark.store.files import open_stores
+from ropewalk.spark.store.files import broker_name_of, open_stores
 from ropewalk.spark.store.safe_end import safe_end
+from ropewalk.spark.store.tails import tail_of
 
 _OVERREAD: Final = 1 << 20
 _WINDOW: Final = 16 << 20
@@ -44,7 +49,7 @@ _PIECES_AT_ONCE: Final = 16
 
 
 class DamagedLog(RopewalkError):
-    """Bytes of the log that are no records, and nobody allowed to leave them out."""
+    """A log with bytes that are no records, where no option allows to leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +63,27 @@ class Planned:
 
 
 class Source(Protocol):
-    """Something that an export reads."""
+    """A source of rows for an export."""
 
     def identity(self) -> dict[str, Any]:
-        """What a lake of this source is a copy of: two exports with different ones do not share a lake."""
+        """Return the identity of this source: two exports of different identity do not share a lake."""
         ...
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        """What comes after a position, `limit` messages of it at most (but something); None if nothing does."""
+        """Plan the batch behind a position, of about `limit` messages but at least one; None if there is nothing."""
         ...
 
     def read(self, range_: Any) -> Iterator[Any]:
-        """In a task: the rows of a range as record batches."""
+        """Yield the rows of a range as record batches. Runs in a task."""
         ...
 
     def name(self, range_: Any) -> tuple[str, str]:
-        """The broker of a range, and a name for it that no other range has."""
+        """Return the broker of a range, and a name that no other range has."""
         ...
 
 
 def selection_for(columns: tuple[str, ...], preset: str) -> Selection:
-    """The columns of a lake; topic and store time are always among them, because files are cut by them."""
+    """Return the columns of a lake; topic and store time are always among them, because files are cut by them."""
     chosen = chosen_columns(preset, columns)
     missing = tuple(name for name in ("topic", TIME) if name not in chosen)
     return replace(chosen, names=(*chosen.names, *missing))
@@ -89,7 +94,7 @@ def selection_for(columns: tuple[str, ...], preset: str) -> Selection:
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """A store's directory. A position is a log offset: `{"log": 4711}`."""
+    """A store's directory. A position is a log offset, and what is in front of it: `{"log": 4711, "tail": "9f…"}`."""
 
     path: str
     topics: tuple[str, ...]
@@ -111,13 +116,18 @@ class StoreSource:
         }  # fmt: skip
 
     def plan(self, tasks: Tasks, position: Any, limit: int | None) -> Planned | None:
-        store, end = tasks.run_near(_open_for_export, self.path, "listing")
+        store, end = tasks.run_one(_open_for_export, (self.path, position), "listing")
         start = store.min_offset if position is None else int(position["log"])
         if start < store.min_offset:
             raise DataLoss(
                 f"this job has come to log offset {start}, and {self.path} begins at {store.min_offset} now: "
                 f"retention took {store.min_offset - start} bytes before they were read. Begin anew, with a lake or a "
                 f"journal of its own"
+            )
+        if start > store.end_offset:
+            raise DataLoss(
+                f"this job has come to log offset {start}, and the files of {self.path} end at {store.end_offset} now: "
+                f"its tail was lost, or it is another log. Begin anew, with a lake or a journal of its own"
             )
         if end is not None and end <= start:
             return None
@@ -147,7 +157,8 @@ class StoreSource:
             return None
         # A range ends where the next begins, which is known exactly; the last ends where the walk did.
         after = [s.start for s in found.stretches if s.start > ranges[-1][0]]
-        return Planned({"log": start}, {"log": min(after[0] if after else stop, stop)}, ranges)
+        behind = tasks.run_one(_position_at, (self.path, min(after[0] if after else stop, stop)), "listing")
+        return Planned({"log": start}, behind, ranges)
 
     def _pieces(self, store: StoreFiles) -> int:
         return (store.end_offset - store.min_offset) // self.range_bytes + len(store.segments) + 1
@@ -180,19 +191,37 @@ class StoreSource:
 
 
 def readable_end(path: str) -> int:
-    """Up to where a store can be read now. Raises `UnreadableStore`. Blocks."""
-    store, end = _open_for_export(path)
+    """Return the log offset up to which a store can be read now. Raises `UnreadableStore`. Blocks."""
+    store, end = _open_for_export((path, None))
     return store.end_offset if end is None else end
 
 
-def _open_for_export(path: str) -> tuple[StoreFiles, int | None]:
-    """The store, and where reading has to stop; None if the end of its records is the end."""
+def _open_for_export(work: tuple[str, Any]) -> tuple[StoreFiles, int | None]:
+    """Return the store, and where reading has to stop; None if the end of its records is the end.
+
+    Raises DataLoss where the log in front of the position is not the one that was read.
+    """
+    path, position = work
     store = open_store(path)
+    if position is not None and "tail" in position:
+        found = tail_of(open_stores(path)[0], int(position["log"]))
+        if found not in (None, position["tail"]):
+            raise DataLoss(
+                f"{path} holds other records before log offset {position['log']} than the ones that this job read "
+                f"there: it is another log, or its tail was cut and written anew. Begin anew, with a lake or a journal "
+                f"of its own"
+            )
     return store, None if store.is_clean else safe_end(open_stores(path)[0])
 
 
+def _position_at(work: tuple[str, int]) -> dict[str, Any]:
+    path, offset = work
+    tail = tail_of(open_stores(path)[0], offset)
+    return {"log": offset} | ({"tail": tail} if tail is not None else {})
+
+
 def _decoded(store: StoreFiles, segment: SegmentFile, start: int, stop: int, plan: Plan) -> Iterator[Any]:
-    """The rows of the records that begin in [start, stop)."""
+    """Yield the rows of the records that begin in [start, stop)."""
     read, end = store.reader(segment), segment.base + segment.size
     # A mapping takes no memory, whatever its size.
     window = segment.size if store.is_clean else _WINDOW
@@ -275,27 +304,31 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
         missing = cluster.missing_topics()
         if missing:
             raise (
-                DataLoss(f"topic {missing[0]} does not exist")
+                DataLoss(
+                    f"topic {missing[0]} does not exist any more; this job has come to {_came_to(position)}"
+                )
                 if position
                 else NoTopic(f"topic {missing[0]} does not exist: a topic is created by its first message")
             )
         keys = chosen_queues(options, cluster.queues())
-        bounds = cluster.patient_bounds(keys)
+        bounds = cluster.wait_for_bounds(keys)
         if position is None:
-            start = starting(options, bounds, cluster.at_times(times_of(options, keys)), stream=False)
+            before = Position({})
+            start = starting(options, bounds, cluster.offsets_at(times_of(options, keys)), stream=False)
         else:
             before = Position.from_json(position)
-            _check_cluster(before, cluster, options)
+            check_belongs(before, topic_filter(options), cluster.cluster_name)
+            _check_losses(before, bounds, cluster, fail=options.fail_on_data_loss)
             start = begin(before.queues, bounds)
         if source.fixed:
-            stops = ending(options, bounds, cluster.at_times(times_of(options, keys, end=True)))
+            stops = ending(options, bounds, cluster.offsets_at(times_of(options, keys, end=True)))
             end = {key: max(stops.get(key, low), low) for key, low in start.items()}
         else:
             end = advance(start, bounds)
         if limit is not None:
-            end = limited(start, end, limit)
-        ranges, losses = checked_ranges(start, end, bounds)
-        lost = judge_losses(losses, fail=options.fail_on_data_loss)
+            end = share_limit(start, end, limit)
+        ranges, losses = plan_ranges(start, end, bounds)
+        lost = enforce_losses(losses, fail=options.fail_on_data_loss)
         if not ranges and not lost and position is not None:
             return None
         pieces: list[Range] = split(ranges, max_records=source.range_messages, min_partitions=None)
@@ -303,8 +336,8 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
             return None
         name = cluster.cluster_name
         return Planned(
-            Position(start, name).to_json(),
-            Position(end, name).to_json(),
+            Position(start, name, last_ms=before.last_ms).to_json(),
+            Position(end, name, last_ms=stored_before(cluster, end, bounds, before)).to_json(),
             [[*piece.key, piece.low, piece.high] for piece in pieces],
             lost,
         )
@@ -312,16 +345,29 @@ def _plan_live(work: tuple[LiveSource, Any, int | None]) -> Planned | None:
         cluster.close()
 
 
+def _came_to(position: Any) -> str:
+    queues = Position.from_json(position).queues
+    return ", ".join(f"offset {number} of {key}" for key, number in sorted(queues.items())[:5])
+
+
 class NoTopic(RopewalkError):
     """The topic that was named does not exist."""
 
 
-def _check_cluster(before: Position, cluster: Cluster, options: Options) -> None:
-    from ropewalk.spark.live.offsets import check_belongs
-
-    check_belongs(before, wants_topic(options), cluster.cluster_name)
+def _check_losses(
+    before: Position, bounds: Mapping[QueueKey, Bounds], cluster: Cluster, *, fail: bool
+) -> None:
+    """Judge what a plan of ranges does not notice: queues that are gone, and other messages in front of a position."""
+    losses = [
+        Loss(key, 0, f"this job has come to offset {number}, and {cluster.absence_of(key)}")
+        for key, number in sorted(before.queues.items())
+        if key not in bounds
+    ]
+    losses += compare_last_read(cluster, before, before.queues, bounds)
+    enforce_losses(losses, fail=fail)
 
 
 def default_broker_name(path: str) -> str:
-    """What the broker of a directory is called if nobody says."""
-    return Path(path).resolve().name
+    """Return the broker name of a store's directory: its own, as live rows carry it, else the directory's name."""
+    root = Path(path).resolve()
+    return broker_name_of(root) or root.name

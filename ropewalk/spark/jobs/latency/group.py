@@ -1,4 +1,4 @@
-"""`ropewalk pipeline latency --group`: how long messages lay in the store before a group had consumed them.
+"""Measure how long messages lay in the store before a group had consumed them: `ropewalk pipeline latency --group`.
 
 No message says when it was consumed. What a broker knows is how far the group has come in each queue, so that is looked
 at again and again for a while; a message is consumed when the group's offset is first seen behind it:
@@ -36,22 +36,22 @@ COLUMNS: Final = ("topic", "queueOffset", "storeTimestamp")
 
 
 class BadGroup(RopewalkError):
-    """There is nothing to be measured of this group."""
+    """A group of which nothing can be measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Where the group was at one moment."""
+class OffsetSnapshot:
+    """The committed offsets of a group at one moment."""
 
     at_ms: int
     offsets: Mapping[QueueKey, int]
 
 
 @dataclass(slots=True)
-class Watched:
-    """All looks of a while, and what the group had not come to at the last one."""
+class GroupWatch:
+    """The snapshots of a while, and the backlog of the group at the last one."""
 
-    looks: list[Look] = field(default_factory=list)
+    snapshots: list[OffsetSnapshot] = field(default_factory=list)
     waiting: dict[QueueKey, tuple[int, int | None]] = field(default_factory=dict)
     """Of each queue: messages, and how old the oldest is in ms."""
 
@@ -74,34 +74,37 @@ def group_latency(
     watch_s: float,
     interval_s: float,
     window_ms: int = 60_000,
-) -> tuple[Windows, Watched]:
-    """Look at a group for a while and measure what it consumes meanwhile. Raises `TaskFailed` and `BadGroup`."""
+) -> tuple[Windows, GroupWatch]:
+    """Watch a group for a while, and measure the messages that it consumes meanwhile.
+
+    Raises `TaskFailed` and `BadGroup`.
+    """
     (watched,) = tasks.run(
         watch_group, [(source, group, watch_s, interval_s)], f"watching {group} for {watch_s:g} s"
     )
-    if not any(look.offsets for look in watched.looks):
+    if not any(snapshot.offsets for snapshot in watched.snapshots):
         raise BadGroup(
             f"group {group} has committed no offset of {source.options['topic']}: it never consumed there, or its name "
             f"is another"
         )
     total: Windows = {}
-    work = [(source, consumed, window_ms) for consumed in consumed_ranges(watched.looks)]
+    work = [(source, consumed, window_ms) for consumed in consumed_ranges(watched.snapshots)]
     for found in tasks.run(measure_consumed, work, "measuring"):
         add_delays(total, found)
     return total, watched
 
 
-def consumed_ranges(looks: Sequence[Look]) -> list[Consumed]:
-    """What was consumed between the first look and the last, by queue."""
+def consumed_ranges(snapshots: Sequence[OffsetSnapshot]) -> list[Consumed]:
+    """Return the ranges that were consumed between the first snapshot and the last, by queue."""
     places: dict[QueueKey, int] = {}
     lows: dict[QueueKey, int] = {}
     steps: dict[QueueKey, list[tuple[int, int]]] = {}
-    for look in looks:
-        for key, offset in look.offsets.items():
+    for snapshot in snapshots:
+        for key, offset in snapshot.offsets.items():
             if key not in places:
                 lows[key] = offset
             elif offset > places[key]:
-                steps.setdefault(key, []).append((offset, look.at_ms))
+                steps.setdefault(key, []).append((offset, snapshot.at_ms))
             # A group that was sent back consumes again; what it consumed once is measured once.
             places[key] = max(places.get(key, offset), offset)
     return [Consumed(key, lows[key], made[-1][0], tuple(made)) for key, made in sorted(steps.items())]
@@ -112,24 +115,24 @@ def watch_group(
     *,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     sleep: Callable[[float], None] = time.sleep,
-) -> Watched:
-    """In a task: look at a group's offsets until the time is over. Blocks."""
+) -> GroupWatch:
+    """Take snapshots of a group's offsets until the time is over. Runs in a task. Blocks."""
     source, group, watch_s, interval_s = work
     cluster = Cluster(source.parsed())
     try:
         cluster.refresh()
-        watched = Watched()
+        watched = GroupWatch()
         end = now_ms() + int(watch_s * 1000)
         while True:
             keys = cluster.queues()
-            watched.looks.append(Look(now_ms(), cluster.group_offsets(group, keys)))
+            watched.snapshots.append(OffsetSnapshot(now_ms(), cluster.group_offsets(group, keys)))
             left = end - now_ms()
             if left <= 0:
                 break
             sleep(min(interval_s, left / 1000))
             cluster.refresh()
-        last = watched.looks[-1]
-        bounds = cluster.patient_bounds(last.offsets)
+        last = watched.snapshots[-1]
+        bounds = cluster.wait_for_bounds(last.offsets)
         nexts = {
             key: max(offset, bounds[key].low)
             for key, offset in last.offsets.items()
@@ -145,7 +148,7 @@ def watch_group(
 
 
 def measure_consumed(work: tuple[LiveSource, Consumed, int]) -> Windows:
-    """In a task: the messages of one queue that were consumed. Blocks."""
+    """Measure the consumed messages of one queue. Runs in a task. Blocks."""
     source, consumed, window_ms = work
     done: Windows = {}
     for batch in source.read([*consumed.key, consumed.low, consumed.high]):
@@ -154,7 +157,7 @@ def measure_consumed(work: tuple[LiveSource, Consumed, int]) -> Windows:
 
 
 def measure_rows(batch: pa.RecordBatch, steps: Iterable[tuple[int, int]], window_ms: int) -> Windows:
-    """One record batch of a queue."""
+    """Measure one record batch of a queue."""
     ends, seen = (np.array(column, np.int64) for column in zip(*steps, strict=True))
     offsets = np.asarray(batch.column("queueOffset"))
     stored = np.asarray(pc.fill_null(batch.column("storeTimestamp").cast(pa.int64()), 0)) // 1000
@@ -162,8 +165,8 @@ def measure_rows(batch: pa.RecordBatch, steps: Iterable[tuple[int, int]], window
     return measure_delays(batch.column("topic"), consumed - stored, stored, window_ms)
 
 
-def waiting_rows(watched: Watched) -> list[tuple[Any, ...]]:
-    """What the group has not come to, as rows of a table."""
+def waiting_rows(watched: GroupWatch) -> list[tuple[Any, ...]]:
+    """Return the backlog of the group as rows of a table."""
     return [
         (key.topic, key.broker, key.queue_id, count, age)
         for key, (count, age) in sorted(watched.waiting.items())

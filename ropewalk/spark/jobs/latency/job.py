@@ -1,4 +1,4 @@
-"""`ropewalk pipeline latency`: how long messages took from their producer into the store.
+"""Measure how long messages took from their producer into the store: `ropewalk pipeline latency`.
 
 A message carries two times: when its producer made it and when the broker stored it. Their difference is the way plus
 whatever the two clocks disagree. Negative ones are clocks and nothing else: they are counted and shown, not cut off.
@@ -17,16 +17,17 @@ import pyarrow.compute as pc
 from ropewalk.spark.jobs.common.report import FINDINGS, OK, Lines, Plot, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
 from ropewalk.spark.jobs.export.sources import Source
-from ropewalk.spark.jobs.stats.histogram import Histogram, together
+from ropewalk.spark.jobs.stats.histogram import Histogram, merge_histograms
 from ropewalk.spark.jobs.stats.job import time_text
 
 COLUMNS: Final = ("topic", "bornTimestamp", "storeTimestamp")
+_BAD: Final = frozenset(("stored_before_made", "worst_skew_ms", "over_limit"))
 DEFAULT_QUANTILES: Final = (0.5, 0.99, 0.999)
 
 
 @dataclass(slots=True)
 class Delays:
-    """Of the messages of one topic in one window."""
+    """The delays of the messages of one topic in one window."""
 
     histogram: Histogram = field(default_factory=Histogram)
     """Of those that are not negative, ms."""
@@ -58,7 +59,7 @@ class _Work:
 
 
 def latency(tasks: Tasks, source: Source, *, window_ms: int = 60_000) -> Windows:
-    """Measure what a source holds now. It has to give the columns `COLUMNS`."""
+    """Measure the messages that a source holds now. It has to give the columns `COLUMNS`."""
     planned = source.plan(tasks, None, None)
     total: Windows = {}
     if planned is not None:
@@ -69,7 +70,7 @@ def latency(tasks: Tasks, source: Source, *, window_ms: int = 60_000) -> Windows
 
 
 def measure_range(work: _Work) -> Windows:
-    """In a task: one range."""
+    """Measure one range. Runs in a task."""
     done: Windows = {}
     for batch in work.source.read(work.range_):
         add_delays(done, measure_batch(batch, work.window_ms))
@@ -77,13 +78,13 @@ def measure_range(work: _Work) -> Windows:
 
 
 def add_delays(into: Windows, found: Windows) -> None:
-    """Add what was measured elsewhere."""
+    """Add delays that were measured elsewhere."""
     for name, each in found.items():
         into.setdefault(name, Delays()).add(each)
 
 
 def measure_batch(batch: Any, window_ms: int) -> Windows:
-    """One record batch."""
+    """Measure one record batch."""
     stored, born = (
         np.asarray(pc.fill_null(batch.column(name).cast(pa.int64()), 0)) // 1000
         for name in ("storeTimestamp", "bornTimestamp")
@@ -92,7 +93,7 @@ def measure_batch(batch: Any, window_ms: int) -> Windows:
 
 
 def measure_delays(topic: Any, delays: Any, at_ms: Any, window_ms: int) -> Windows:
-    """Delays of rows in ms, by topic and by when they were."""
+    """Count delays of rows in ms, by topic and window."""
     done: Windows = {}
     if not len(delays):
         return done
@@ -119,10 +120,11 @@ def latency_report(
     quantiles: Sequence[float],
     limit_ms: int | None = None,
     *,
+    window_ms: int | None = None,
     way: str = "from producer to store",
     more: Sequence[Table] = (),
 ) -> Report:
-    """What was measured. Above `limit_ms` at the highest quantile is a finding. `more` stands below it."""
+    """Report the measured delays. Above `limit_ms` at the highest quantile is a finding. `more` stands below it."""
     topics = sorted({topic for topic, _window in found})
     by_topic = {topic: Delays() for topic in topics}
     for (topic, _window), each in found.items():
@@ -165,12 +167,13 @@ def latency_report(
                 for topic in topics[:8]
             },
             x_is_time=True,
+            step=window_ms / 1000 if window_ms is not None else None,
         ),
         Lines(
             f"{way[0].upper()}{way[1:]}: share at or below", "ms", "share",
-            {"all": [(max(x, 0.5), y) for x, y in together(d.histogram for d in by_topic.values()).curve()]},
+            {"all": [(max(x, 0.5), y) for x, y in merge_histograms(d.histogram for d in by_topic.values()).curve()]},
             x_is_log=True,
         ),
     ]  # fmt: skip
     title = f"Latency of {what}, {way}"
-    return Report("latency", title, summary, [*tables, *more], plots, FINDINGS if worst else OK)
+    return Report("latency", title, summary, [*tables, *more], plots, FINDINGS if worst else OK, _BAD)

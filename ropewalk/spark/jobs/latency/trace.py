@@ -1,4 +1,4 @@
-"""`ropewalk pipeline latency --group --trace-topic`: how long messages lay in the store before a group began on them.
+"""Measure how long messages lay in the store before a group began on them: `latency --group --trace-topic`.
 
 Clients that trace write to a topic what they did with each message. Of every message that a consumer hands to its
 listener there is an entry, in fields with 0x01 between them, and closed by 0x02:
@@ -40,7 +40,7 @@ _FIELDS: Final = 8
 
 @dataclass(slots=True)
 class Traced:
-    """What messages and traces had to say about each other."""
+    """The counts of messages and traces that matched."""
 
     messages: int = 0
     """That were read."""
@@ -61,7 +61,7 @@ class _Work:
 def trace_latency(
     tasks: Tasks, messages: Source, traces: Source, group: str, *, window_ms: int = 60_000
 ) -> tuple[Windows, Traced]:
-    """Measure by what there is now. The sources give `MESSAGE_COLUMNS` and `TRACE_COLUMNS`.
+    """Measure the messages and traces that there are now. The sources give `MESSAGE_COLUMNS` and `TRACE_COLUMNS`.
 
     Raises `TaskFailed`, and `BadGroup` where no trace tells of the group.
     """
@@ -72,7 +72,7 @@ def trace_latency(
             work += [_Work(source, range_, whose) for range_ in planned.ranges]
     total: Windows = {}
     done = Traced()
-    for found, traced in tasks.shuffle(spread, partial(meet, window_ms), work, "measuring"):
+    for found, traced in tasks.shuffle(key_rows, partial(join_traces, window_ms), work, "measuring"):
         add_delays(total, found)
         done.messages += traced.messages
         done.begun += traced.begun
@@ -84,8 +84,8 @@ def trace_latency(
     return total, done
 
 
-def spread(work: _Work) -> Iterator[tuple[Key, bytes]]:
-    """In a task: the messages or the entries of a range, by their id."""
+def key_rows(work: _Work) -> Iterator[tuple[Key, bytes]]:
+    """Key the messages or the entries of a range by message id. Runs in a task."""
     for batch in work.source.read(work.range_):
         rows = _messages(batch) if work.group is None else _begun(batch, work.group.encode())
         buckets: dict[int, list[Any]] = {}
@@ -117,8 +117,8 @@ def _begun(batch: pa.RecordBatch, group: bytes) -> Iterator[tuple[bytes, int]]:
                 yield fields[5], int(fields[1])
 
 
-def meet(window_ms: int, values: tuple[Key, list[bytes]]) -> tuple[Windows, Traced]:
-    """In a task: the messages of some ids and what traces say about them."""
+def join_traces(window_ms: int, values: tuple[Key, list[bytes]]) -> tuple[Windows, Traced]:
+    """Join the messages of some ids with their traces. Runs in a task."""
     stored: dict[bytes, tuple[str, int]] = {}
     begun: dict[bytes, int] = {}
     for value in values[1]:

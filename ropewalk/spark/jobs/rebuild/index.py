@@ -1,4 +1,4 @@
-"""The key index anew. Items keep the order of the log: a first look counts them, and each piece knows its numbers."""
+"""Rebuild the key index. Items keep the order of the log: a first pass counts them and numbers each piece."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERED: Final = np.dtype([("item", "<i8"), ("hash", "<i4"), ("offset", "<i8")
 
 @dataclass(slots=True)
 class IndexBuilt:
-    """What was written."""
+    """The index files that were written."""
 
     files: list[tuple[str, int, int]]
     """Name, items and first log offset of each."""
@@ -57,7 +57,7 @@ def _indexed(stretch: Stretch) -> tuple[Bytes, Records]:
     if dead:
         names = topics_of(window.data, records)
         limits = np.array([dead.get(topic, 0) for topic in names.values], np.int64)
-        records = records.take(records.offset >= limits[names.ids])
+        records = records.select(records.offset >= limits[names.ids])
     return window.data, records
 
 
@@ -105,7 +105,7 @@ def _geometry(work: tuple[StoreFiles, str]) -> Geometry | None:
 
 
 def _spread_items(work: _Numbered) -> Iterator[tuple[Key, bytes]]:
-    """The items of a stretch by the number of their file."""
+    """Yield the items of a stretch by the number of their file."""
     items = items_of(*_indexed(work.stretch))
     numbers = work.first + np.arange(len(items.hashes), dtype=np.int64)
     chunk = np.empty(len(numbers), _NUMBERED)
@@ -209,7 +209,9 @@ def _items_in(paths: Sequence[str], geometry: Geometry) -> Any:
 
 
 def _without_repeats(items: Any) -> tuple[Any, int]:
-    """The items without those of a record that were put in a second time right behind the first; how many records."""
+    """Return the items without those of a record that were put in a second time right behind the first; how many
+    records.
+    """
     breaks = np.flatnonzero(np.diff(items["offset"].astype(np.int64)) != 0) + 1
     kept, repeated = [items[:0]], 0
     for group in np.split(items, breaks):

@@ -1,4 +1,4 @@
-"""The key index that a log asks for: one file at a time, from its items in the order of the log.
+"""Pack the key index of a log: one file at a time, from its items in the order of the log.
 
     item n of a file: hash, log offset, seconds since the file began, the item before it in its slot
 
@@ -27,7 +27,7 @@ _SECONDS_MAX: Final = 0x7FFFFFFF
 
 @dataclass(slots=True)
 class Items:
-    """What records are indexed under, one array for each field, in the order of the log."""
+    """The index items of records, one array for each field, in the order of the log."""
 
     hashes: Ints
     offset: Ints
@@ -39,8 +39,8 @@ class Items:
 
 
 def items_of(data: Bytes, records: Records) -> Items:
-    """The items of scanned records. 3 us a record: hashes go by UTF-16 units, which numpy does not know."""
-    records = records.take(is_indexed(records))
+    """Return the items of scanned records. Measured: 3 us a record, because numpy does not hash UTF-16 units."""
+    records = records.select(is_indexed(records))
     topics = slices(data, records.topic_at, records.topic_size).to_pylist()
     texts = property_texts(data, records).to_pylist()
     found = [record_hashes(topic, text) for topic, text in zip(topics, texts, strict=True)]
@@ -66,7 +66,7 @@ class IndexPart:
 def pack_index(
     hashes: Ints, offsets: Ints, stored: Ints, geometry: Geometry, before: IndexHeader | None
 ) -> Iterator[IndexPart]:
-    """The parts of one file; `before` is the header of the file before, None for the first.
+    """Yield the parts of one file; `before` is the header of the file before, None for the first.
 
     The caller gives as many items as the file has room for, fewer only in the last.
     """
@@ -102,6 +102,8 @@ def pack_index(
 
 
 def index_name(stored_ms: int, before: str) -> str:
-    """A file's name: when its first record was stored, local time to the millisecond, and later than the one before."""
+    """Return a file's name: when its first record was stored, local time to the millisecond, and later than the one
+    before.
+    """
     name = time.strftime("%Y%m%d%H%M%S", time.localtime(stored_ms / 1000)) + f"{stored_ms % 1000:03d}"
     return name if name > before else f"{int(before) + 1:0{NAME_DIGITS}d}"

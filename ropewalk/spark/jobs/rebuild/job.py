@@ -1,4 +1,4 @@
-"""`ropewalk pipeline rebuild`: consume queues and index anew from the log, as the broker itself would write them.
+"""Rebuild consume queues and index from the log, as the broker itself would write them: `ropewalk pipeline rebuild`.
 
 The source store is only read. First its log is walked over, so that each piece begins exactly at a record; then
 `rebuild_queues` and `rebuild_index` make what was asked for.
@@ -18,7 +18,7 @@ from ropewalk.spark.jobs.common.report import FINDINGS, OK, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
 from ropewalk.spark.jobs.rebuild.index import rebuild_index
 from ropewalk.spark.jobs.rebuild.queue_files import QueueBuilt
-from ropewalk.spark.jobs.rebuild.queues import Spread, Write, verify_queues
+from ropewalk.spark.jobs.rebuild.queues import KeyEntries, PackQueue, verify_queues
 from ropewalk.spark.jobs.records.columns import DEFAULT_DELAYS, parse_delays
 from ropewalk.spark.jobs.records.log_files import open_store
 from ropewalk.spark.jobs.records.walk import PIECE_SIZE, Walk, walk
@@ -29,12 +29,12 @@ _GAP: Final = 1 << 20
 
 
 class CannotRebuild(RopewalkError):
-    """What was asked for cannot be rebuilt; the text says why."""
+    """A store or option that cannot be rebuilt; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildOptions:
-    """What to rebuild, from what, where to."""
+    """The scope and the target of a rebuild."""
 
     store: str
     out: str
@@ -52,7 +52,7 @@ class RebuildOptions:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was written, and how it compares to the store's own."""
+    """The files that were written, and how they compare to the store's own."""
 
     walk: Walk
     queues: list[QueueBuilt] = field(default_factory=list)
@@ -67,24 +67,24 @@ class Rebuilt:
 
 
 def rebuild(tasks: Tasks, options: RebuildOptions) -> Rebuilt:
-    """Rebuild. Raises `CannotRebuild`, and `TaskFailed`."""
+    """Rebuild consume queues and index into a new directory. Raises `CannotRebuild`, and `TaskFailed`."""
     unknown = [name for name in options.what if name not in WHAT]
     if unknown:
         raise CannotRebuild(f"cannot rebuild {unknown[0]!r}: it is consumequeue, index, or both")
     delays_ms = parse_delays(options.delays)
-    store = tasks.run_near(open_store, options.store, "listing")
+    store = tasks.run_one(open_store, options.store, "listing")
     out = Path(options.out)
     if Path(options.store).resolve() in (out.resolve(), *out.resolve().parents):
         raise CannotRebuild(
             f"{out} lies in {options.store}, and a rebuild never writes into the store that it reads"
         )
-    tasks.run_near(check_new, options.out, "making room")
+    tasks.run_one(check_new, options.out, "making room")
     done = Rebuilt(walk(tasks, store, piece_size=options.piece_size))
     if "consumequeue" in options.what:
         file_size = options.queue_file_size or store.queue_file_size
-        spread = Spread(delays_ms, frozenset(options.topics))
+        spread = KeyEntries(delays_ms, frozenset(options.topics))
         gap_max = max(_GAP, (done.walk.end - store.min_offset) // RECORD_SIZE_MIN)
-        write = Write(options.out, file_size, gap_max)
+        write = PackQueue(options.out, file_size, gap_max)
         done.queues = tasks.shuffle(spread, write, done.walk.stretches, "queues")
         done.queues.sort(key=lambda queue: (queue.topic, queue.queue_id))
         if options.verify:
@@ -101,7 +101,7 @@ def rebuild(tasks: Tasks, options: RebuildOptions) -> Rebuilt:
 
 
 def rebuild_report(options: RebuildOptions, done: Rebuilt) -> Report:
-    """What was written, and what is not as it should be."""
+    """Report the files that were written, and their differences."""
     doubles, holes = sum(q.doubles for q in done.queues), sum(q.holes for q in done.queues)
     astray = sum(q.astray for q in done.queues)
     summary = {

@@ -1,4 +1,4 @@
-"""The consume queue that a log asks for, file by file, as a broker writes them.
+"""Pack the consume queue of a log file by file, as a broker writes it.
 
     file: entries of 20 bytes, zeros behind the last; named by the byte of the queue at which it begins
     a queue whose first record is not its number 0 begins with fillings up to it, in the file where that falls
@@ -24,7 +24,7 @@ _BLANK = np.frombuffer(PRE_BLANK, ENTRY)[0]
 
 @dataclass(frozen=True, slots=True)
 class QueueBuilt:
-    """One queue that was written."""
+    """A queue that was written."""
 
     topic: str
     queue_id: int
@@ -41,7 +41,7 @@ class QueueBuilt:
 
 
 class QueueFiles:
-    """Packs the entries of one queue into files. `write(base, data)` gets each when it is full, or the last.
+    """A packer of one queue's entries into files. `write(base, data)` gets each when it is full, or the last.
 
     The data ends with the last entry; behind it a file has zeros up to its size.
     """
@@ -59,7 +59,7 @@ class QueueFiles:
         self._doubles = self._holes = self._files = 0
 
     def add(self, numbers: Ints, entries: Any) -> None:
-        """More entries, in the order of their numbers, and in that of the log where numbers are equal."""
+        """Add entries in the order of their numbers, and in that of the log where numbers are equal."""
         if not len(numbers):
             return
         if self._next < 0:
@@ -101,7 +101,7 @@ class QueueFiles:
         self._files += 1
 
     def finish(self) -> QueueBuilt:
-        """Write the last file; what was built."""
+        """Write the last file, and return the queue that was built."""
         self._flush()
         return QueueBuilt(
             self._topic, self._queue_id, self._first, self._next, self._doubles, self._holes, self._files

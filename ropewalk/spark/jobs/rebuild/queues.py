@@ -1,4 +1,4 @@
-"""Consume queues anew: entries are decoded piece by piece, brought together by queue, and packed queue by queue.
+"""Rebuild consume queues: entries are decoded piece by piece, shuffled by queue, and packed queue by queue.
 
 What travels in the shuffle is one blob for each queue and piece, not a row for each entry.
 """
@@ -19,15 +19,15 @@ from ropewalk.spark.jobs.common.tasks import Key, Tasks
 from ropewalk.spark.jobs.rebuild.queue_files import QueueBuilt, QueueFiles
 from ropewalk.spark.jobs.records.columns import is_queued, tag_codes, topics_of
 from ropewalk.spark.jobs.records.log_files import NAME_DIGITS, NAME_SIZE_MAX, StoreFiles, read_at
-from ropewalk.spark.jobs.records.queue_check import ENTRY, Asked, pack, queue_directories
+from ropewalk.spark.jobs.records.queue_check import ENTRY, ExpectedEntries, pack, queue_directories
 from ropewalk.spark.jobs.records.walk import Stretch, scan_stretch
 
 _NUMBERED: Final = np.dtype([("number", "<i8"), ("offset", "<i8"), ("size", "<i4"), ("code", "<i8")])
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The entries that the records of a stretch ask for, by queue: a function that travels to a task."""
+class KeyEntries:
+    """A function for tasks that keys the entries of a stretch by queue."""
 
     delays_ms: tuple[int, ...]
     topics: frozenset[str]
@@ -36,10 +36,12 @@ class Spread:
     def __call__(self, stretch: Stretch) -> Iterator[tuple[Key, bytes]]:
         found, window = scan_stretch(stretch)
         dead = dict(stretch.store.deleted)
-        records = found.records.take(is_queued(found.records))
+        records = found.records.select(is_queued(found.records))
         names = topics_of(window.data, records)
         codes = tag_codes(window.data, records, names, self.delays_ms)
-        asked = Asked(names, records.queue_id, records.queue_offset, records.offset, records.size, codes)
+        asked = ExpectedEntries(
+            names, records.queue_id, records.queue_offset, records.offset, records.size, codes
+        )
         for topic, queue_id, group in asked.groups():
             if (self.topics and topic not in self.topics) or not is_directory_name(topic):
                 continue
@@ -52,14 +54,14 @@ class Spread:
 
 
 def is_directory_name(topic: str) -> bool:
-    """Whether a topic can be a directory; a broker takes no other names, and a damaged record can hold anything."""
+    """Return whether a topic can be a directory: a broker takes no other, a damaged record can hold anything."""
     usable = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
     return usable and len(topic.encode()) <= NAME_SIZE_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Packs the entries of one queue into its files: a function that travels to a task."""
+class PackQueue:
+    """A function for tasks that packs the entries of one queue into its files."""
 
     out: str
     file_size: int
@@ -79,14 +81,14 @@ class Write:
             chunks = [together[np.lexsort((together["offset"], together["number"]))]]
         total = sum(map(len, chunks))
         if int(chunks[-1]["number"][-1]) - int(chunks[0]["number"][0]) > self.gap_max:
-            chunks = [self._together(np.concatenate(chunks))]
+            chunks = [self._merge(np.concatenate(chunks))]
         writer = _queue_writer(self.out, (topic, queue_id), self.file_size)
         for chunk in chunks:
             writer.add(chunk["number"], pack(chunk["offset"], chunk["size"], chunk["code"]))
         return replace(writer.finish(), astray=total - sum(map(len, chunks)))
 
-    def _together(self, entries: Any) -> Any:
-        """The most entries without such a gap: filling it would fill the disk for a flipped bit."""
+    def _merge(self, entries: Any) -> Any:
+        """Return the most entries without such a gap: filling it would fill the disk for a flipped bit."""
         breaks = np.flatnonzero(np.diff(entries["number"]) > self.gap_max) + 1
         return max(np.split(entries, breaks), key=len)
 
@@ -142,8 +144,8 @@ def _entries(path: Path) -> Any:
 def verify_queues(
     tasks: Tasks, store: StoreFiles, out: str, topics: Sequence[str], built: Sequence[QueueBuilt]
 ) -> tuple[int, list[tuple[str, str]]]:
-    """Compare what was built with the store's own: files compared, and what differs in which way."""
-    listed = tasks.run_near(queue_directories, store, "listing queues")
+    """Compare the built queues with the store's own, and count files compared and kinds of difference."""
+    listed = tasks.run_one(queue_directories, store, "listing queues")
     first = {(each.topic, each.queue_id): each.first for each in built}
     everything = sorted(
         {*first, *((topic, queue) for topic, queue in listed if not topics or topic in topics)}

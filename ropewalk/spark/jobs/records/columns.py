@@ -1,4 +1,4 @@
-"""Derived columns of scanned records: topics, tag codes, index hashes. Each distinct text is looked at once.
+"""Derive columns of scanned records: topics, tag codes, index hashes. Each distinct text is processed once.
 
 Texts are taken out of the bytes by `ranges_of`, and cut into properties by `cut_pairs`, as a read of a store does it:
 10 GB/s where a Python loop makes half of one.
@@ -35,7 +35,7 @@ class BadDelayLevels(RopewalkError):
 
 
 def parse_delays(text: str) -> tuple[int, ...]:
-    """Milliseconds for each level of a `messageDelayLevel`."""
+    """Parse the milliseconds of each level of a `messageDelayLevel`."""
     words = text.split()
     if not words or not all(word[-1:] in _UNITS_MS and word[:-1].isdigit() for word in words):
         raise BadDelayLevels(
@@ -45,45 +45,45 @@ def parse_delays(text: str) -> tuple[int, ...]:
 
 
 def slices(data: Buffer, at: Ints, size: Ints) -> pa.Array:
-    """The texts at these positions, ascending and not overlapping, as an Arrow array of binaries."""
+    """Return the texts at ascending, disjoint positions as an Arrow array of binaries."""
     return ranges_of(pa.py_buffer(data), at, at + size)
 
 
 @dataclass(slots=True)
 class Names:
-    """One text for each record, most of them the same: numbers, and what each number stands for."""
+    """A dictionary-encoded text column: a number for each record, and the text of each number."""
 
     ids: Ints
     values: list[str]
 
 
 def topics_of(data: Buffer, records: Records) -> Names:
-    """The topic of each record."""
+    """Return the topic of each record."""
     encoded = slices(data, records.topic_at, records.topic_size).dictionary_encode()
     values = [value.decode("utf-8", "replace") for value in encoded.dictionary.to_pylist()]
     return Names(np.asarray(encoded.indices).astype(np.int64), values)
 
 
 def is_queued(records: Records) -> Bools:
-    """Whether a record has an entry in a consume queue."""
+    """Return a mask of the records that have an entry in a consume queue."""
     kind = records.sys_flag & _TRANSACTION_MASK
     queued: Bools = (kind != _PREPARED) & (kind != _ROLLBACK)
     return queued
 
 
 def is_indexed(records: Records) -> Bools:
-    """Whether a record stands in the key index."""
+    """Return a mask of the records that stand in the key index."""
     indexed: Bools = records.sys_flag & _TRANSACTION_MASK != _ROLLBACK
     return indexed
 
 
 def property_texts(data: Buffer, records: Records) -> pa.Array:
-    """The property text of each record, raw."""
+    """Return the property text of each record, raw."""
     return slices(data, records.properties_at, records.properties_size)
 
 
 def tag_codes(data: Buffer, records: Records, topics: Names, delays_ms: tuple[int, ...]) -> Ints:
-    """The third field of each record's queue entry."""
+    """Return the third field of each record's queue entry."""
     texts = property_texts(data, records)
     tags = cut_pairs(texts).column(b"TAGS").dictionary_encode()
     table = [tags_code(value.decode("utf-8", "replace")) for value in tags.dictionary.to_pylist()]

@@ -1,4 +1,4 @@
-"""Several copies of one piece of a log, laid side by side: where they are not the same and whole, and who is right.
+"""Compare the copies of one piece of a log: where they are not equal and whole, and which side is right.
 
     side 0  r1 r2 r3 r4 | r5          r3 was damaged in the header, so two *regions* come out:
     side 1  r1 r2 ?? r4 | r5'         [r3]: side 0 WHOLE, side 1 JUNK      [r5]: both WHOLE, and different
@@ -39,7 +39,7 @@ _CHUNK: Final = 1 << 20
 
 
 class State(enum.Enum):
-    """What one side holds in a region."""
+    """The state of one side in a region."""
 
     WHOLE = "whole records"
     ROT = "a record that does not match its checksum"
@@ -74,7 +74,7 @@ class Region:
 
 @dataclass(slots=True)
 class Copy:
-    """One side, as a piece sees it."""
+    """A side in the view of a piece."""
 
     window: Window | None
     """None where its log has no such segment."""
@@ -86,7 +86,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Walked:
-    """How far one side's records go in a piece; `Scan` without the columns."""
+    """The reach of one side's records in a piece; `Scan` without the columns."""
 
     first: int
     end: int
@@ -97,7 +97,7 @@ class Walked:
 
 @dataclass(slots=True)
 class Compared:
-    """What comparing one piece gave."""
+    """The result of comparing one piece."""
 
     walked: list[Walked | None]
     regions: list[Region] = field(default_factory=list)
@@ -115,7 +115,7 @@ Witness = Callable[[Sequence[Scan | None], int, int], bool | None]
 def compare(
     copies: Sequence[Copy], stop: int, *, check_crc: bool = True, witness: Witness | None = None
 ) -> Compared:
-    """Lay the copies of one piece side by side; `stop` is the log offset at which the next piece begins."""
+    """Compare the copies of one piece; `stop` is the log offset at which the next piece begins."""
     done = Compared([None] * len(copies))
     done.scans = [None] * len(copies)
     done.shared = list(range(len(copies)))
@@ -180,7 +180,7 @@ class _Grid:
     """Behind the last of them."""
 
     def over(self, start: int, end: int) -> slice:
-        """The intervals that touch these positions."""
+        """Return the intervals that touch these positions."""
         low = int(np.searchsorted(self.ends, start, "right"))
         return slice(low, int(np.searchsorted(self.starts, end, "left")))
 
@@ -341,7 +341,7 @@ class _Judge:
     def _vote(
         self, states: tuple[State, ...], same_as: tuple[int, ...], start: int, end: int
     ) -> tuple[int, str]:
-        """The side that is right, and what says so; -1 if nothing does."""
+        """Return the side that is right, and what says so; -1 if nothing does."""
         whole = sorted({same_as[n] for n, state in enumerate(states) if state is State.WHOLE})
         if len(whole) == 1:
             return whole[0], "the only whole record there"
@@ -482,7 +482,7 @@ def _fits(grid: _Grid, start: int, end: int) -> bool:
 
 
 def _runs(grid: _Grid, marks: Bools) -> list[tuple[int, int]]:
-    """The marked intervals; many in a row as one."""
+    """Return the marked intervals; many in a row as one."""
     chosen = np.flatnonzero(marks)
     if not len(chosen):
         return []

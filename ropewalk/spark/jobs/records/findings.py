@@ -1,4 +1,4 @@
-"""What the pieces of an audit come to: where each copy ends, and each fault as one finding with its remedy.
+"""Conclude from the pieces of an audit where each copy ends, and state each fault as a finding with its remedy.
 
 A piece cannot know whether bytes that are no record are the end of a log or a hole in it, and a record that lies across
 a border is seen by the next piece only as far as a search shows. `join` puts the pieces of one side in a row; where
@@ -21,7 +21,7 @@ _FOREIGN = 64
 
 
 class Kind(enum.Enum):
-    """What can be wrong. The values are words of the report."""
+    """The kind of a fault. The values are words of the report."""
 
     BIT_ROT = "bit-rot"
     FOREIGN_BYTES = "foreign-bytes"
@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be. Offsets are of the log; sides are numbered as they were given."""
+    """A fault. Offsets are of the log; sides are numbered as they were given."""
 
     kind: Kind
     side: int
@@ -54,13 +54,13 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """A torn tail is what a kill leaves, and the next start sees to it."""
+        """Return whether a finding is damage: a torn tail, which a kill leaves and a start cuts, is not."""
         return self.kind is not Kind.TORN_TAIL
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece of work: records that begin in [start, stop). `starts` says for each side where the first must be."""
+    """A unit of work: records that begin in [start, stop). `starts` says for each side where the first must be."""
 
     start: int
     stop: int
@@ -69,7 +69,7 @@ class Piece:
 
 @dataclass(slots=True)
 class PieceResult:
-    """What a task sends back about a piece."""
+    """The result of a task about a piece."""
 
     piece: Piece
     walked: list[Walked | None]
@@ -82,7 +82,7 @@ class PieceResult:
 
 
 def cut_pieces(sides: Sequence[StoreFiles], piece_size: int) -> list[Piece]:
-    """Every stretch of log that some side has a file for, cut at segment borders and every `piece_size` bytes."""
+    """Cut every stretch of log that some side has a file for, at segment borders and every `piece_size` bytes."""
     segment_size = sides[0].segment_size
     bases = sorted({segment.base for side in sides for segment in side.segments})
     pieces: list[Piece] = []
@@ -98,7 +98,7 @@ def cut_pieces(sides: Sequence[StoreFiles], piece_size: int) -> list[Piece]:
 
 @dataclass(slots=True)
 class Joined:
-    """One side's pieces in a row."""
+    """The pieces of one side in a row."""
 
     end: int
     """Where its log ends."""
@@ -111,7 +111,7 @@ class Joined:
 
 
 def join(side: StoreFiles, number: int, pieces: Sequence[PieceResult]) -> Joined:
-    """Follow one side from piece to piece."""
+    """Join the pieces of one side in their order."""
     expected: int | None = side.min_offset
     open_at, torn, filled_through = -1, False, -1
     holes: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ def join(side: StoreFiles, number: int, pieces: Sequence[PieceResult]) -> Joined
 def conclude(
     sides: Sequence[StoreFiles], results: Sequence[PieceResult], joined: Sequence[Joined]
 ) -> list[Finding]:
-    """The findings of an audit, but for orphans in queues and the index, in the order of the log."""
+    """Return the findings of an audit in the order of the log, without orphans in queues and the index."""
     vouched = [max((result.vouched[n] for result in results), default=0) for n in range(len(sides))]
     ends = [
         each.end if side.is_clean or not seen else min(each.end, seen)
@@ -264,11 +264,11 @@ def _damage(sides: Sequence[StoreFiles], region: Region, number: int) -> Finding
 
 
 def _finding(sides: Sequence[StoreFiles], kind: Kind, number: int, at: int, end: int, text: str) -> Finding:
-    return Finding(kind, number, at, end, place_of(sides[number], at), text)
+    return Finding(kind, number, at, end, file_position(sides[number], at), text)
 
 
-def place_of(side: StoreFiles, offset: int) -> str:
-    """File and byte of a log offset."""
+def file_position(side: StoreFiles, offset: int) -> str:
+    """Return the file and the byte of a log offset."""
     base = offset - offset % side.segment_size
     return f"{side.root}/commitlog/{base:0{NAME_DIGITS}d} byte {offset - base}"
 
@@ -353,7 +353,7 @@ _KINDS = {
 
 
 def of_queue(side: StoreFiles, number: int, fault: QueueFault) -> Finding:
-    """A queue's fault as a finding; its own log has what it takes to mend it."""
+    """Return a queue's fault as a finding; its own log has the bytes to repair it."""
     many = fault.last > fault.first
     entries = f"entries {fault.first} to {fault.last}" if many else f"entry {fault.first}"
     what = {
@@ -372,7 +372,7 @@ def of_queue(side: StoreFiles, number: int, fault: QueueFault) -> Finding:
 
 
 def merge_ranges(results: Sequence[PieceResult], number: int) -> dict[tuple[str, int], tuple[int, int]]:
-    """For each queue of a side the numbers [first, following) that records of the log asked for."""
+    """Merge, for each queue of a side, the ranges [first, following) of numbers that records of the log asked for."""
     merged: dict[tuple[str, int], tuple[int, int]] = {}
     for result in results:
         for each in result.ranges[number]:

@@ -1,4 +1,4 @@
-"""A sample of the items of an index file, looked up in the log: does a record stand there, and has it such a key?
+"""Check a sample of the items of an index file against the log: does a record stand there, and has it such a key?
 
 How many slots a file has stands nowhere. The first item can be told by heart from the record that the header names, and
 where it lies gives the number away (`geometry_of`).
@@ -35,8 +35,8 @@ _STEP: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class IndexLook:
-    """One file to look at."""
+class IndexCheck:
+    """The check of one index file."""
 
     store: StoreFiles
     path: str
@@ -48,7 +48,7 @@ class IndexLook:
 
 @dataclass(frozen=True, slots=True)
 class IndexFault:
-    """One item, or the header (item 0), that is not what it should be."""
+    """A wrong item of an index file, or its header (item 0)."""
 
     item: int
     offset: int
@@ -56,7 +56,7 @@ class IndexFault:
 
 
 def index_paths(store: StoreFiles) -> list[str]:
-    """The index files of a store, oldest first. Blocks."""
+    """Return the index files of a store, oldest first. Blocks."""
     directory = Path(store.root, "index")
     if not directory.is_dir():
         return []
@@ -65,7 +65,7 @@ def index_paths(store: StoreFiles) -> list[str]:
 
 
 def read_record(store: StoreFiles, offset: int) -> Record | None:
-    """The record at a log offset, whatever its body's checksum says; None if none begins there. Blocks."""
+    """Return the record at a log offset, whatever its body's checksum says; None if none begins there. Blocks."""
     segment = store.segment(offset)
     if segment is None or offset < 0:
         return None
@@ -81,7 +81,7 @@ def read_record(store: StoreFiles, offset: int) -> Record | None:
 
 
 def geometry_of(store: StoreFiles, path: str) -> Geometry | None:
-    """How many slots and items a file has; None if it does not tell. Blocks."""
+    """Return the number of slots and items of an index file; None if the file does not tell. Blocks."""
     size = os.path.getsize(path)
     if size == Geometry().file_size:
         return Geometry()
@@ -103,38 +103,38 @@ def geometry_of(store: StoreFiles, path: str) -> Geometry | None:
     return None
 
 
-def check_index_file(look: IndexLook) -> tuple[int, list[IndexFault]]:
-    """How many items were looked up, and what was wrong with them; the first few faults of a file are enough."""
-    if not look.store.is_clean:
+def check_index_file(check: IndexCheck) -> tuple[int, list[IndexFault]]:
+    """Check items of one file, and return how many, and the first few faults."""
+    if not check.store.is_clean:
         return 0, []  # the file that was being filled is built again at the next start
-    header = IndexHeader.decode(read_at(look.path, 0, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
-    geometry = geometry_of(look.store, look.path)
+    header = IndexHeader.decode(read_at(check.path, 0, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+    geometry = geometry_of(check.store, check.path)
     if header.next_item <= 1:
         return 0, []
     if geometry is None or not geometry.holds(header):
-        if any(start <= header.begin_offset < end for start, end in look.damaged):
+        if any(start <= header.begin_offset < end for start, end in check.damaged):
             return 0, []
         text = "the header, or the first item, does not fit a file of this size and the record that it names"
         return 0, [IndexFault(0, header.begin_offset, text)]
-    data = read_at(look.path, geometry.item_position(1), (header.next_item - 1) * ITEM_SIZE)
+    data = read_at(check.path, geometry.item_position(1), (header.next_item - 1) * ITEM_SIZE)
     count = len(data) // ITEM_SIZE
     faults: list[IndexFault] = []
-    for at in np.unique(np.linspace(0, count - 1, min(count, look.samples)).astype(np.int64)).tolist():
-        text, offset = _item_fault(look, header, data, at)
+    for at in np.unique(np.linspace(0, count - 1, min(count, check.samples)).astype(np.int64)).tolist():
+        text, offset = _item_fault(check, header, data, at)
         if text:
             faults.append(IndexFault(at + 1, offset, text))
             if len(faults) >= 20:
                 break
-    return min(count, look.samples), faults
+    return min(count, check.samples), faults
 
 
-def _item_fault(look: IndexLook, header: IndexHeader, data: bytes, at: int) -> tuple[str, int]:
+def _item_fault(check: IndexCheck, header: IndexHeader, data: bytes, at: int) -> tuple[str, int]:
     value, offset, seconds, previous = ITEM.unpack_from(data, at * ITEM_SIZE)
-    if offset < look.store.min_offset or any(start <= offset < end for start, end in look.damaged):
+    if offset < check.store.min_offset or any(start <= offset < end for start, end in check.damaged):
         return "", offset
-    if offset >= look.end:
+    if offset >= check.end:
         return "names a place behind the end of the log", offset
-    record = read_record(look.store, offset)
+    record = read_record(check.store, offset)
     if record is None:
         return "names a place where no record begins", offset
     if value not in record_hashes(record.topic.encode(), record.raw_properties):
@@ -147,14 +147,14 @@ def _item_fault(look: IndexLook, header: IndexHeader, data: bytes, at: int) -> t
     return "", offset
 
 
-def index_finding(number: int, look: IndexLook, fault: IndexFault) -> Finding:
-    """A fault of an index file as a finding; its own log has what it takes to mend it."""
+def index_finding(number: int, check: IndexCheck, fault: IndexFault) -> Finding:
+    """Return a fault of an index file as a finding; its own log has the bytes to repair it."""
     return Finding(
         Kind.WRONG_INDEX,
         number,
         fault.offset,
         fault.offset,
-        f"{look.path} item {fault.item}",
+        f"{check.path} item {fault.item}",
         fault.text,
         number,
     )

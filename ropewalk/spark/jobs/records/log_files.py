@@ -1,4 +1,4 @@
-"""The files of a store directory, for tasks that only read: what is there, and bytes by log offset.
+"""Read the files of a store directory in tasks: the list of files, and bytes by log offset.
 
 A store is read as it lies, whoever wrote it. While somebody has it open every read is a plain `pread`: a file that
 becomes shorter meanwhile gives fewer bytes, where a map would end the process. One that nobody has open is mapped:
@@ -38,7 +38,7 @@ class UnreadableStore(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One file of a log. `size` is what it has, which may be less than it should have."""
+    """A file of a log. `size` is its actual size, which may be less than it should be."""
 
     base: int
     size: int
@@ -47,7 +47,7 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """What a store consists of, as far as pieces of work need to know it."""
+    """The files of a store, as far as pieces of work need to know them."""
 
     root: str
     segment_size: int
@@ -61,22 +61,25 @@ class StoreFiles:
     """Topics that were deleted, and the log offset below which records of theirs are dead."""
 
     def narrowed(self, offset: int) -> StoreFiles:
-        """The same store with one segment only: a piece of work need not carry a list of thousands."""
+        """Return the same store with one segment only: a piece of work need not carry a list of thousands."""
         segment = self.segment(offset)
         return replace(self, segments=(segment,) if segment is not None else ())
 
     @property
     def end_offset(self) -> int:
-        """Where the last file ends, or should."""
+        """Return the log offset at which the last file ends, or should."""
         return self.segments[-1].base + self.segment_size if self.segments else 0
 
     def segment(self, offset: int) -> SegmentFile | None:
-        """The file that holds, or should hold, a log offset."""
+        """Return the file that holds, or should hold, a log offset."""
         base = offset - offset % self.segment_size
         return next((segment for segment in self.segments if segment.base == base), None)
 
     def reader(self, segment: SegmentFile) -> Callable[[int, int], Bytes]:
-        """Bytes of one segment by log offset; fewer where the file ends. Those from `page_start` on can be mapped."""
+        """Return a reader of one segment by log offset; it gives fewer bytes where the file ends.
+
+        Those from `page_start` on can be mapped.
+        """
 
         def read(offset: int, size: int) -> Bytes:
             position = offset - segment.base
@@ -87,11 +90,11 @@ class StoreFiles:
         return read
 
     def page_start(self, segment: SegmentFile, offset: int) -> int:
-        """The last log offset at or before this one from which a reader can map the segment."""
+        """Return the last log offset at or before this one from which a reader can map the segment."""
         return offset - (offset - segment.base) % mmap.ALLOCATIONGRANULARITY
 
     def sidecar(self, segment: SegmentFile) -> Sidecar | None:
-        """The checksums beside a segment, if they are of it."""
+        """Return the checksums beside a segment, if they are of it."""
         path = Path(self.root, "ropewalk", "checksums", f"{segment.base:0{NAME_DIGITS}d}")
         try:
             sidecar = Sidecar.decode(path.read_bytes())
@@ -106,7 +109,7 @@ class StoreFiles:
 
 
 def map_at(path: str, position: int, size: int) -> Bytes:
-    """Bytes of a file in place, fewer at its end. Raises `UnreadableStore`."""
+    """Map bytes of a file, fewer at its end. Raises `UnreadableStore`."""
     try:
         with open(path, "rb") as file:
             size = min(size, os.fstat(file.fileno()).st_size - position)
@@ -119,7 +122,7 @@ def map_at(path: str, position: int, size: int) -> Bytes:
 
 
 def read_at(path: str, position: int, size: int) -> bytes:
-    """Bytes of a file, fewer at its end. Raises `UnreadableStore`."""
+    """Read bytes of a file, fewer at its end. Raises `UnreadableStore`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as exc:
@@ -207,7 +210,10 @@ def _in_use(root: Path) -> bool:
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a broker has this store open now. Only asks: taking the lock, even for a moment, could stop a start."""
+    """Return whether a broker has this store open now.
+
+    Only asks: taking the lock, even for a moment, could stop a start.
+    """
     try:
         fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

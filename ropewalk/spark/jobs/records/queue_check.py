@@ -1,4 +1,4 @@
-"""The consume queues of a store beside its records: is every record's entry there, and says it what it should?
+"""Check the consume queues of a store against its records: does every record have its entry, with the right fields?
 
 Records of a piece are grouped by queue; a queue's numbers are almost always one run, so a group is compared with one
 read of its file. Entries that no record asked for are looked at afterwards (`orphans`), when the numbers of all pieces
@@ -31,7 +31,7 @@ Entries = npt.NDArray[Any]
 
 
 class Fault(enum.Enum):
-    """What is wrong with an entry."""
+    """The fault of an entry."""
 
     MISSING = "missing"
     WRONG = "names another place"
@@ -56,7 +56,7 @@ class QueueFault:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What one piece of log says about one queue."""
+    """The numbers of one queue that one piece of log asks for."""
 
     topic: str
     queue_id: int
@@ -66,8 +66,8 @@ class QueueRange:
 
 
 @dataclass(slots=True)
-class Asked:
-    """The entries that records ask for."""
+class ExpectedEntries:
+    """The queue entries that records ask for."""
 
     topics: Names
     queue_id: Ints
@@ -76,9 +76,9 @@ class Asked:
     size: Ints
     code: Ints
 
-    def take(self, chosen: Bools) -> Asked:
+    def select(self, chosen: Bools) -> ExpectedEntries:
         names = Names(self.topics.ids[chosen], self.topics.values)
-        return Asked(
+        return ExpectedEntries(
             names,
             self.queue_id[chosen],
             self.number[chosen],
@@ -88,7 +88,7 @@ class Asked:
         )
 
     def groups(self) -> Iterator[tuple[str, int, Any]]:
-        """(topic, queue id, indices by number) for each queue."""
+        """Yield (topic, queue id, indices by number) for each queue."""
         if not len(self.number):
             return
         order = np.lexsort((self.number, self.queue_id, self.topics.ids))
@@ -100,7 +100,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Checked:
-    """What a look at the queues of one store gave, for the records of one piece."""
+    """The result of checking the queues of one store for the records of one piece."""
 
     faults: list[QueueFault]
     ranges: list[QueueRange]
@@ -108,8 +108,8 @@ class Checked:
     """The end of the last record whose entry is right."""
 
 
-def check(store: StoreFiles, asked: Asked) -> Checked:
-    """Compare what records ask for with what the store's queue files hold. Blocks."""
+def check(store: StoreFiles, asked: ExpectedEntries) -> Checked:
+    """Compare the entries that records ask for with those of the store's queue files. Blocks."""
     faults: list[QueueFault] = []
     ranges: list[QueueRange] = []
     dead = dict(store.deleted)
@@ -142,14 +142,14 @@ def check(store: StoreFiles, asked: Asked) -> Checked:
 
 
 def pack(offsets: Ints, sizes: Ints, codes: Ints) -> Entries:
-    """Queue entries of these fields."""
+    """Pack queue entries of these fields."""
     entries = np.empty(len(offsets), ENTRY)
     entries["offset"], entries["size"], entries["code"] = offsets, sizes, codes
     return entries
 
 
 def runs(numbers: Ints) -> list[tuple[int, int]]:
-    """Runs of adjacent numbers as (first, last)."""
+    """Return runs of adjacent numbers as (first, last)."""
     if not len(numbers):
         return []
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
@@ -157,7 +157,7 @@ def runs(numbers: Ints) -> list[tuple[int, int]]:
 
 
 def entries_at(store: StoreFiles, topic: str, queue_id: int, numbers: Ints) -> Entries:
-    """The entries of these ascending numbers; zeros where no file has them. Blocks."""
+    """Return the entries of these ascending numbers; zeros where no file has them. Blocks."""
     found = np.zeros(len(numbers), ENTRY)
     per_file = store.queue_file_size // ENTRY_SIZE
     directory = store.queue_directory(topic, queue_id)
@@ -179,7 +179,7 @@ def entries_at(store: StoreFiles, topic: str, queue_id: int, numbers: Ints) -> E
 
 
 def queue_directories(store: StoreFiles) -> list[tuple[str, int]]:
-    """Every queue that has a directory. Blocks."""
+    """Return every queue that has a directory. Blocks."""
     base = Path(store.root, "consumequeue")
     found: list[tuple[str, int]] = []
     for topic in sorted(os.listdir(base)) if base.is_dir() else []:
@@ -191,7 +191,9 @@ def queue_directories(store: StoreFiles) -> list[tuple[str, int]]:
 def orphans(
     store: StoreFiles, topic: str, queue_id: int, first: int, following: int, end: int
 ) -> list[QueueFault]:
-    """Entries outside [first, following), the numbers that records asked for, which name a place in the log. Blocks.
+    """Return the entries outside [first, following), the numbers that records asked for, which name a place in the log.
+
+    Blocks.
 
     What names a place behind `end` is stale and read by nobody; what names one before the log's beginning is old.
     """

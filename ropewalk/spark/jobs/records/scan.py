@@ -1,4 +1,4 @@
-"""The records in a stretch of a log: where each begins, what its fields say, and which bytes are no records at all.
+"""Scan the records in a stretch of a log: where each begins, its fields, and which bytes are no records.
 
     |a                       b|            a piece: it owns the records that *begin* in it
     ..|r1|r2|xxxxxxx|r4|r5 ...|..r5|       xxxx is lost: no record begins where one should
@@ -63,7 +63,7 @@ _MAGICS: Final = (_FRAME.pack(0, MAGIC_V1)[4:], _FRAME.pack(0, MAGIC_V2)[4:])
 
 
 class Stop(enum.Enum):
-    """Why a walk ended."""
+    """The reason why a walk ended."""
 
     PIECE = "the next record belongs to the next piece"
     FILLER = "the segment has no more records"
@@ -86,7 +86,7 @@ class Window:
         self._read = read
 
     def need(self, end: int) -> bool:
-        """Have the bytes before position `end`, if the segment's file has them."""
+        """Read the bytes before position `end`, if the segment's file has them."""
         if end <= len(self.data):
             return True
         if self.is_short or self.start + end > self.segment_end:
@@ -123,8 +123,8 @@ class Records:
     def __len__(self) -> int:
         return len(self.position)
 
-    def take(self, chosen: Any) -> Records:
-        """The same fields of fewer records."""
+    def select(self, chosen: Any) -> Records:
+        """Return the same fields of fewer records."""
         return Records(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     @classmethod
@@ -151,7 +151,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Scan:
-    """What one piece of a log holds."""
+    """The records and the gaps of one piece of a log."""
 
     first: int
     """Log offset where the walk began: of a record, or of what should be one; -1 if none begins in this piece."""
@@ -310,7 +310,7 @@ def _gather(window: Window, at: Ints) -> tuple[Records, int]:
         head["queue_offset"].astype(np.int64), sys_flag, stored, body_at, body_size, topic_at, topic_size,
         properties_at, properties_size, head["crc"].astype(np.int64), np.ones(len(at), np.bool_),
     )  # fmt: skip
-    return (records if good == len(at) else records.take(slice(good))), good
+    return (records if good == len(at) else records.select(slice(good))), good
 
 
 def _big_endian(raw: Bytes, at: Ints, width: int) -> Ints:
@@ -333,7 +333,7 @@ def _crc_ok(window: Window, records: Records) -> Bools:
 
 
 def _with_own_checksum(window: Window, records: Records) -> Ints:
-    """The records that carry a checksum of the whole of themselves, as some brokers write."""
+    """Return the records that carry a checksum of the whole of themselves, as some brokers write."""
     mark = np.frombuffer(f"{P.CRC32}\x01".encode(), np.uint8)
     chosen = np.flatnonzero(records.properties_size >= CRC_PROPERTY_SIZE)
     at = (records.position + records.size)[chosen] - CRC_PROPERTY_SIZE
@@ -348,7 +348,7 @@ def _with_own_checksum(window: Window, records: Records) -> Ints:
 
 
 def find_next(window: Window, position: int, last: int) -> int:
-    """Where the log goes on behind something at `position` that is no record; -1 if not in this piece.
+    """Return where the log goes on behind bytes at `position` that are no record; -1 if not in this piece.
 
     What the damaged record says about its own length is tried first: a body can hold bytes that are a valid record
     for their place, and then only the length leads past them.
@@ -397,7 +397,7 @@ def _goes_on(window: Window, position: int) -> bool:
 
 
 def is_record(window: Window, position: int) -> bool:
-    """Whether one whole record stands here that says it belongs here."""
+    """Return whether one whole record stands here that names this place."""
     if not window.need(position + RECORD_SIZE_MIN):
         return False
     size, magic, offset = _STEP.unpack_from(window.data, position)
@@ -413,7 +413,7 @@ def is_record(window: Window, position: int) -> bool:
 
 
 def find_record(window: Window, position: int, last: int) -> int:
-    """The first whole record that begins in [position, last); -1 if none does."""
+    """Return the first whole record that begins in [position, last); -1 if none does."""
     found = -1
     for magic in _MAGICS:
         # A search without an end would read everything for the rare one of both.

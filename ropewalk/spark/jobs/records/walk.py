@@ -1,4 +1,4 @@
-"""Where the records of one log are: pieces that begin exactly at a record, and the end of it all.
+"""Find the records of one log: pieces that begin exactly at a record, and the end of the log.
 
 A job that has to miss no record and take none twice first has the log walked over, cheaply: sizes only, no checksums.
 Every piece is walked from where a search finds a record; where that is not where the piece before ended, again.
@@ -89,7 +89,7 @@ def walk(
 
 
 def _from(offset: int, piece: Piece) -> Piece:
-    """The part of a piece that does not lie before an offset, where a record begins."""
+    """Return the part of a piece that does not lie before an offset, where a record begins."""
     return piece if piece.start >= offset else Piece(min(offset, piece.stop), piece.stop, (offset,))
 
 
@@ -106,7 +106,7 @@ def _walk_piece(work: _Work) -> PieceResult:
 def scan_piece(
     store: StoreFiles, start: int, stop: int, first: int | None, *, check_crc: bool = False, keep: bool = True
 ) -> tuple[Scan, Window] | None:
-    """The records that begin in [start, stop), which lies in one segment; None if its file is not there. Blocks."""
+    """Return the records that begin in [start, stop), which lies in one segment; None if that is missing. Blocks."""
     segment = store.segment(start)
     if segment is None:
         return None
@@ -118,7 +118,7 @@ def scan_piece(
 
 
 def scan_stretch(stretch: Stretch, *, check_crc: bool = False) -> tuple[Scan, Window]:
-    """The records of a stretch. Blocks."""
+    """Return the records of a stretch. Blocks."""
     found = scan_piece(stretch.store, stretch.start, stretch.stop, stretch.start, check_crc=check_crc)
     assert found is not None
     return found
@@ -127,7 +127,7 @@ def scan_stretch(stretch: Stretch, *, check_crc: bool = False) -> tuple[Scan, Wi
 def _cut(
     store: StoreFiles, results: Sequence[PieceResult], end: int
 ) -> tuple[list[Stretch], list[tuple[int, int]]]:
-    """The pieces that own records, as they are to be read; what is lost between them."""
+    """Return the pieces that own records, as they are to be read; what is lost between them."""
     stretches: list[Stretch] = []
     lost: list[tuple[int, int]] = []
     following = store.min_offset

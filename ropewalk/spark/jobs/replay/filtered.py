@@ -1,4 +1,4 @@
-"""Pieces of a job whose rows go by a condition of Spark's SQL on their way.
+"""Run pieces of a job whose rows pass a condition of Spark's SQL on their way.
 
     piece -> read -> rows -> WHERE condition -> rows -> use -> answer
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, Tasks, explain, watched
+from ropewalk.spark.jobs.common.tasks import SparkTasks, TaskFailed, Tasks, error_text, report_progress
 from ropewalk.spark.rows.schema import Selection, chosen_columns
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
 
@@ -33,11 +33,11 @@ _ROWS: Final = 1000
 
 
 class BadCondition(RopewalkError):
-    """What was given as a condition is none, or is about columns that are not there."""
+    """A condition that Spark cannot parse, or that names columns which do not exist."""
 
 
 def check_condition(tasks: Tasks, condition: str, columns: Sequence[str]) -> None:
-    """Have Spark read a condition over these columns. Raises `BadCondition`."""
+    """Parse a condition over these columns with Spark. Raises `BadCondition`."""
     spark = _spark(tasks).spark
     from pyspark.errors import PySparkException
 
@@ -60,7 +60,7 @@ def run_filtered(
     use: Callable[[T, Iterable[pa.RecordBatch]], R],
     label: str,
 ) -> list[R]:
-    """Have the rows of each piece, as far as the condition holds, used; the answers in the order of the pieces.
+    """Run a function over the rows of each piece that meet the condition; answers come in the order of the pieces.
 
     Raises `TaskFailed`.
     """
@@ -69,7 +69,7 @@ def run_filtered(
     running, chosen = _spark(tasks), chosen_columns(columns=tuple(columns))
     spark = running.spark
     work = pickle.dumps((stamp(), read, chosen, list(pieces)))
-    with watched(spark, label, running.progress):
+    with report_progress(spark, label, running.progress):
         try:
             from pyspark.sql import functions
 
@@ -87,7 +87,7 @@ def run_filtered(
                 partial(_use, stamp(), use, list(pieces), chosen)
             ).collect()
         except Exception as exc:
-            raise TaskFailed(explain(exc)) from exc
+            raise TaskFailed(error_text(exc)) from exc
     assert len(answers) == len(pieces)
     return answers
 
@@ -136,11 +136,11 @@ class _PiecesReader(DataSourceReader):
         made_by, read, selection, pieces = pickle.loads(self._work)
         check_stamp(made_by)
         for rows in read(pieces[partition.value]):
-            yield fitted(rows, selection)
+            yield conform_batch(rows, selection)
 
 
-def fitted(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
-    """A batch with these columns and no others; what it does not have is null."""
+def conform_batch(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+    """Return a batch with exactly these columns; a missing one is null."""
     import pyarrow as pa
 
     schema = selection.arrow_schema()

@@ -1,4 +1,4 @@
-"""`ropewalk pipeline replay`: messages of a store, of live topics or of a lake, sent to a topic again.
+"""Send messages of a store, of live topics or of a lake to a topic again: `ropewalk pipeline replay`.
 
 What a message was goes with it: body, keys, tags, properties of its producer, sharding key and flag. What brokers and
 clients had set is left behind, unless the time at which it was made is to be kept (`preserve_time`; when it is stored
@@ -49,7 +49,7 @@ _LEFT_BEHIND: Final = RESERVED_PROPERTIES | {P.KEYS, P.TAGS, P.SHARDING_KEY, P.D
 
 
 class BadReplay(RopewalkError):
-    """What was asked for makes no sense."""
+    """A replay whose options make no sense."""
 
 
 class JournalMismatch(RopewalkError):
@@ -58,7 +58,7 @@ class JournalMismatch(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """Where the messages go, and how fast."""
+    """The target of the messages, and the rate."""
 
     name_server: str
     topic: str
@@ -76,12 +76,12 @@ class ReplayOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a source has to give."""
+        """Return the columns that a source has to give."""
         with_time = self.preserve_time or self.key_filter is not None
         return (*COLUMNS, "bornTimestamp") if with_time else COLUMNS
 
     def identity(self) -> dict[str, Any]:
-        """What two runs with one journal have in common."""
+        """Return the identity that two runs with one journal have in common."""
         named = {"to": self.topic, "to_name_server": self.name_server}
         if self.key_filter is not None:
             named["key_filter"] = self.key_filter
@@ -89,7 +89,7 @@ class ReplayOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenBatch:
     """A batch that may have been sent in part."""
 
     end: Any
@@ -99,16 +99,16 @@ class Begun:
 
 @dataclass(slots=True)
 class Journal:
-    """How far a replay has come."""
+    """The progress of a replay."""
 
     position: Any = None
     rows: int = 0
-    begun: Begun | None = None
+    begun: OpenBatch | None = None
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What one run did."""
+    """The result of one run."""
 
     batches: int = 0
     resumed: bool = False
@@ -140,11 +140,11 @@ def replay(
     identity = source.identity() | options.identity()
     journal = Journal()
     if options.journal is not None:
-        journal = tasks.run_near(_open_journal, (options.journal, identity), "opening the journal")
+        journal = tasks.run_one(_open_journal, (options.journal, identity), "opening the journal")
     done = Replayed(resumed=journal.begun is not None, rows_before=journal.rows)
     # The topic may be of the very broker whose store is read, which then grows as it is read.
     stop = (
-        tasks.run_near(readable_end, source.path, "looking at the store")
+        tasks.run_one(readable_end, source.path, "looking at the store")
         if isinstance(source, StoreSource)
         else None
     )
@@ -154,22 +154,22 @@ def replay(
             planned = source.plan(tasks, journal.position, options.max_per_batch)
             if planned is None or (stop is not None and planned.start["log"] >= stop):
                 return done
-            batch = Begun(planned.end, planned.ranges, planned.lost)
-            _note(tasks, options, identity, Journal(journal.position, journal.rows, batch))
+            batch = OpenBatch(planned.end, planned.ranges, planned.lost)
+            _save_journal(tasks, options, identity, Journal(journal.position, journal.rows, batch))
         rows = 0
         works = _works(tasks, source, options, batch)
         for sent in _send(tasks, works, options, f"batch {done.batches}"):
             rows += sent.rows
             _add(done.sent, sent)
         journal = Journal(batch.end, journal.rows + rows)
-        _note(tasks, options, identity, journal)
+        _save_journal(tasks, options, identity, journal)
         done.batches += 1
         done.lost += batch.lost
         told(done.batches, rows)
 
 
-def _works(tasks: Tasks, source: Source, options: ReplayOptions, batch: Begun) -> list[_Work]:
-    """The pieces of a batch. Where order counts, what may hold messages of one queue is one piece."""
+def _works(tasks: Tasks, source: Source, options: ReplayOptions, batch: OpenBatch) -> list[_Work]:
+    """Return the pieces of a batch. Where order counts, what may hold messages of one queue is one piece."""
     groups: dict[Any, list[Any]] = {}
     for number, range_ in enumerate(batch.ranges):
         groups.setdefault(_lane(source, range_) if options.keep_queues else number, []).append(range_)
@@ -192,7 +192,7 @@ def _lane(source: Source, range_: Any) -> Any:
 def _add(total: Sent, sent: Sent) -> None:
     total.rows += sent.rows
     total.size += sent.size
-    total.reserved += sent.reserved
+    total.unreplicated += sent.unreplicated
     for key, (first, last) in sent.offsets.items():
         before = total.offsets.get(key, (first, last))
         total.offsets[key] = (min(before[0], first), max(before[1], last))
@@ -207,7 +207,7 @@ def send_ranges(work: _Work) -> Sent:
 
 
 def read_ranges(work: _Work) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges, one after the other. Blocks."""
+    """Yield the rows of some ranges, one after the other. Blocks."""
     for range_ in work.ranges:
         yield from work.source.read(range_)
 
@@ -216,13 +216,13 @@ def send_batches(work: _Work, batches: Iterable[pa.RecordBatch]) -> Sent:
     """Send the messages of some batches. Blocks."""
     options = work.options
     sender = Sender(parse_options({"nameServer": options.name_server, "topic": options.topic}, "write"))
-    bucket = Bucket(work.rate) if work.rate is not None else None
+    bucket = TokenBucket(work.rate) if work.rate is not None else None
     try:
         queues = sender.queues(options.topic) if options.keep_queues else None
         for batch in batches:
             for row in outgoing(batch, options.topic, queues, preserve_time=options.preserve_time):
                 if bucket is not None:
-                    bucket.take()
+                    bucket.acquire()
                 sender.add(row)
         return sender.finish()
     finally:
@@ -232,7 +232,7 @@ def send_batches(work: _Work, batches: Iterable[pa.RecordBatch]) -> Sent:
 def outgoing(
     batch: pa.RecordBatch, topic: str, queues: Sequence[Queue] | None, *, preserve_time: bool = False
 ) -> Iterator[Outgoing]:
-    """The messages of a batch as they are to be sent; with `queues`, each to the one of its old number."""
+    """Return the messages of a batch as they are to be sent; with `queues`, each to the one of its old number."""
     names = batch.schema.names
     needed = ("body", "queueId", "queueOffset", *(("bornTimestamp",) if preserve_time else ()))
     missing = [name for name in needed if name not in names]
@@ -267,8 +267,8 @@ def outgoing(
         )
 
 
-class Bucket:
-    """Lets so many through in a second, and a tenth of a second's worth at once."""
+class TokenBucket:
+    """A token bucket: so many tokens a second, with a tenth of a second's worth at once."""
 
     def __init__(
         self,
@@ -283,8 +283,8 @@ class Bucket:
         self._sleep = sleep
         self._since = monotonic()
 
-    def take(self) -> None:
-        """Wait until one more may pass."""
+    def acquire(self) -> None:
+        """Wait for one token."""
         now = self._monotonic()
         self._left = min(self._room, self._left + (now - self._since) * self._rate) - 1
         self._since = now
@@ -295,9 +295,9 @@ class Bucket:
 # -- the journal -------------------------------------------------------------------------------------
 
 
-def _note(tasks: Tasks, options: ReplayOptions, identity: dict[str, Any], journal: Journal) -> None:
+def _save_journal(tasks: Tasks, options: ReplayOptions, identity: dict[str, Any], journal: Journal) -> None:
     if options.journal is not None:
-        tasks.run_near(_write_journal, (options.journal, identity, journal), "noting how far it came")
+        tasks.run_one(_write_journal, (options.journal, identity, journal), "noting how far it came")
 
 
 def _open_journal(work: tuple[str, dict[str, Any]]) -> Journal:
@@ -318,7 +318,7 @@ def _open_journal(work: tuple[str, dict[str, Any]]) -> Journal:
                 f"journal of its own"
             )
     begun = document["begun"]
-    return Journal(document["position"], document["rows"], Begun(**begun) if begun else None)
+    return Journal(document["position"], document["rows"], OpenBatch(**begun) if begun else None)
 
 
 def _write_journal(work: tuple[str, dict[str, Any], Journal]) -> None:
@@ -334,7 +334,7 @@ def _write_journal(work: tuple[str, dict[str, Any], Journal]) -> None:
 
 
 def replay_report(what: str, options: ReplayOptions, done: Replayed) -> Report:
-    """What a run sent, and where it lies."""
+    """Report the messages that a run sent, and their offsets."""
     sent = done.sent
     summary = {
         "to": options.topic,
@@ -343,7 +343,7 @@ def replay_report(what: str, options: ReplayOptions, done: Replayed) -> Report:
         "bytes": sent.size,
         "messages_before": done.rows_before,
         "resumed": done.resumed,
-        "reserved": sent.reserved,
+        "reserved": sent.unreplicated,
         "lost": done.lost,
     }
     queues = [

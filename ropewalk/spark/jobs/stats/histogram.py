@@ -1,4 +1,4 @@
-"""Counts of whole numbers in bins that are never wider than a thirty-second of what they hold.
+"""Histograms of whole numbers in bins that are never wider than a thirty-second of their values.
 
     0 .. 63     a bin each
     64 ..       32 bins between a power of two and the next
@@ -24,7 +24,7 @@ _EXPONENT: Final = 6
 
 
 def bins_of(values: Ints) -> Ints:
-    """The bin of each of these numbers; negative ones have none and go with 0."""
+    """Return the bin of each of these numbers; negative ones have none and go with 0."""
     values = np.maximum(values, 0)
     # Exact up to 2**53, which no size and no time of ours comes near.
     exponent = np.frexp(np.maximum(values, 1).astype(np.float64))[1].astype(np.int64) - 1
@@ -34,7 +34,7 @@ def bins_of(values: Ints) -> Ints:
 
 
 def lowest_of(bin_: int) -> int:
-    """The least number that goes into a bin."""
+    """Return the least number that goes into a bin."""
     if bin_ < _EXACT:
         return bin_
     above, part = divmod(bin_ - _EXACT, _PARTS)
@@ -61,7 +61,7 @@ class Histogram:
         return sum(self.bins.values())
 
     def quantiles(self, wanted: Sequence[float]) -> list[int | None]:
-        """For each share the least number of the bin in which it is reached; None if nothing was counted."""
+        """Return for each share the least number of the bin that reaches it; None if the histogram is empty."""
         total = self.count
         if not total:
             return [None] * len(wanted)
@@ -73,7 +73,7 @@ class Histogram:
         ]
 
     def curve(self) -> list[tuple[float, float]]:
-        """(number, share of counts at or below it), for a plot."""
+        """Return (number, share of counts at or below it) pairs for a plot."""
         total, sum_ = self.count, 0
         points: list[tuple[float, float]] = []
         for number in sorted(self.bins):
@@ -82,8 +82,8 @@ class Histogram:
         return points
 
 
-def together(histograms: Iterable[Histogram]) -> Histogram:
-    """One histogram of all."""
+def merge_histograms(histograms: Iterable[Histogram]) -> Histogram:
+    """Return one histogram of all."""
     result = Histogram()
     for each in histograms:
         result.add(each)

@@ -1,4 +1,4 @@
-"""`ropewalk pipeline stats`: how many messages, how large, when, from where to where, and what is odd about them.
+"""Count messages, sizes, times and offsets, and find irregular ones: `ropewalk pipeline stats`.
 
 Every task sums up its own ranges; the sums are small and are put together by whoever asked. Only what has to be seen
 whole travels further: the unique keys, to find those that are there twice, and the keys, to count the commonest.
@@ -20,7 +20,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.spark.jobs.common.report import FINDINGS, OK, Bars, Lines, Plot, Report, Table
 from ropewalk.spark.jobs.common.tasks import Key, Tasks
 from ropewalk.spark.jobs.export.sources import Source
-from ropewalk.spark.jobs.stats.histogram import Histogram, together
+from ropewalk.spark.jobs.stats.histogram import Histogram, merge_histograms
 
 COLUMNS: Final = (
     "topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "storeSize", "tags", "keys", "uniqKey"
@@ -31,12 +31,12 @@ _QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
 class BadStats(RopewalkError):
-    """What was asked for makes no sense."""
+    """Statistics whose options make no sense."""
 
 
 @dataclass(slots=True)
 class Sum:
-    """Of a group of messages."""
+    """The counts of a group of messages."""
 
     count: int = 0
     bytes: int = 0
@@ -63,7 +63,7 @@ GroupName = tuple[str | int, ...]
 
 @dataclass(slots=True)
 class Partial:
-    """What one range comes to."""
+    """The counts of one range."""
 
     groups: dict[GroupName, Sum] = field(default_factory=dict)
     queues: dict[QueueName, Sum] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Partial:
 
 @dataclass(slots=True)
 class Stats:
-    """What all ranges come to."""
+    """The counts of all ranges."""
 
     total: Partial
     doubles: int = 0
@@ -99,7 +99,7 @@ class _Work:
 
 
 def stats(tasks: Tasks, source: Source, *, by: Sequence[str] = ("topic",), top_keys: int = 0) -> Stats:
-    """Sum up what a source holds now. It has to give the columns `COLUMNS`."""
+    """Count the messages that a source holds now. It has to give the columns `COLUMNS`."""
     for name in by:
         if name not in BY:
             raise BadStats(f"--by {name}: it is any of {', '.join(BY)}")
@@ -122,7 +122,7 @@ def stats(tasks: Tasks, source: Source, *, by: Sequence[str] = ("topic",), top_k
 
 
 def sum_range(work: _Work) -> Partial:
-    """In a task: one range."""
+    """Count one range. Runs in a task."""
     done = Partial()
     for batch in work.source.read(work.range_):
         done.add(sum_batch(batch, work.by))
@@ -130,7 +130,7 @@ def sum_range(work: _Work) -> Partial:
 
 
 def sum_batch(batch: Any, by: Sequence[str]) -> Partial:
-    """One record batch."""
+    """Count one record batch."""
     done = Partial()
     if not batch.num_rows:
         return done
@@ -238,7 +238,7 @@ class _Gather:
 
 
 def stats_report(what: str, done: Stats, by: Sequence[str]) -> Report:
-    """What was counted. Missing numbers in a queue, and unique keys that come twice, are findings."""
+    """Report the counts. Missing numbers in a queue, and unique keys that come twice, are findings."""
     total = done.total
     everything = Sum()
     for each in total.queues.values():
@@ -284,16 +284,18 @@ def stats_report(what: str, done: Stats, by: Sequence[str]) -> Report:
     plots: list[Plot] = [
         Lines(
             "Messages stored in each minute", "UTC", "messages",
-            {"all topics": [(float(at), float(count)) for at, count in sorted(total.seconds.items())]}, x_is_time=True,
+            {"all topics": [(float(at), float(count)) for at, count in sorted(total.seconds.items())]},
+            x_is_time=True, step=60.0,
         ),
         Bars("Bytes by topic", "bytes", [(n, float(c)) for n, c in bytes_by_topic.most_common(30)]),
         Lines(
             "Sizes of stored messages: share at or below", "bytes", "share",
-            {"all": together(each.sizes for each in total.queues.values()).curve()}, x_is_log=True,
+            {"all": merge_histograms(each.sizes for each in total.queues.values()).curve()}, x_is_log=True,
         ),
     ]  # fmt: skip
     wrong = FINDINGS if missing or done.doubles else OK
-    return Report("stats", f"Statistics of {what}", summary, tables, plots, wrong)
+    bad = frozenset(("missing", "doubles"))
+    return Report("stats", f"Statistics of {what}", summary, tables, plots, wrong, bad)
 
 
 def time_text(ms: int) -> str:

@@ -1,4 +1,4 @@
-"""Ropewalk and Apache RocketMQ under the same load, on the same machine, in one alternating run.
+"""Compare Ropewalk and Apache RocketMQ under the same load, on the same machine, in one alternating run.
 
 A round starts one server on an empty store, measures it and throws it away; rounds alternate (original,
 ropewalk, original, ropewalk ...), so that a machine that gets slower in the course of the run gets slower
@@ -7,7 +7,8 @@ for both. Only one server runs at a time. Absolute figures are this machine's; t
     start     until the first acknowledged message; the original needs its name server first, and a master its slave
     idle      resident memory (RssAnon + RssFile) of the broker, of a group the master, a moment later
     warm      the same load for both, long enough for the original's compiler
-    rows      tests/bench/peers/rocketmq/rows.py; a pull's backlog is written just before it is read
+    far       backlogs that are to be read from far behind the end of the log, and what stands behind them
+    rows      tests/bench/peers/rocketmq/rows.py; every other backlog is written just before it is read
 
 A server is one broker, or with `--role SYNC_MASTER` a master that acknowledges what its one slave has too.
 `make bench-rocketmq` runs it with the defaults, `--quick` gives a first impression in two minutes.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,15 +42,18 @@ from tests.bench.flush_probe import flush_ms
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
 from tests.bench.peers.rocketmq.original import VERSION, Original, OriginalFailed
 from tests.bench.peers.rocketmq.rows import (
+    FAR_BYTES,
     ORIGINAL,
     ROPEWALK,
     SETS,
     SHAPES,
+    DrainShape,
     Load,
     Mode,
     PullShape,
     Round,
     Row,
+    Shape,
     build_rows,
 )
 from tests.ha.pairs import until_acknowledged
@@ -57,10 +62,12 @@ from tests.processes import checkout_command, checkout_environment, running_brok
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed
 from tools.bench.runner import run_load
-from tools.bench.spec import ProduceSpec, PullSpec, RawSpec
+from tools.bench.spec import Outcome, ProduceSpec, PullSpec, RawSpec
 
 TOPIC = "bench"
 ROWS_TOPIC = "bench-rows"
+FILLER_TOPIC = "bench-filler"
+FILLER_BODY = 64 << 10
 QUEUES = 4
 HEAP = "1g"
 WARM_SHAPE = SHAPES[3]
@@ -205,12 +212,47 @@ def _fill(
         warm = run_load(_spec(running, WARM_SHAPE, 0.0, plan.warm_s))
         if warm.error:
             raise LoadFailed(f"while it was warmed: {warm.error}")
+        _lay_far_backlogs(running, shapes)
         for shape in shapes:
-            outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
+            if isinstance(shape, DrainShape):
+                outcome = _drain(done, running, shape, plan)
+            else:
+                outcome = run_load(_spec(running, shape, plan.row_warm_s, plan.row_s))
             done.outcomes[shape.name] = outcome
             if outcome.error:
                 raise LoadFailed(f"{shape.name}: {outcome.error}")
             say(f"{shape.name}: {outcome.rate:,.0f} msg/s {outcome.why_void() or ''}".rstrip())
+
+
+def _drain(done: Round, running: Running, shape: DrainShape, plan: Plan) -> Outcome:
+    """Measure sends alone, then beside the drain; what the pulls reached goes into the round as well."""
+    sends = _spec(running, shape.sends, plan.row_warm_s, plan.row_s)
+    done.outcomes[shape.alone] = run_load(sends)
+    lead_s = 0.5
+    pulls = _spec(running, shape.pulls, lead_s, plan.row_warm_s + plan.row_s + lead_s)
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(run_load, pulls)
+        time.sleep(lead_s)
+        outcome = run_load(sends)
+        done.outcomes[shape.drain] = drained.result()
+    return outcome
+
+
+def _lay_far_backlogs(running: Running, shapes: Sequence[Load]) -> None:
+    """Store the backlogs that are to be read from far behind, and behind all of them messages of no interest."""
+    pulls = [shape.pulls if isinstance(shape, DrainShape) else shape for shape in shapes]
+    far = [shape for shape in pulls if isinstance(shape, PullShape) and shape.is_far]
+    for shape in far:
+        _backlog_of(running, shape)
+    if far:
+        prepare.create_topic(running.broker, FILLER_TOPIC, 1)
+        prepare.fill(running.broker, FILLER_TOPIC, 1, FAR_BYTES // FILLER_BODY, FILLER_BODY)
+
+
+def _backlog_of(running: Running, shape: PullShape) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Return topic, first and next offsets of a shape's backlog, which is stored now if it is not there."""
+    topic = f"{ROWS_TOPIC}-{shape.body_size}-{shape.queues}{'-far' if shape.is_far else ''}"
+    return topic, *prepare.ensure_backlog(running.broker, topic, shape.queues, shape.backlog, shape.body_size)
 
 
 def compare(
@@ -234,10 +276,9 @@ def _say_under(heading: str, say: Callable[[str], None], text: str) -> None:
     say(heading + text)
 
 
-def _spec(running: Running, shape: Load, warm_up_s: float, duration_s: float) -> RawSpec:
+def _spec(running: Running, shape: Shape | PullShape, warm_up_s: float, duration_s: float) -> RawSpec:
     if isinstance(shape, PullShape):
-        topic = f"{ROWS_TOPIC}-{shape.body_size}"
-        begin, end = prepare.ensure_backlog(running.broker, topic, QUEUES, shape.backlog, shape.body_size)
+        topic, begin, end = _backlog_of(running, shape)
         return PullSpec(
             host=running.broker.host,
             port=running.broker.port,
@@ -370,7 +411,7 @@ def main(
     rows: Annotated[
         str | None,
         typer.Option(
-            help='Only these rows, as in "1x1,4x32,fixed"; "spine" (the default) and "store" are many.'
+            help='Only these rows, as in "1x1,4x32,fixed"; "spine" (the default), "store" and "backlog" are many.'
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="original or ropewalk: leave the other one out.")] = None,

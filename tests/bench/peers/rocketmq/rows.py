@@ -1,4 +1,4 @@
-"""The rows of the comparison, what each has to reach, and how several rounds become one figure.
+"""Define the rows of the comparison, their targets, and how several rounds become one figure.
 
 Everything here is pure: `compare.py` measures, this page judges. The figure of a server in a row is the
 median of its valid rounds. A round in which a reply was refused or missing is void, and a row of
@@ -39,7 +39,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class PullShape:
-    """One load of pulls: connections, each with a queue of its own, over and over a backlog just written."""
+    """One load of pulls: connections, each with a queue of its own, over and over a backlog.
+
+    The backlog is laid round-robin over the queues, one message a request, so that its neighbours in the log belong
+    to different queues.
+    """
 
     name: str
     connections: int
@@ -47,11 +51,36 @@ class PullShape:
     body_size: int
     backlog: int
     """How many messages that is."""
+    queues: int = 4
+    is_far: bool = False
+    """Whether `FAR_BYTES` of other messages are stored behind it, which is more than any warm window."""
     rate: None = None
     in_bytes: bool = False
 
 
-Load = Shape | PullShape
+@dataclass(frozen=True, slots=True)
+class DrainShape:
+    """One load of sends, alone and then beside pulls that drain a backlog."""
+
+    name: str
+    sends: Shape
+    pulls: PullShape
+    rate: None = None
+    in_bytes: bool = False
+
+    @property
+    def alone(self) -> str:
+        """The name of the outcome of the sends alone; that beside the drain has the name of the shape."""
+        return f"{self.name}: alone"
+
+    @property
+    def drain(self) -> str:
+        """The name of the outcome of the pulls beside the sends."""
+        return f"{self.name}: drained"
+
+
+Load = Shape | PullShape | DrainShape
+FAR_BYTES = 512 << 20
 
 SHAPES = (
     Shape("1 x 1, 128 B", 1, 1, 128),
@@ -69,7 +98,34 @@ STORE_SHAPES: tuple[Load, ...] = (
     # The last one: what it leaves to be written back takes the disk from whoever comes after it.
     Shape("4 x 8, 64 KiB", 4, 8, 65_536, in_bytes=True),
 )
-SETS: Mapping[str, Sequence[Load]] = {"spine": SHAPES, "store": STORE_SHAPES}
+_BACKLOG_COUNTS = {128: 300_000, 1024: 150_000}
+"""Messages by body size: what the warm window holds of them."""
+
+
+def _backlog_name(queues: int, body_size: int, *, is_far: bool) -> str:
+    size = f"{body_size} B" if body_size < 1024 else f"{body_size >> 10} KiB"
+    return f"backlog in {queues} queues, {size}, {'far behind' if is_far else 'in the window'}"
+
+
+def _backlog(queues: int, body_size: int, *, is_far: bool) -> PullShape:
+    name = _backlog_name(queues, body_size, is_far=is_far)
+    return PullShape(name, 4, 32, body_size, _BACKLOG_COUNTS[body_size], queues=queues, is_far=is_far)
+
+
+BACKLOG_SHAPES: tuple[Load, ...] = (
+    *(
+        _backlog(queues, body_size, is_far=is_far)
+        for is_far in (True, False)
+        for body_size in (128, 1024)
+        for queues in (4, 8)
+    ),
+    DrainShape(
+        "sends beside a drain, 1 KiB",
+        Shape("4 x 32, 1 KiB", 4, 32, 1024),
+        _backlog(4, 1024, is_far=True),
+    ),
+)
+SETS: Mapping[str, Sequence[Load]] = {"spine": SHAPES, "store": STORE_SHAPES, "backlog": BACKLOG_SHAPES}
 """What can be asked for by one word."""
 
 
@@ -172,6 +228,8 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
         "4 pulls of 32, 1 KiB": Target(1.3),
         "4 pulls of 32, 128 B": Target(1.3),
         "4 x 8, 64 KiB": Target(1.3),
+        **{shape.name: Target(1.5) for shape in BACKLOG_SHAPES if isinstance(shape, PullShape)},
+        "sends beside a drain, 1 KiB: kept": Target(figure=80.0),
     },
     "A1": {
         "1 x 1, 128 B": Target(2.0),
@@ -206,6 +264,11 @@ def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Load], mo
         rows.append(Row(name, unit, figures.get(ORIGINAL), figures.get(ROPEWALK), target, note))
 
     for shape in shapes:
+        if isinstance(shape, DrainShape):
+            notes = [_void_note(server, done, shape) for server, done in rounds.items()]
+            add(f"{shape.name}: kept", "%", partial(_share_kept, shape), notes)
+            add(f"{shape.name}: drained", "msg/s", partial(_rate_of, shape.drain))
+            continue
         notes = [_void_note(server, done, shape) for server, done in rounds.items()]
         if mode.waits_for_disk and isinstance(shape, Shape):
             notes += [_flush_note(server, done, shape) for server, done in rounds.items()]
@@ -217,6 +280,17 @@ def build_rows(rounds: Mapping[str, Sequence[Round]], shapes: Sequence[Load], mo
     add("start to first acknowledged", "s", lambda one: one.first_ack_s)
     add("idle memory", "MB", lambda one: one.idle_mb)
     return rows
+
+
+def _rate_of(name: str, one: Round) -> float | None:
+    outcome = one.outcomes.get(name)
+    return outcome.rate if outcome is not None and outcome.is_valid else None
+
+
+def _share_kept(shape: DrainShape, one: Round) -> float | None:
+    """How much of their rate the sends keep beside the drain, in percent."""
+    alone, beside = _rate_of(shape.alone, one), _rate_of(shape.name, one)
+    return 100 * beside / alone if alone and beside is not None else None
 
 
 def _rate(shape: Load, one: Round) -> float | None:

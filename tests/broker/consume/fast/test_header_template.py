@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.consume.fast.header_template import shape_of
+from broker.consume.fast.header_template import PullTemplates, learn_template
 from broker.consume.pull import PullRules
 from broker.remoting.session import Session
 from broker.state.groups import READ_FORBIDDEN
@@ -37,21 +37,21 @@ class Both:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.fast, self.plain = (
-            stack.enter_context(InProcess(config_of(folder / name))) for name in ("fast", "plain")
+            stack.enter_context(InProcess(config_of(folder / name, fastPathEnable=name == "fast")))
+            for name in ("fast", "plain")
         )
-        self.plain.broker.handlers.pulls = None
         self.taken = 0
         self.version = 0
         """Of the latest subscription."""
-        take = self.fast.broker.handlers.pulls
-        assert take is not None
+        pull_by_template = self.fast.broker.pulls.pull_by_template
 
-        def counting(session: Session, payload: bytes) -> bool:
-            taken = take(session, payload)
+        def counting(session: Session, templates: PullTemplates, payload: bytes) -> bool:
+            taken = pull_by_template(session, templates, payload)
             self.taken += taken
             return taken
 
-        self.fast.broker.handlers.pulls = counting
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(self.fast.broker.pulls, "pull_by_template", counting)
         self.clients: list[tuple[Client, Client]] = []
         self.connect()
 
@@ -145,7 +145,7 @@ def a_change(chance: random.Random, both: Both) -> None:
         elif kind == 7:
             broker.replication.unread = None if able else "it is not known who is the master"
         elif kind == 8:
-            broker._pulls.configure(rules)
+            broker.pulls.configure(rules)
         elif kind == 9:
             broker.groups.set_forbidden("cg", "T", 0 if able else READ_FORBIDDEN, START_MS)
         elif kind == 10 and not able:
@@ -167,7 +167,7 @@ def all_is_well(both: Both) -> None:
             broker.groups.update(changed, START_MS)
         broker.groups.set_forbidden("cg", "T", 0, START_MS)
         broker.replication.unread = None
-        broker._pulls.configure(PullRules())
+        broker.pulls.configure(PullRules())
 
 
 def a_pull(chance: random.Random, opaque: int) -> bytes:
@@ -255,10 +255,10 @@ def test_what_is_no_number_is_left_to_the_readable_way(both: Both) -> None:
 )
 def test_a_header_whose_numbers_stand_elsewhere_too_is_not_learned(old: bytes, new: bytes) -> None:
     text = request(PULL, pull_ext("T", queueOffset=11, commitOffset=22), opaque=1234)[8:]
-    shape = shape_of(frame_of(text)[4:])
+    shape = learn_template(frame_of(text)[4:])
     assert shape is not None
     assert shape.numbers(frame_of(text)[4:]) == (0, 11, 22, 1234)
-    found = shape_of(frame_of(text.replace(old, new, 1))[4:])
+    found = learn_template(frame_of(text.replace(old, new, 1))[4:])
     assert found is None or (new.startswith(old) and found.numbers(frame_of(text)[4:]) is None)
     if b"\\" not in new:
         assert found is None

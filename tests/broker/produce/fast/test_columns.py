@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker import intake
 from broker.produce.fast import columns as send_columns
 from broker.produce.fast import many_topics as send_wide
 from broker.produce.fast import runs as send_run
-from broker.remoting import session
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
@@ -33,7 +33,6 @@ _odd_ones = st.one_of(
     place=st.floats(0, 1, exclude_max=True),
     spread=st.booleans(),
     size=st.sampled_from([2, 2, 400, 401]),
-    table=st.sampled_from([2, 99]),
     halves=st.booleans(),
     before=st.integers(0, 300),
 )
@@ -44,7 +43,6 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     place: float,
     spread: bool,
     size: int,
-    table: int,
     halves: bool,
     before: int,
 ) -> None:
@@ -53,9 +51,8 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
-        patch.setattr(session, "TABLE_MIN", table)
         if halves:
-            patch.setattr(session, "_RUN_MIN", 2)
+            patch.setattr(intake, "_RUN_MIN", 2)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             for queue_id in range(4):
                 client.send("T", b"warm", queueId=queue_id)
@@ -90,48 +87,15 @@ def test_a_run_that_is_taken_by_columns_is_stored_and_answered_as_one_by_one(
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("odd", [None, 5, 300])
-@pytest.mark.parametrize("topics", ["T", "TU"])
-def test_frames_of_one_size_are_taken_as_they_come_up_to_the_first_that_is_unlike(
-    running: InProcess, monkeypatch: pytest.MonkeyPatch, topics: str, odd: int | None
-) -> None:
-    """Two runs and some, and the first bytes of one more."""
-    client, cut = running.connect(), list[int]()
-    take = running.broker.handlers.run
-    assert take is not None
-    warm, count = 16, 2 * session.RUN_MAX + 40
-
-    def note(of: session.Session, payloads: list[bytes], start: int, end: int) -> int:
-        cut.extend(range(start, end))
-        return take(of, payloads, start, end)
-
-    for topic in topics:
-        running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
-    frames = []
-    for n in range(warm + count + 1):
-        topic = topics[n % len(topics)]
-        properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A" if n - warm != odd else "B"})
-        frames.append(request(V2, send_ext(topic, queueId=1, properties=properties), b"x", opaque=1000 + n))
-    for frame in frames[:warm]:
-        client.feed(frame)
-    client.answers()
-    monkeypatch.setattr(running.broker.handlers, "run", note)
-    client.link.alone = False
-    client.feed(b"".join(frames[warm:-1]) + frames[-1][:9])
-    assert len(set(cut)) == (0 if odd is None else count - odd // session.RUN_MAX * session.RUN_MAX)
-    client.feed(frames[-1][9:])
-    running.settle()
-    assert [answer.opaque for answer in client.answers()] == [*range(1000 + warm, 1001 + warm + count)]
-    assert sum(len(running.stored(topic, 1)) for topic in topics) == len(frames)
-
-
 @pytest.mark.parametrize("lie", ["twice", "too much", "nothing"])
 @pytest.mark.parametrize("alone", [True, False])
-def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, alone: bool) -> None:
-    """Behind a table of good frames: nothing in a body becomes a message of its own."""
+def test_lengths_that_agree_in_a_lie_make_no_messages_of_bodies(
+    running: InProcess, lie: str, alone: bool
+) -> None:
+    """Behind good frames in the same read, which are dropped with a length that no frame can have."""
     client = running.connect()
-    client.link.alone = alone
-    good = 24 if alone else session.RUN_MAX
+    client.link.sole_ready = alone
+    good = 24 if alone else send_run.RUN_MAX
     frames = []
     for n in range(3 + good + 24):
         properties = text_of({"UNIQ_KEY": UNIQ[:-4] + f"{n:04d}", "TAGS": "A"})
@@ -143,7 +107,9 @@ def test_lengths_that_agree_in_a_lie_are_no_table(running: InProcess, lie: str, 
     with nullcontext() if lie == "twice" else pytest.raises(RemoteProtocolError, match="frame length"):
         client.feed(b"".join(frames[3 : 3 + good] + lying))
     running.settle()
-    expected = [*range(1000, 1003 + good), *(range(1003 + good, 1027 + good, 2) if lie == "twice" else ())]
+    expected = [*range(1000, 1003)]
+    if lie == "twice":
+        expected = [*range(1000, 1003 + good), *range(1003 + good, 1027 + good, 2)]
     assert [answer.opaque for answer in client.answers()] == expected
     assert len(running.stored("T", 1)) == len(expected)
 
@@ -179,11 +145,10 @@ _FOUR = {"count": 4, "place": 0.0, "flag": 0}
     everywhere=st.booleans(),
     place=st.floats(0, 1, exclude_max=True),
     flag=st.sampled_from([0, 0, 2]),
-    table=st.sampled_from([2, 99]),
 )  # fmt: skip
-@example(**_FOUR, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True, table=99)
-@example(**_FOUR, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False, table=99)
-@example(**_FOUR, where=[("T", 2), ("U", 1)] * 4, change="fewer", odd=None, everywhere=False, table=2)
+@example(**_FOUR, where=[("T", 0)] * 8, change=None, odd=b"padded queue", everywhere=True)
+@example(**_FOUR, where=[("T", 0), ("U", 7)] * 4, change=None, odd=None, everywhere=False)
+@example(**_FOUR, where=[("T", 2), ("U", 1)] * 4, change="fewer", odd=None, everywhere=False)
 def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     pair: Pair,
     count: int,
@@ -193,14 +158,12 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
     everywhere: bool,
     place: float,
     flag: int,
-    table: int,
 ) -> None:
     """As frames of one size, or cut."""
     pair.gate.open()
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_columns, "COLUMNS_MIN", 2)
-        patch.setattr(session, "TABLE_MIN", table)
         patch.setattr(send_run, "CHANGES_MIN", 1)
         for running, client in zip((pair.fast, pair.plain), pair.clients(), strict=True):
             topics = running.broker.topics
@@ -235,9 +198,8 @@ def test_a_run_to_many_topics_is_stored_and_answered_as_one_by_one(
             running.settle()
             client.answers()
             if running is pair.fast and odd is None:
-                assert client.session.shapes is not None
-                wide = client.session.shapes.wide[frames[warm - 1][4:8]]
-                assert not wide.misfits, "so many topics make a shape wide, and it is this one"
+                many = client.session.fast.sends.many_topics[frames[warm - 1][4:8]]
+                assert not many.misses, "so many topics make a template for many, and it is this one"
             if change == "fewer":
                 topics.update(TopicConfig("T", 2, 2), START_MS)
                 client.send("T", b"the first that is judged anew", queueId=0)
@@ -267,9 +229,18 @@ def test_queue_ids_that_no_topic_has_leave_nothing_with_the_places_of_a_client(
     for frame in chain.from_iterable(run(n % 4) for n in range(2 * send_wide.CHANGES_MIN)):
         client.feed(frame)  # alone, so that each change of topics is seen
     client.feed(b"".join(run(0)))
-    assert client.session.shapes is not None
-    (wide,) = client.session.shapes.wide.values()
-    assert wide.places.slots and {place[-1:] for place in wide.places.slots} <= {b"0", b"1", b"2", b"3"}
+    (many,) = client.session.fast.sends.many_topics.values()
+    assert many.queue_slots.slots and {place[-1:] for place in many.queue_slots.slots} <= {
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+    }
     for queue_id in (7, 8, 9):
         client.feed(b"".join(run(queue_id)))
-    assert wide.places.slots and {place[-1:] for place in wide.places.slots} <= {b"0", b"1", b"2", b"3"}
+    assert many.queue_slots.slots and {place[-1:] for place in many.queue_slots.slots} <= {
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+    }

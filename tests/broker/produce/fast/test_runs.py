@@ -225,23 +225,22 @@ def test_an_opaque_that_is_no_number_of_the_protocol_is_not_taken_for_one(pair: 
 def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
-    run = running.broker.handlers.run
-    assert run is not None
+    intake = running.broker.intake
+    assert intake is not None
     payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
-    assert run(client.session, payloads, 0, 10) == 10
-    assert client.session.shapes is not None
-    assert client.session.shapes.known, "a header that comes again is learned"
-    assert run(client.session, payloads, 4, 10) == 10
+    assert intake.take_run(client.session, payloads, 0) == 10
+    assert client.session.fast.sends.known, "a header that comes again is learned"
+    assert intake.take_run(client.session, payloads, 4) == 10
     pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
-    assert run(client.session, [*payloads[:3], pull, *payloads], 0, 14) == 3
-    assert run(client.session, [pull], 0, 1) == 0
+    assert intake.take_run(client.session, [*payloads[:3], pull, *payloads], 0) == 3
+    assert intake.take_run(client.session, [pull], 0) == 0
 
 
 def test_the_first_message_to_each_queue_of_a_topic_that_is_there_is_taken_with_the_others(
     running: InProcess,
 ) -> None:
-    run = running.broker.handlers.run
-    assert run is not None
+    intake = running.broker.intake
+    assert intake is not None
     for topic in "CD":
         running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)
     cold = [request(V2, send_ext("CD"[n % 2], queueId=n // 2), b"x", opaque=n)[4:] for n in range(8)]
@@ -250,7 +249,7 @@ def test_the_first_message_to_each_queue_of_a_topic_that_is_there_is_taken_with_
     for last in (*strange, beyond):
         running.broker.topics.update(TopicConfig("C", 4, 4), START_MS)  # all topics are judged anew
         running.connect().send("T")
-        assert run(running.connect().session, [*cold, last, *cold], 0, 17) == 8
+        assert intake.take_run(running.connect().session, [*cold, last, *cold], 0) == 8
     assert "E" not in running.broker.topics
     assert running.broker.store.find_queue("C", 4) is None
 

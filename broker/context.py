@@ -1,0 +1,87 @@
+"""`BrokerContext`: what every request handler may know of its broker, and nothing of who handles what.
+
+One object with the configuration, the clocks, the store and the tables. `broker.broker` builds it and hands it to
+handlers; a handler that needs more (the group, the delay service) is given that as an argument of its own. So a
+handler can be read without the composition root, and a test can build one over tables alone.
+
+`config` and `ha_status` are replaced whole while the broker runs: read them here each time, keep no copy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.remoting.rpc_times import RpcTimes
+from broker.settings.config import BrokerConfig
+from broker.state.clients import ClientRegistry
+from broker.state.groups import GroupTable
+from broker.state.ha_status import HaStatus
+from broker.state.offsets import OffsetTable
+from broker.state.queue_locks import LockTable
+from broker.state.request_modes import RequestModes
+from broker.state.statistics import Statistics
+from broker.state.topics import TopicTable
+from broker.timers.delay_service import DelayService
+from broker.waiting.client_calls import ClientCalls
+from broker.waiting.held_pulls import PullHold
+from broker.waiting.pending_acks import AckQueue
+from ropewalk.client.core.routes import TopicRoute
+from store.io.disk import Disk
+from store.message_store import MessageStore
+from store.read.reader import Reader
+
+__all__ = ["BrokerContext", "FindRoute"]
+
+FindRoute = Callable[[str, Callable[[TopicRoute | None], None]], None]
+"""Topic, and what is called with its route on all brokers, or None where no broker has it."""
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    """The state of one broker, as request handlers see it. The loop owns it."""
+
+    config: BrokerConfig
+    address: tuple[str, int]
+    """What clients are told to connect to."""
+    disk: Disk
+    now_ms: Callable[[], int]
+    """The wall clock: what is stored, scheduled and shown goes by it."""
+    monotonic_ms: Callable[[], int]
+    """How long something may still take or last (locks, clients, waiting answers) is measured with this clock alone."""
+    rng: random.Random
+    store: MessageStore
+    reader: Reader
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    clients: ClientRegistry
+    statistics: Statistics
+    delays: DelayService
+    acks: AckQueue
+    topics_changed: Callable[[], None]
+    """Has name servers and the config file hear of a changed topic table when this turn ends."""
+    find_route: FindRoute
+    """Where a topic is on all brokers; replaced by the process that has name servers to ask."""
+    held_pulls: PullHold = field(default_factory=PullHold)
+    client_calls: ClientCalls = field(default_factory=ClientCalls)
+    locks: LockTable = field(default_factory=LockTable)
+    request_modes: RequestModes = field(default_factory=RequestModes)
+    ha_status: HaStatus = field(default_factory=HaStatus)
+    """What replication lets others know; replaced whole by the member of the group."""
+    rivals: Callable[[], int] = lambda: 0
+    """Returns at how many name servers another living broker has this one's place; replaced by the process."""
+    stopping: bool = False
+
+    @property
+    def rpc_times(self) -> RpcTimes:
+        """Return the durations of requests that `statistics` keeps."""
+        return self.statistics.rpc
+
+    def unready(self) -> tuple[str, ...]:
+        """Return why messages are not taken at the moment: a sentence each for monitoring; empty where they are."""
+        ha, store = self.ha_status, self.store
+        stopping = "the broker is shutting down" if self.stopping else None
+        reasons = (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing)
+        return tuple(why for why in reasons if why is not None)

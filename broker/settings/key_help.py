@@ -1,0 +1,159 @@
+"""The help text of each honoured configuration key, in a sentence or two: the text of docs/operate/configuration.md.
+
+One key a line behind its name, under the heading of its part. Apart from `broker.settings.keys`, because a broker needs
+none of it to start. A test holds the keys against that table: each honoured key stands here once, and no other does.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["KeyHelp", "key_help"]
+
+
+class KeyHelp(NamedTuple):
+    """A key's heading and text."""
+
+    section: str
+    text: str
+
+
+def key_help() -> dict[str, KeyHelp]:
+    """Return heading and text by key, in the order of the page."""
+    found: dict[str, KeyHelp] = {}
+    section = ""
+    for line in _HELP.splitlines():
+        if line.startswith("# "):
+            section = line.removeprefix("# ")
+        elif line.startswith(" "):
+            name, known = found.popitem()
+            found[name] = KeyHelp(known.section, f"{known.text} {line.strip()}")
+        elif line:
+            name, _, text = line.partition(" ")
+            assert name not in found, name
+            found[name] = KeyHelp(section, text)
+    return found
+
+
+_HELP: Final = """
+# This broker and its addresses
+brokerClusterName The cluster that this broker belongs to.
+brokerName The name of its group: master and slaves have the same one. Default: `broker-a` without a
+    configuration file, else the machine's name.
+brokerId 0 for the first master of a group; slaves have an id above 0, each its own.
+brokerRole What this broker is at its first start. A handover changes the role later, and the changed role
+    outlives restarts (`ropewalk/role.json`).
+brokerIP1 The address that clients are told to connect to; a host name may stand here. Default: this machine's
+    address.
+brokerIP2 The address that slaves are told to connect to. Default: `brokerIP1`.
+bindAddress The address to listen on; `::` listens on both families. Default: all addresses with a configuration
+    file, the loopback interface without.
+listenPort The port for clients; 0 is any free one. `listenPort` - 2 is opened too: RocketMQ's clients may send
+    there.
+haListenPort The port for slaves. Default: `listenPort` + 1.
+namesrvAddr Name servers to register at, `HOST:PORT;HOST:PORT`. Without any, the broker brings one of its own.
+regionId Told to producers in every answer.
+# Registration at name servers
+registerNameServerPeriod Milliseconds between two registrations.
+registerBrokerTimeoutMills How long one registration may take, ms.
+# Files
+storePathRootDir The store's folder. Default: `ropewalk-data/<brokerName>` below the current folder without a
+    configuration file, `~/store` with one.
+storePathCommitLog The folder of the commit log. Default: `commitlog` in the store's folder.
+mappedFileSizeCommitLog Bytes of one commit-log file. No file says it: on an existing store it must be what it
+    was.
+mappedFileSizeConsumeQueue Bytes of one consume-queue file, rounded up to whole entries of 20. The same holds.
+# Key index
+messageIndexEnable Whether messages can be found by key.
+maxHashSlotNum Hash slots of one index file. No file says it.
+maxIndexNum Items of one index file. No file says it.
+maxMsgsNumBatch How many messages one query by key may give.
+defaultQueryMaxNum How many messages one query by unique key may give.
+# Retention
+fileReservedTime Hours after which a commit-log file may be removed.
+deleteWhen Hours of the day in which expired files are removed, separated by `;`, local time.
+diskMaxUsedSpaceRatio Percent of the disk from which expired files are removed at any hour.
+diskSpaceCleanForciblyRatio Percent of the disk from which files are removed before they expire.
+diskSpaceWarningLevelRatio Percent of the disk from which sends are refused (14, SERVICE_NOT_AVAILABLE).
+cleanFileForciblyEnable Whether files may be removed before they expire.
+cleanResourceInterval Milliseconds between two looks at files and disk.
+deleteFileBatchMax Commit-log files that one look removes at most.
+deleteCommitLogFilesInterval Milliseconds between the removal of two commit-log files.
+deleteConsumeQueueFilesInterval Milliseconds between the removal of two consume-queue files.
+# Slow disks
+osPageCacheBusyTimeOutMills How long an append may take, ms, before what waited behind it is answered "busy"
+    (2).
+# Replication
+haMasterAddress Where the master is, `HOST:PORT` of its `haListenPort`, if no name server is to tell.
+inSyncReplicas Copies of a message, the master's among them, before SEND_OK. Default: 2 for a SYNC_MASTER, else
+    1.
+minInSyncReplicas Copies below which no message is taken (1, nothing stored).
+slaveTimeout How long an answer waits for slaves, ms, before it is FLUSH_SLAVE_TIMEOUT (12).
+haSendHeartbeatInterval Milliseconds between two heartbeats on an idle replication connection.
+haHousekeepingInterval Silence after which a replication connection is closed, ms.
+haTransferBatchSize Bytes of one replication frame at most.
+haMaxGapNotInSync Bytes that a slave may be behind and still count as in sync.
+haFlowControlEnable Whether `maxHaTransferByteInSecond` holds.
+maxHaTransferByteInSecond Bytes a second to all slaves together.
+slaveReadEnable Whether consumers that read far behind are sent to a slave.
+ackAfterFlush Whether a slave reports what is flushed, and not what is written. Ropewalk's own; class A3 needs
+    it on master and slaves.
+haSyncFromLastFile Whether an empty slave gets the newest commit-log file only, as from RocketMQ, and not all
+    there is. Ropewalk's own.
+ropewalkSecret A secret that members of a group prove to each other. Unknown peers are then refused on the
+    replication port. Ropewalk's own.
+ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only `haMasterAddress`. Default: that
+    port - 1. Ropewalk's own.
+# When bytes reach the disk
+flushDiskType SYNC_FLUSH answers a send after the fsync that covers it.
+flushIntervalCommitLog Milliseconds between two flushes under ASYNC_FLUSH.
+syncFlushTimeout How long an answer waits for a flush, ms, before it is FLUSH_DISK_TIMEOUT (10).
+flushConsumerOffsetInterval Milliseconds between two writes of committed offsets to the disk.
+# Topics and groups
+autoCreateTopicEnable Whether the first message to a topic makes it.
+autoCreateSubscriptionGroup Whether the first heartbeat or pull of a group makes it.
+defaultTopicQueueNums Queues of a topic that is made so, at most: producers ask for 4.
+clusterTopicEnable Whether there is a topic named after the cluster.
+brokerTopicEnable Whether there is a topic named after the broker.
+brokerPermission 4 read, 2 write, 6 both: for all topics of this broker.
+traceOn Told to producers in every answer: whether traces are wanted.
+traceTopicEnable Whether the topic for message traces is made at start.
+msgTraceTopicName The topic for message traces.
+messageDelayLevel The delays of levels 1, 2, 3 …; units are s, m, h, d.
+storeReplyMessageEnable Whether the answers of request-reply calls are stored too.
+maxMessageSize Bytes of a message's body at most.
+# Transactions
+rejectTransactionMessage Whether half messages are refused.
+transactionTimeOut Milliseconds after which an undecided half message is checked: its producer group is asked. A
+    message may ask for longer with `CHECK_IMMUNITY_TIME_IN_SECONDS`.
+transactionCheckInterval Milliseconds between two rounds of checks.
+transactionCheckMax How often a producer is asked before a half message is given up, into
+    `TRANS_CHECK_MAX_TIME_TOPIC`. Rounds in which no producer of the group was connected do not count.
+transactionOpMsgMaxSize Bytes of the half offsets in one operation record, about.
+# Pulls
+longPollingEnable Whether a pull that finds nothing waits for the next message.
+litePullMessageEnable Whether code 361 is served.
+shortPollingTimeMills How long a pull waits where long polling is off, ms.
+maxTransferBytesOnMessageInMemory Bytes of one answer from the end of the log.
+maxTransferCountOnMessageInMemory Messages of one answer from the end of the log.
+maxTransferBytesOnMessageInDisk Bytes of one answer from further behind.
+maxTransferCountOnMessageInDisk Messages of one answer from further behind.
+accessMessageInMemoryMaxRatio Percent of this machine's memory that counts as "the end of the log".
+fastPathEnable Whether requests that come again and again are recognised by their bytes; off, each is handled by itself.
+warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
+    Ropewalk's own.
+bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
+# Connections
+channelExpiredTimeout Silence after which a client is taken out of its groups, ms.
+serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.
+outgoingBytesMax Bytes that may wait for one slow reader before its requests are left unread. Ropewalk's own.
+namesrvPort The port of the name server inside the broker; 0 is any free one. Ropewalk's own.
+# Checksums
+checkAtStartBytes How much of the log's end a start checks in full. Ropewalk's own.
+scrubBytesPerSecond What the background check may read in a second; 0 for none. Ropewalk's own.
+# Metrics
+metricsExporterType PROM serves `/metrics`, `/livez` and `/readyz`; DISABLE opens no port.
+metricsPromExporterHost The address of the metrics port. Default: `bindAddress`.
+metricsPromExporterPort The metrics port. Default: 5557, or any free one where `listenPort` is 0.
+metricsLabel Labels for every series, `name:value,name:value`.
+"""

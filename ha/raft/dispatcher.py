@@ -1,0 +1,243 @@
+"""`EntryDispatcher`: a leader's side of replication, one for each peer, and the runs that are sent to all.
+
+    PROBE       one frame is on its way, with or without a run: where does the peer's log agree with this one?
+    REPLICATE   frames follow each other without waiting, as many as the window holds
+    SNAPSHOT    the peer needs what retention has removed
+
+*Next* is the index that is sent next, *match* the index through which the peer has the log on its disk. Frames on
+their way are kept in `_window` until a durable answer covers them, 64 frames and 4 MiB at most: that is how a slow
+disk over there is felt here.
+
+The data link keeps its order, so a frame that was lost is noticed when the next one is refused, and the hint says
+where to go on. Only the last frame before a silence needs more: each heartbeat answer says how far the peer has
+compared, and each Tick looks again for something to send, whatever wake-up was lost (JRaft 1271).
+
+Runs that were appended a moment ago are sent from memory (`RecentRuns`); for a peer that lags the shell reads, and
+says `Fetched`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from ha.raft.log_state import LogState
+from ha.raft.types import Append, AppendAnswer, HeartbeatAnswer, MemberId, Point, Run, Settings
+from ropewalk.errors import RemoteProtocolError
+
+
+class State(Enum):
+    """How a peer is sent to."""
+
+    PROBE = "PROBE"
+    REPLICATE = "REPLICATE"
+    SNAPSHOT = "SNAPSHOT"
+
+
+class RecentRuns:
+    """The runs that this leader appended last, by their first index. The oldest are dropped when there are many."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count_max", "_order", "_runs")
+
+    def __init__(self, bytes_max: int = 16 << 20, count_max: int = 4096) -> None:
+        self._runs: dict[int, tuple[Point, Run]] = {}
+        self._order: deque[int] = deque()
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self._count_max = count_max
+
+    def add(self, prev: Point, run: Run) -> None:
+        """Keep a run that was appended behind `prev`."""
+        self._runs[run.first] = (prev, run)
+        self._order.append(run.first)
+        self._bytes += run.size
+        while self._bytes > self._bytes_max or len(self._order) > self._count_max:
+            _, old = self._runs.pop(self._order.popleft())
+            self._bytes -= old.size
+
+    def get(self, first: int) -> tuple[Point, Run] | None:
+        """Return the run that begins at `first`, with the point before it."""
+        return self._runs.get(first)
+
+
+class EntryDispatcher:
+    """What a leader knows of one peer, in one term."""
+
+    __slots__ = (
+        "_asked",
+        "_fetch_asked_at",
+        "_fetching",
+        "_probed",
+        "_settings",
+        "_waiting",
+        "_window",
+        "_window_bytes",
+        "is_linked",
+        "match",
+        "next",
+        "peer",
+        "state",
+    )
+
+    def __init__(self, peer: MemberId, settings: Settings, end: Point, is_linked: bool) -> None:
+        self.peer = peer
+        self.state = State.PROBE
+        self.next = end.index + 1
+        self.match = -1
+        self.is_linked = is_linked
+        self._settings = settings
+        self._window: deque[tuple[int, int, int]] = deque()
+        """Of each frame on its way: its last index, its size, when it left."""
+        self._window_bytes = 0
+        self._waiting = False
+        """Whether a probe is on its way."""
+        self._probed = -1
+        """`prev.index` of that probe."""
+        self._fetching = -1
+        """The index that the shell was asked to read from."""
+        self._fetch_asked_at = 0
+        self._asked: dict[int, int] = {}
+        """`match` when each heartbeat left that is not answered yet: less than that no answer can say."""
+
+    @property
+    def in_flight(self) -> tuple[int, int, int]:
+        """Frames on their way, their bytes, and those of the last of them."""
+        window = self._window
+        return len(window), self._window_bytes, window[-1][1] if window else 0
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    def next_send(self, log: LogState, recent: RecentRuns, term: int, now: int) -> Append | None:
+        """Return the next frame for this peer. None: nothing to send, no room, or `next_fetch` has to read."""
+        if not self._may_send or self._fetching == self.next:
+            return None
+        if self.next > log.end.index:
+            if self.state is State.REPLICATE:
+                return None
+            self._waiting, self._probed = True, log.end.index
+            return Append(term, log.end, None, log.commit.index)
+        found = recent.get(self.next)
+        if found is None or (found[1].size > self._settings.frame_bytes_max and found[1].count > 1):
+            return None
+        return self._sent(*found, log, term, now)
+
+    def next_fetch(self, log: LogState, now: int) -> tuple[MemberId, int, int] | None:
+        """Return what the shell has to read for this peer to go on, after `next_send` had nothing."""
+        if not self._may_send or self.next > log.end.index:
+            return None
+        if self._fetching == self.next and now - self._fetch_asked_at < 4 * self._settings.resend_ms:
+            return None
+        self._fetching, self._fetch_asked_at = self.next, now
+        return self.peer, self.next, self._settings.frame_bytes_max
+
+    def fetched(self, prev: Point, run: Run | None, log: LogState, term: int, now: int) -> Append | None:
+        """Return the frame for a run that was read; None if that run is no longer the one that is next."""
+        index = prev.index + 1
+        if index == self._fetching:
+            self._fetching = -1
+        if index != self.next or not self._may_send:
+            return None
+        if run is None:
+            self.state = State.SNAPSHOT
+            return None
+        assert run.first == index and run.last <= log.end.index, (prev, run, log.end)
+        assert run.term == log.terms.term_at(run.first) == log.terms.term_at(run.last), (run, log.terms.rows)
+        assert prev.term == log.terms.term_at(prev.index), (prev, log.terms.rows)
+        return self._sent(prev, run, log, term, now)
+
+    @property
+    def _may_send(self) -> bool:
+        if not self.is_linked or self.state is State.SNAPSHOT:
+            return False
+        if self.state is State.PROBE:
+            return not self._waiting
+        settings = self._settings
+        return len(self._window) < settings.window_frames and self._window_bytes < settings.window_bytes
+
+    def _sent(self, prev: Point, run: Run, log: LogState, term: int, now: int) -> Append:
+        self.next = run.last + 1
+        self._window.append((run.last, run.size, now))
+        self._window_bytes += run.size
+        if self.state is State.PROBE:
+            self._waiting, self._probed = True, prev.index
+        return Append(term, prev, run, log.commit.index)
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def answered(self, answer: AppendAnswer, log: LogState) -> bool:
+        """Take an answer of this term and link. Return whether `match` moved."""
+        if answer.ok:
+            return self._confirmed(answer.last, answer.durable, log)
+        self._refused(answer, log)
+        return False
+
+    def heard(self, answer: HeartbeatAnswer, log: LogState, now: int) -> bool:
+        """Take a heartbeat's answer, which tells what no answer to an Append could. Return whether `match` moved."""
+        asked = self._asked.pop(answer.round, -1)
+        if answer.last < asked:
+            self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)
+            return False
+        moved = self._confirmed(answer.last, answer.durable, log)
+        for last, _size, sent in self._window:
+            if (
+                last > answer.last
+            ):  # what was compared waits for a disk only; this one was perhaps never heard of
+                if now - sent >= self._settings.resend_ms:
+                    self.probe(max(self.match, answer.last) + 1)
+                return moved
+        if not self._window:
+            self._waiting = False  # of an empty probe the question was lost, or the answer
+        return moved
+
+    def heartbeat_left(self, number: int) -> None:
+        """Note that heartbeat `number` of this term was sent."""
+        self._asked[number] = self.match
+        if len(self._asked) > 64:
+            del self._asked[min(self._asked)]
+
+    def _confirmed(self, last: int, durable: int, log: LogState) -> bool:
+        if not durable <= last <= log.end.index:
+            raise RemoteProtocolError(
+                f"{self.peer} confirms entries through {last}, {durable} on disk; the log here ends at {log.end.index}"
+            )
+        if self.state is State.PROBE and last >= self.next - 1:
+            self.state = State.REPLICATE
+            self._waiting = False
+        while self._window and self._window[0][0] <= durable:
+            self._window_bytes -= self._window.popleft()[1]
+        if durable <= self.match:
+            return False
+        self.match = durable
+        self.next = max(self.next, durable + 1)
+        return True
+
+    def _refused(self, answer: AppendAnswer, log: LogState) -> None:
+        if self.state is State.SNAPSHOT or (self.state is State.PROBE and answer.prev != self._probed):
+            return  # the refusal of a frame that was given up already
+        if answer.prev < self.match or (self.state is State.REPLICATE and answer.last < self.match):
+            return  # older than what this peer has confirmed since
+        self.probe(log.terms.floor(min(answer.last, answer.prev - 1), answer.hint_term) + 1)
+        self.match = min(self.match, self.next - 1)  # it lacks what it had confirmed: that disk was lost
+
+    # -- beginning again ---------------------------------------------------------------------------------
+
+    def probe(self, index: int) -> None:
+        """Begin again at `index`, with one frame."""
+        self.state = State.PROBE
+        self.next = index
+        self._waiting = False
+        self._window.clear()
+        self._window_bytes = 0
+
+    def linked(self, is_linked: bool) -> None:
+        """Begin again on another data link: what was on its way on the old one is lost."""
+        self.is_linked = is_linked
+        self._fetching = -1
+        self._asked.clear()
+        if self.state is not State.SNAPSHOT:
+            self.probe(self.match + 1 if self.match >= 0 else self.next)
+
+    def snapshot_sent(self, point: Point, ok: bool) -> None:
+        """Go on behind a snapshot that the peer has installed, or ask again where its log stands."""
+        if self.state is State.SNAPSHOT:
+            self.probe(point.index + 1 if ok else self.match + 1)

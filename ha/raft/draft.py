@@ -1,0 +1,58 @@
+"""`Draft`: the effects of the step that is under way, filled in by the parts of a node."""
+
+from __future__ import annotations
+
+from ha.raft.types import NO_EFFECTS, Ballot, Config, Effects, MemberId, Message, Point, Run, Standing
+
+
+class Draft:
+    """`Effects` that are not frozen yet. The fields are those of `Effects`."""
+
+    __slots__ = (
+        "commit",
+        "cut",
+        "doubt_over",
+        "fetches",
+        "open_term",
+        "place",
+        "role",
+        "save",
+        "sends",
+        "snapshot_to",
+    )
+
+    def __init__(self) -> None:
+        self.save: Ballot | None = None
+        self.cut: Point | None = None
+        self.place: tuple[tuple[Run, int], ...] = ()
+        self.role: Standing | None = None
+        self.open_term: Config | None = None
+        self.sends: list[tuple[MemberId, Message]] = []
+        self.fetches: list[tuple[MemberId, int, int]] = []
+        self.snapshot_to: list[MemberId] = []
+        self.commit: Point | None = None
+        self.doubt_over = False
+
+    def send(self, peer: MemberId, message: Message) -> None:
+        """Send a message in this step."""
+        self.sends.append((peer, message))
+
+    def effects(self) -> Effects:
+        """Return what was filled in."""
+        if not (
+            self.sends or self.save or self.cut or self.place or self.role or self.commit or self.fetches
+        ):
+            if not (self.open_term or self.snapshot_to or self.doubt_over):
+                return NO_EFFECTS
+        return Effects(
+            self.save,
+            self.cut,
+            self.place,
+            self.role,
+            self.open_term,
+            tuple(self.sends),
+            tuple(self.fetches),
+            tuple(self.snapshot_to),
+            self.commit,
+            self.doubt_over,
+        )

@@ -1,0 +1,82 @@
+"""Messages of the core as frames of `ropewalk.format.dledger.frame`, and back.
+
+A run travels as its bytes; where it stands follows from `prev`, unless it is the first of a segment: that flag and the
+size of a segment say the rest. So a frame cannot claim a place that the receiver's log does not have.
+"""
+
+from __future__ import annotations
+
+from ha.raft.types import (
+    Append,
+    AppendAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    Point,
+    Run,
+    Vote,
+    VoteAnswer,
+    VoteResult,
+)
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.dledger.frame import OK, PRE, ROLLED, TRANSFER, Frame, Kind
+
+Numbers = tuple[int, int, int, int, int, int]
+
+
+def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
+    """Return kind, flags, count and numbers of the frame for a message; the bytes of a run are its body."""
+    match message:
+        case Append(term, prev, run, commit):
+            if run is None:
+                return Kind.APPEND, 0, 0, (term, prev.index, prev.term, prev.pos, 0, commit)
+            flags = ROLLED if run.pos != prev.pos else 0
+            return Kind.APPEND, flags, run.count, (term, prev.index, prev.term, prev.pos, run.term, commit)
+        case AppendAnswer(term, ok, prev_index, durable, last, hint_term):
+            return Kind.APPEND_ANSWER, OK if ok else 0, 0, (term, durable, last, hint_term, prev_index, 0)
+        case Heartbeat(term, commit, number):
+            return Kind.HEARTBEAT, 0, number & 0xFFFFFFFF, (term, commit, 0, 0, 0, 0)
+        case HeartbeatAnswer(term, number, last, durable):
+            return Kind.HEARTBEAT_ANSWER, 0, number & 0xFFFFFFFF, (term, last, durable, 0, 0, 0)
+        case Vote(term, last_index, last_term, pre, transfer):
+            flags = (PRE if pre else 0) | (TRANSFER if transfer else 0)
+            return Kind.VOTE, flags, 0, (term, last_index, last_term, 0, 0, 0)
+        case VoteAnswer(term, pre, result):
+            return Kind.VOTE_ANSWER, PRE if pre else 0, result, (term, 0, 0, 0, 0, 0)
+
+
+def from_frame(frame: Frame, segment_size: int) -> Message:
+    """Return the message of a frame. Raises `RemoteProtocolError` for one that says nothing."""
+    first, second, third, fourth, fifth, sixth = frame.numbers
+    if first < 0:
+        raise RemoteProtocolError(f"a message of term {first}: {frame.kind.name}")
+    match frame.kind:
+        case Kind.APPEND:
+            prev = Point(second, third, fourth)
+            return Append(first, prev, _run(frame, prev, segment_size), sixth)
+        case Kind.APPEND_ANSWER:
+            return AppendAnswer(first, bool(frame.flags & OK), fifth, second, third, fourth)
+        case Kind.HEARTBEAT:
+            return Heartbeat(first, second, frame.count)
+        case Kind.HEARTBEAT_ANSWER:
+            return HeartbeatAnswer(first, frame.count, second, third)
+        case Kind.VOTE:
+            return Vote(first, second, third, bool(frame.flags & PRE), bool(frame.flags & TRANSFER))
+        case Kind.VOTE_ANSWER:
+            if frame.count > max(VoteResult):
+                raise RemoteProtocolError(f"no vote is answered with {frame.count}")
+            return VoteAnswer(first, bool(frame.flags & PRE), VoteResult(frame.count))
+
+
+def _run(frame: Frame, prev: Point, segment_size: int) -> Run | None:
+    if (prev.index < 0) is not (prev.term < 0) or prev.pos < 0:
+        raise RemoteProtocolError(f"no log ends with {prev}")
+    if not frame.count:
+        return None
+    pos = prev.pos
+    if frame.flags & ROLLED:
+        pos = (pos // segment_size + 1) * segment_size
+    size = len(frame.body)
+    if pos // segment_size != (pos + size - 1) // segment_size:
+        raise RemoteProtocolError(f"a run of {size} bytes at {pos} crosses the border of two segments")
+    return Run(prev.index + 1, frame.count, frame.numbers[4], pos, size)

@@ -1,0 +1,111 @@
+"""`Leadership`: what a member has while it leads, and loses with its term.
+
+One dispatcher for each peer, the runs that it appended, whom it has heard. In every step it orders the record that
+opens its term, if that is still to do, sends the heartbeats that are due, then to each peer what that peer has room
+for: so a wake-up that was lost is made up for by the next step, whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ha.raft.dispatcher import EntryDispatcher, RecentRuns
+from ha.raft.draft import Draft
+from ha.raft.log_state import LogState
+from ha.raft.quorum import QuorumAckChecker
+from ha.raft.types import Heartbeat, MemberId, Point, Run, Settings
+
+NEVER = -(1 << 60)
+
+
+class Leadership:
+    """The leader's side of one term."""
+
+    __slots__ = (
+        "_heard",
+        "_heartbeat_at",
+        "_is_opening",
+        "_me",
+        "_recent",
+        "_round",
+        "_settings",
+        "dispatchers",
+        "term",
+        "term_first",
+    )
+
+    def __init__(
+        self,
+        me: MemberId,
+        term: int,
+        peers: tuple[MemberId, ...],
+        settings: Settings,
+        end: Point,
+        is_linked: Callable[[MemberId], bool],
+        now: int,
+    ) -> None:
+        self.term = term
+        self.term_first = -1
+        """The index of the entry that opened the term; -1 until it is appended."""
+        self.dispatchers = {peer: EntryDispatcher(peer, settings, end, is_linked(peer)) for peer in peers}
+        self._me = me
+        self._settings = settings
+        self._recent = RecentRuns()
+        self._heard = dict.fromkeys(peers, now)
+        """When each peer was heard, shifted by the lateness of the own loop."""
+        self._heartbeat_at = NEVER
+        self._round = 0
+        self._is_opening = False
+        """Whether the record that opens the term was ordered."""
+
+    def heard(self, peer: MemberId, now: int) -> None:
+        """Note a message of this term."""
+        self._heard[peer] = now
+
+    def was_late(self, late: int) -> None:
+        """Note that the own loop was deaf for so long: what was sent to it meanwhile is still unread."""
+        for peer in self._heard:
+            self._heard[peer] += late
+
+    def hears_majority(self, quorum: QuorumAckChecker, now: int) -> bool:
+        """Return whether a majority was heard within one election timeout (rule 8)."""
+        since = now - self._settings.election_max_ms
+        return quorum.is_majority([self._me, *(peer for peer, at in self._heard.items() if at >= since)])
+
+    def appended(self, prev: Point, run: Run) -> None:
+        """Note a run that was appended behind `prev`, for the dispatchers to send."""
+        assert run.term == self.term and run.first == prev.index + 1, (run, prev, self.term)
+        self._recent.add(prev, run)
+        if self.term_first < 0:
+            self.term_first = run.first
+
+    def acknowledged(self, quorum: QuorumAckChecker, durable: int) -> int:
+        """Return the largest index that may be committed: on a majority of disks, and behind the term's first (rule 3).
+
+        -1 if there is none.
+        """
+        match = {peer: dispatcher.match for peer, dispatcher in self.dispatchers.items()}
+        match[self._me] = durable
+        index = quorum.acknowledged(match)
+        if self.term_first < 0 or index < self.term_first:
+            return -1
+        return index
+
+    def send_what_is_due(
+        self, quorum: QuorumAckChecker, log: LogState, stuck: bool, now: int, draft: Draft
+    ) -> None:
+        """Fill in what the world owes a leader at the end of a step."""
+        if not self._is_opening and not log.is_cutting and not stuck:
+            self._is_opening = True
+            draft.open_term = quorum.config
+        if now - self._heartbeat_at >= self._settings.heartbeat_ms:
+            self._heartbeat_at = now
+            self._round += 1
+            for peer, dispatcher in self.dispatchers.items():
+                dispatcher.heartbeat_left(self._round)
+                draft.send(peer, Heartbeat(self.term, log.commit.index, self._round))
+        for peer, dispatcher in self.dispatchers.items():
+            while (append := dispatcher.next_send(log, self._recent, self.term, now)) is not None:
+                draft.send(peer, append)
+            if (fetch := dispatcher.next_fetch(log, now)) is not None:
+                draft.fetches.append(fetch)

@@ -1,0 +1,407 @@
+"""`RaftNode`: one member of a group, whose only entrance is `step(event) -> Effects`.
+
+Every message is judged by its link and its term before anything else (rule 6):
+
+    from another link than the one that is up          counts for nothing
+    term below this member's                           answered with this member's term, or counts for nothing
+    term above it                                      ends a leadership; becomes this member's term
+                                                       (not of a pre-vote, nor of a granted one: nobody has that term)
+    Append, Heartbeat                                  their sender leads this term: follow it
+    answers                                            only of what this member asked in this term
+
+The parts decide one thing each and know nothing of each other: `Election` who leads, `EntryHandler` what an Append does
+to the log, an `EntryDispatcher` what a peer is sent, `QuorumAckChecker` what a majority has, `LogState` what is in the
+log. Here they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ha.raft.dispatcher import EntryDispatcher, State
+from ha.raft.draft import Draft
+from ha.raft.election import GRANTED, Election
+from ha.raft.handler import EntryHandler, Refusal
+from ha.raft.leadership import Leadership
+from ha.raft.log_state import LogState
+from ha.raft.quorum import QuorumAckChecker
+from ha.raft.rules import Rules
+from ha.raft.terms import Row, TermTable
+from ha.raft.types import (
+    NOTHING,
+    Append,
+    AppendAnswer,
+    Appended,
+    Applied,
+    Ballot,
+    Config,
+    CutDone,
+    Durable,
+    Effects,
+    Event,
+    Fetched,
+    Heartbeat,
+    HeartbeatAnswer,
+    Link,
+    Linked,
+    MemberId,
+    Message,
+    Point,
+    Received,
+    Role,
+    Run,
+    Saved,
+    Settings,
+    SnapshotSent,
+    Standing,
+    Stuck,
+    Tick,
+    Vote,
+    VoteAnswer,
+)
+from ropewalk.errors import RemoteProtocolError
+
+
+class RaftNode:
+    """One member. Two nodes that are fed the same events agree to the byte."""
+
+    def __init__(
+        self,
+        me: MemberId,
+        config: Config,
+        settings: Settings,
+        *,
+        ballot: Ballot,
+        rows: Iterable[Row] = (),
+        end: Point = NOTHING,
+        commit: Point = NOTHING,
+        doubt: Point | None = None,
+    ) -> None:
+        """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
+
+        `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
+        recovery saw behind a hole, which it cut.
+        """
+        self.me = me
+        self.settings = settings
+        self.peers = tuple(sorted({*config.voters, *config.old, *config.learners} - {me}))
+        self.election = Election(me, config, settings, ballot, doubt)
+        self._overtaken = Ballot(end.term) if end.term > ballot.term else None
+        """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""
+        if self._overtaken is not None:
+            self.election.ballot = self._overtaken
+        self.log = LogState(TermTable(rows), end, commit)
+        self.handler = EntryHandler()
+        self.leadership: Leadership | None = None
+        self.applied = commit
+        self._links: dict[tuple[MemberId, Link], int] = {}
+        self._said = -1
+        """How far this follower has told its leader that the log is on disk."""
+        self._shown: Standing | None = None
+        self._rules = Rules(self)
+
+    @property
+    def role(self) -> Role:
+        """The role in this term."""
+        return self.election.role
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.election.ballot.term
+
+    @property
+    def leader(self) -> MemberId | None:
+        """The leader of this term, as far as it is known."""
+        return self.election.leader
+
+    @property
+    def dispatchers(self) -> dict[MemberId, EntryDispatcher]:
+        """One for each peer while this member leads."""
+        return self.leadership.dispatchers if self.leadership is not None else {}
+
+    @property
+    def term_first(self) -> int:
+        """The index of the entry that opened this leader's term; -1 until it is appended, and where nobody leads."""
+        return self.leadership.term_first if self.leadership is not None else -1
+
+    @property
+    def standing(self) -> Standing | None:
+        """The role as it was shown last."""
+        return self._shown
+
+    @property
+    def now(self) -> int:
+        """The latest time that this member was told."""
+        return self.election.now
+
+    @property
+    def quorum(self) -> QuorumAckChecker:
+        """What counts majorities, of the configuration in force."""
+        return self.election.quorum
+
+    def step(self, event: Event) -> Effects:
+        """Advance this member by one event and return what must now happen.
+
+        Stale, repeated and reordered messages are ordinary and never raise. Raises `RemoteProtocolError` for one that
+        no correct member sends; nothing has changed then, and the connection should be closed. An `AssertionError`
+        means that this member's own state is inconsistent: it must stop rather than vote again.
+        """
+        draft = Draft()
+        if self._overtaken is not None:
+            draft.save, self._overtaken = self._overtaken, None
+        match event:
+            case Received():
+                self._advance_clock(event.now)
+                self._received(event, draft)
+            case Appended():
+                self._advance_clock(event.now)
+                self._appended(event.run)
+            case Durable():
+                self._durable(event, draft)
+            case Tick():
+                self._advance_clock(event.now)
+                self._tick(event, draft)
+            case Saved():
+                self.election.ballot_saved(event.ballot, self.log, draft)
+            case CutDone():
+                self.log.cut_done()
+            case Fetched():
+                self._advance_clock(event.now)
+                self._fetched(event, draft)
+            case Linked():
+                self._advance_clock(event.now)
+                self._linked(event)
+            case Stuck():
+                self.election.stuck = event.stuck
+            case Applied():
+                assert event.point.index <= self.log.commit.index, (
+                    f"rule 12: {event} is behind {self.log.commit}"
+                )
+                self.applied = event.point
+            case SnapshotSent():
+                if (dispatcher := self.dispatchers.get(event.peer)) is not None:
+                    dispatcher.snapshot_sent(event.point, event.ok)
+        self._conclude(draft)
+        effects = draft.effects()
+        self._rules.check(effects)
+        return effects
+
+    def _advance_clock(self, now: int) -> None:
+        election = self.election
+        election.now = max(election.now, now)
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def _received(self, event: Received, draft: Draft) -> None:
+        peer, message = event.peer, event.message
+        if self._links.get((peer, _kind(message))) != event.link:
+            return
+        if isinstance(message, Append):
+            _check_append(peer, message, self.log.end)
+        if isinstance(message, Vote):
+            self.election.asked(peer, message, self.log, draft)
+            return
+        if message.term > self.term and not _is_granted_pre_vote(message):
+            self.election.raise_term(message.term, f"{peer} is in term {message.term}", draft)
+        if message.term < self.term:
+            self._answer_an_old_leader(peer, message, draft)
+            return
+        if self.leadership is not None:
+            self.leadership.heard(peer, self.now)
+        match message:
+            case Append():
+                self._append_received(peer, message, draft)
+            case AppendAnswer():
+                if (dispatcher := self._dispatcher(peer)) is not None and dispatcher.answered(
+                    message, self.log
+                ):
+                    self._commit_as_leader(draft)
+            case Heartbeat():
+                self._follow(peer)
+                self.handler.heard_commit(message.commit)
+                self._commit_as_follower(draft)
+                answer = HeartbeatAnswer(self.term, message.round, self.handler.matched, self._confirmed)
+                self._answer(draft, peer, answer)
+            case HeartbeatAnswer():
+                if (dispatcher := self._dispatcher(peer)) is not None and dispatcher.heard(
+                    message, self.log, self.now
+                ):
+                    self._commit_as_leader(draft)
+            case VoteAnswer():
+                self.election.answered(peer, message, self.log, draft)
+
+    def _answer_an_old_leader(self, peer: MemberId, message: Message, draft: Draft) -> None:
+        # A leader of an older term has to hear of the newer one, or it would lead for ever beside a member that
+        # cannot follow it and whose log is too short to be voted for (issue 325).
+        if isinstance(message, Append):
+            self._answer(draft, peer, AppendAnswer(self.term, False, message.prev.index, -1, -1, -1))
+        elif isinstance(message, Heartbeat):
+            self._answer(draft, peer, HeartbeatAnswer(self.term, message.round, -1, -1))
+
+    def _answer(self, draft: Draft, peer: MemberId, message: Message) -> None:
+        self.election.send_when_saved(draft, Ballot(self.term), peer, message)
+
+    def _dispatcher(self, peer: MemberId) -> EntryDispatcher | None:
+        return self.dispatchers.get(peer) if self.role is Role.LEADER else None
+
+    # -- a follower --------------------------------------------------------------------------------------
+
+    @property
+    def _confirmed(self) -> int:
+        """What may be told to the leader: what is on disk, of what was compared with it (rule 2)."""
+        return min(self.log.durable, self.handler.matched)
+
+    def _follow(self, leader: MemberId) -> None:
+        if self.handler.term != self.term:
+            self.handler.begin(self.term)
+            self._said = -1
+        self.election.heard_leader(leader)
+
+    def _append_received(self, leader: MemberId, append: Append, draft: Draft) -> None:
+        self._follow(leader)
+        verdict = self.handler.judge(append, self.log)
+        if isinstance(verdict, Refusal):
+            answer = AppendAnswer(self.term, False, append.prev.index, -1, verdict.last, verdict.term)
+            self._answer(draft, leader, answer)
+            return
+        if verdict.cut is not None:
+            self.log.cut(verdict.cut)
+            draft.cut = verdict.cut
+        if verdict.place is not None:
+            self.log.add(verdict.place, verdict.skip)
+            draft.place = ((verdict.place, verdict.skip),)
+        else:
+            self._confirm(draft)  # no flush will be heard of
+        self.handler.heard_commit(append.commit)
+        self._commit_as_follower(draft)
+
+    def _confirm(self, draft: Draft) -> None:
+        assert self.leader is not None
+        self._said = self._confirmed
+        answer = AppendAnswer(self.term, True, -1, self._said, self.handler.matched, -1)
+        self._answer(draft, self.leader, answer)
+
+    def _commit_as_follower(self, draft: Draft) -> None:
+        point = self.log.commit_through(self.handler.committed(self.log))
+        if point is not None:
+            draft.commit = point
+        if self.election.doubt is not None:
+            draft.doubt_over = self.election.doubt_ends(self.log, self.handler.leader_commit)
+
+    # -- a leader ----------------------------------------------------------------------------------------
+
+    def _appended(self, run: Run) -> None:
+        assert self.leadership is not None, f"{run} was appended by a {self.role.value} of term {self.term}"
+        self.leadership.appended(self.log.end, run)
+        self.log.add(run)
+
+    def _durable(self, event: Durable, draft: Draft) -> None:
+        if not self.log.flushed(event.point, event.cuts):
+            return
+        if self.leadership is not None:
+            self._commit_as_leader(draft)
+        elif self.leader is not None:
+            if self._confirmed > self._said:
+                self._confirm(draft)
+            self._commit_as_follower(draft)
+
+    def _commit_as_leader(self, draft: Draft) -> None:
+        assert self.leadership is not None
+        point = self.log.commit_through(self.leadership.acknowledged(self.quorum, self.log.durable))
+        if point is not None:
+            self._rules.rule_3_own_term_is_counted(point.index)
+            draft.commit = point
+            draft.doubt_over |= self.election.doubt_ends(self.log, point.index)
+
+    def _fetched(self, event: Fetched, draft: Draft) -> None:
+        dispatcher = self._dispatcher(event.peer)
+        if dispatcher is None:
+            return
+        append = dispatcher.fetched(event.prev, event.run, self.log, self.term, self.now)
+        if append is not None:
+            draft.send(event.peer, append)
+        elif dispatcher.state is State.SNAPSHOT:
+            draft.snapshot_to.append(event.peer)
+
+    # -- time and links ----------------------------------------------------------------------------------
+
+    def _tick(self, event: Tick, draft: Draft) -> None:
+        leadership = self.leadership
+        if leadership is not None and event.late > self.settings.late_max_ms:
+            leadership.was_late(event.late)
+        elif leadership is not None and not leadership.hears_majority(self.quorum, self.now):
+            self.election.become_candidate("no majority was heard for an election timeout")
+        unindexed = self.log.end.pos - self.applied.pos
+        self.election.tick(event.late, event.draw, self.log, unindexed, draft)
+
+    def _linked(self, event: Linked) -> None:
+        key = (event.peer, event.kind)
+        if event.link < self._links.get(key, -1):
+            return
+        self._links[key] = event.link if event.up else -1
+        if event.kind is Link.DATA:
+            if (dispatcher := self.dispatchers.get(event.peer)) is not None:
+                dispatcher.linked(event.up)
+        elif not event.up:
+            self.election.link_lost(event.peer)
+
+    # -- the end of a step -------------------------------------------------------------------------------
+
+    def _conclude(self, draft: Draft) -> None:
+        if self.role is not Role.LEADER:
+            self.leadership = None
+        else:
+            if self.leadership is None:
+                self.leadership = Leadership(
+                    self.me, self.term, self.peers, self.settings, self.log.end, self._is_linked, self.now
+                )
+            self.leadership.send_what_is_due(self.quorum, self.log, self.election.stuck, self.now, draft)
+        self._show(draft)
+
+    def _is_linked(self, peer: MemberId) -> bool:
+        return self._links.get((peer, Link.DATA), -1) >= 0
+
+    def _show(self, draft: Draft) -> None:
+        election = self.election
+        may_append, why = False, election.why
+        if election.role is Role.LEADER:
+            if self.term_first < 0 or self.applied.index < self.term_first:
+                why = "the term's first entry is not applied"
+            elif self.log.uncommitted_bytes > self.settings.pending_bytes_max:
+                why = "LEADER_PENDING_FULL"
+            else:
+                may_append = True
+        shown = self._shown
+        if (
+            shown is None
+            or shown.may_append is not may_append
+            or shown.role is not election.role
+            or shown.term != election.ballot.term
+            or shown.leader != election.leader
+        ):
+            self._shown = draft.role = Standing(election.role, self.term, election.leader, may_append, why)
+
+
+def _kind(message: Message) -> Link:
+    return Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
+
+
+def _is_granted_pre_vote(message: Message) -> bool:
+    return isinstance(message, VoteAnswer) and message.pre and message.result in GRANTED
+
+
+def _check_append(leader: MemberId, append: Append, end: Point) -> None:
+    """Refuse a message that no correct member sends, before it changes anything."""
+    prev, run = append.prev, append.run
+    if (prev.index, prev.term) == (end.index, end.term) and prev.pos != end.pos:
+        raise RemoteProtocolError(
+            f"{leader} has entry {prev.index} end at offset {prev.pos}, here it ends at {end.pos}: "
+            "the segments of the two members differ in size"
+        )
+    if run is None:
+        return
+    if run.first != prev.index + 1 or run.count < 1 or run.size < 1 or run.pos < prev.pos:
+        raise RemoteProtocolError(f"{leader} sent a run that does not stand behind {prev}: {run}")
+    if not prev.term <= run.term <= append.term:
+        raise RemoteProtocolError(f"{leader} of term {append.term} sent {run} behind {prev}: terms fall")

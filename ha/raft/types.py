@@ -1,0 +1,334 @@
+"""The nouns of the Raft core, the events it is told and the effects it asks for. Frozen, without behaviour.
+
+Times are monotonic milliseconds of this member. Indexes count entries from 0, and -1 is none; terms begin at 0, and
+-1 is the term of an empty log. An `offset` counts the bytes of the whole log. Nothing here is an object per entry:
+the core sees *runs* (whole entries of one term, side by side in one segment) and *points* (the log through an index).
+
+Bytes are never here either. A `Run` in a message stands for bytes that the shell has: of an own append it kept them,
+of a message it received them in the frame, of an older run it reads them when it is asked to (`Effects.fetch`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final
+
+from msgspec import Struct
+
+MemberId = str
+"""A `dLegerSelfId`: a letter and a number."""
+
+
+class Point(Struct, frozen=True, gc=False):
+    """The log through one entry."""
+
+    index: int
+    term: int
+    pos: int
+    """The log offset behind that entry."""
+
+
+NOTHING: Final = Point(-1, -1, 0)
+"""The empty log."""
+
+
+class Config(Struct, frozen=True):
+    """The members of a group, as an entry of the log says them."""
+
+    voters: tuple[MemberId, ...]
+    old: tuple[MemberId, ...] = ()
+    """The voters before, while a joint configuration is in force."""
+    learners: tuple[MemberId, ...] = ()
+    incarnations: tuple[tuple[MemberId, bytes], ...] = ()
+
+
+class Run(Struct, frozen=True):
+    """Whole entries of one term, side by side in one segment."""
+
+    first: int
+    count: int
+    term: int
+    pos: int
+    """The log offset of the first byte. Behind the entry before, or at the base of the next segment."""
+    size: int
+    config: Config | None = None
+    """The configuration that the one entry of this run carries."""
+
+    @property
+    def last(self) -> int:
+        """The index of the last entry."""
+        return self.first + self.count - 1
+
+    @property
+    def end(self) -> Point:
+        """The log through this run."""
+        return Point(self.first + self.count - 1, self.term, self.pos + self.size)
+
+
+class Ballot(Struct, frozen=True, gc=False):
+    """What a member must not forget: its term, and whom it voted for in it."""
+
+    term: int
+    vote: MemberId = ""
+
+    def covers(self, other: Ballot) -> bool:
+        """Return whether what was said under `other` may be said once this ballot is saved."""
+        return self.term > other.term or (
+            self.term == other.term and (self.vote == other.vote or not other.vote)
+        )
+
+
+class Role(Enum):
+    """A member's part in its term. Without a known leader a member is a candidate, as in DLedger."""
+
+    LEADER = "LEADER"
+    FOLLOWER = "FOLLOWER"
+    CANDIDATE = "CANDIDATE"
+
+
+class Standing(Struct, frozen=True):
+    """The role as it is shown to the broker around the core, and whether messages may be appended."""
+
+    role: Role
+    term: int
+    leader: MemberId | None
+    may_append: bool
+    why: str
+    """The reason for the last change, for logs and people; LEADER_PENDING_FULL in DLedger's word."""
+
+
+class VoteResult(IntEnum):
+    """The answer to a vote. The names are DLedger's; the last one is ours."""
+
+    UNKNOWN = 0
+    ACCEPT = 1
+    REJECT_UNKNOWN_LEADER = 2
+    REJECT_UNEXPECTED_LEADER = 3
+    REJECT_EXPIRED_VOTE_TERM = 4
+    REJECT_ALREADY_VOTED = 5
+    REJECT_ALREADY_HAS_LEADER = 6
+    REJECT_TERM_NOT_READY = 7
+    REJECT_TERM_SMALL_THAN_LEDGER = 8
+    REJECT_EXPIRED_LEDGER_TERM = 9
+    REJECT_SMALL_LEDGER_END_INDEX = 10
+    REJECT_TAKING_LEADERSHIP = 11
+    ACCEPT_WITH_RESERVE = 12
+    """Of a member in doubt: counts only if the candidate proves to have the longest log of all voters."""
+
+
+class Link(IntEnum):
+    """The two connections between two members."""
+
+    CONTROL = 0
+    """Votes and heartbeats. Goes out first in every turn of the loop."""
+    DATA = 1
+    """Appends and their answers, in order."""
+
+
+class Settings(Struct, frozen=True):
+    """What an operator may choose. Sizes in bytes."""
+
+    heartbeat_ms: int = 100
+    election_min_ms: int = 500
+    election_max_ms: int = 900
+    late_max_ms: int = 100
+    """A loop that was later than this neither campaigns nor takes its own lateness for silence."""
+    rush_min_ms: int = 50
+    rush_max_ms: int = 150
+    """When a member campaigns that lost its control link to the leader."""
+    resend_ms: int = 500
+    """Age from which a frame that the follower has not heard of is taken for lost."""
+    pending_bytes_max: int = 64 << 20
+    """Uncommitted bytes of a leader: the bound of every cut, and of what a new leader has to index."""
+    window_frames: int = 64
+    window_bytes: int = 4 << 20
+    frame_bytes_max: int = 512 << 10
+    preferred: tuple[MemberId, ...] = ()
+    """`preferredLeaderId`: these members campaign before the others."""
+    lease_reads: bool = False
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+
+class Append(Struct, frozen=True):
+    """A run for the log of a follower, or none: a question whether the follower has the log through `prev`."""
+
+    term: int
+    prev: Point
+    run: Run | None
+    commit: int
+
+
+class AppendAnswer(Struct, frozen=True):
+    """How far a follower agrees with the leader of this term."""
+
+    term: int
+    ok: bool
+    prev: int
+    """`Append.prev.index` of the refused Append; -1 in an answer that is ok."""
+    durable: int
+    """How far the log was compared with this leader in this term, and is on this disk."""
+    last: int
+    """How far it was compared (ok), or the largest index at which the logs might agree (refused)."""
+    hint_term: int
+    """The follower's term at `last`, of a refusal."""
+
+
+class Heartbeat(Struct, frozen=True):
+    """The leader lives. `round` numbers the heartbeats of a term, for reads that wait for a quorum of answers."""
+
+    term: int
+    commit: int
+    round: int
+
+
+class HeartbeatAnswer(Struct, frozen=True):
+    """The follower lives. `last` and `durable` are those of an `AppendAnswer`, one of which may have been lost."""
+
+    term: int
+    round: int
+    last: int
+    durable: int
+
+
+class Vote(Struct, frozen=True):
+    """A candidate asks for a vote; `pre`: whether there would be one in `term`, which nobody has yet."""
+
+    term: int
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+    """The leader itself asked the candidate to follow it, so nobody protects that leader."""
+
+
+class VoteAnswer(Struct, frozen=True):
+    """The answer to a vote. `term` is the voter's, but that of the question where a pre-vote was granted."""
+
+    term: int
+    pre: bool
+    result: VoteResult
+
+
+Message = Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+class Tick(Struct, frozen=True):
+    """Time went on."""
+
+    now: int
+    late: int
+    """How much later than it had asked for the loop was woken."""
+    draw: float
+    """A random number of [0, 1): where in its range the next timeout falls."""
+
+
+class Received(Struct, frozen=True):
+    """A message came from `peer`, over its connection number `link`."""
+
+    peer: MemberId
+    link: int
+    message: Message
+    now: int
+
+
+class Linked(Struct, frozen=True):
+    """Connection number `link` to `peer` came up, or broke. Numbers of one peer and kind only rise."""
+
+    peer: MemberId
+    link: int
+    kind: Link
+    up: bool
+    now: int
+
+
+class Saved(Struct, frozen=True):
+    """This ballot is on disk, its name too."""
+
+    ballot: Ballot
+
+
+class Durable(Struct, frozen=True):
+    """A flush that began after `cuts` cuts has put the log through `point` on disk."""
+
+    point: Point
+    cuts: int
+
+
+class CutDone(Struct, frozen=True):
+    """A cut is on disk: no start will see what was behind `point`."""
+
+    point: Point
+
+
+class Stuck(Struct, frozen=True):
+    """Runs that were to be placed wait for room, or no longer do."""
+
+    stuck: bool
+
+
+class Appended(Struct, frozen=True):
+    """This leader's shell appended a run. Said before any other event that arose later."""
+
+    run: Run
+    now: int
+
+
+class Fetched(Struct, frozen=True):
+    """A run for a peer that lags was read. `run` is None where retention has removed the index that was asked for."""
+
+    peer: MemberId
+    prev: Point
+    """The log through the entry before the run."""
+    run: Run | None
+    now: int
+
+
+class Applied(Struct, frozen=True):
+    """The broker has indexed the log and applied what it says, through `point`."""
+
+    point: Point
+
+
+class SnapshotSent(Struct, frozen=True):
+    """A snapshot through `point` was installed by the peer, or could not be."""
+
+    peer: MemberId
+    point: Point
+    ok: bool
+    now: int
+
+
+Event = (
+    Tick | Received | Linked | Saved | Durable | CutDone | Stuck | Appended | Fetched | Applied | SnapshotSent
+)
+
+
+class Effects(Struct, frozen=True):
+    """What the world owes a core after one step, in this order. Nothing in `send` waits for a write of the same step.
+
+    `save`, `cut` and `place` go through one queue in the order in which they were asked for.
+    """
+
+    save: Ballot | None = None
+    """Put on disk; `Saved` says when."""
+    cut: Point | None = None
+    """Truncate the log to this point; `CutDone` says when."""
+    place: tuple[tuple[Run, int], ...] = ()
+    """Write these runs of the message just received, but for so many bytes at the beginning, which are here already."""
+    role: Standing | None = None
+    open_term: Config | None = None
+    """Leader: append the record that opens the term, with this configuration, then say `Appended`."""
+    send: tuple[tuple[MemberId, Message], ...] = ()
+    fetch: tuple[tuple[MemberId, int, int], ...] = ()
+    """(peer, index, bytes): read whole entries of one term from there on, at most so many bytes but at least one."""
+    snapshot_to: tuple[MemberId, ...] = ()
+    commit: Point | None = None
+    doubt_over: bool = False
+    """The log has reached a leader's commit index: the note of a doubtful recovery is no longer needed."""
+
+
+NO_EFFECTS: Final = Effects()

@@ -1,0 +1,95 @@
+"""The program's own functions, called so that nothing they raise ends the consumer.
+
+A handler that raises has failed at its message, whatever it raises: `sys.exit()` in a handler, as libraries for command
+lines call it, or the cancellation of something that the handler awaited, must not stop the consumption of all that
+follows. Only the cancellation of this very consumer, and Ctrl-C in the loop's own thread, go through. A hook that
+raises is told to the log.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater
+from ropewalk.client.log import logger
+from ropewalk.errors import RopewalkError
+
+Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
+OnError = Callable[[ReceivedMessage, Exception], None]
+
+
+class HandlerExit(RopewalkError):
+    """A handler raised what is no Exception: it called `sys.exit()`, or awaited a task that was cancelled."""
+
+
+def log_failure(message: ReceivedMessage, exc: Exception) -> None:
+    """Log the failure of a handler, with its traceback: the default `on_error`."""
+    logger().warning(
+        "handler failed",
+        topic=message.topic,
+        message_id=message.message_id,
+        tries=message.reconsume_times + 1,
+        reason=repr(exc),
+        exc_info=exc,
+    )
+
+
+def call_hook(hook: Callable[..., object], *arguments: Any) -> None:
+    """Call a hook; what it raises goes to the log."""
+    try:
+        hook(*arguments)
+    except Exception as exc:
+        name = getattr(hook, "__qualname__", None) or repr(hook)
+        logger().error("hook failed", hook=name, reason=repr(exc), exc_info=exc)
+
+
+class HandlerCaller:
+    """Calls one handler: a coroutine function in the loop, a plain one in up to `concurrency` threads."""
+
+    def __init__(self, handler: Handler, on_error: OnError) -> None:
+        """Make it. Raises `TypeError` for what cannot be called."""
+        if not callable(handler):
+            raise TypeError(f"the handler must be a function that takes a message, not {handler!r}")
+        self._handler = handler
+        self._on_error = on_error
+        # An object may have a coroutine function for its call.
+        self._is_async = any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def open(self, concurrency: int) -> None:
+        """Be ready to call, in the running event loop."""
+        self._threads = anyio.CapacityLimiter(concurrency)
+
+    async def call(self, message: ReceivedMessage) -> Exception | None:
+        """Call the handler; return what it raised. HOT: every message comes by here."""
+        try:
+            if self._is_async:
+                result = self._handler(message)
+                assert result is not None
+                await result
+            else:
+                await anyio.to_thread.run_sync(self._handler, message, limiter=self._threads)
+        except Exception as exc:
+            failure = exc
+        except BaseException as exc:
+            if self._is_async and isinstance(exc, KeyboardInterrupt):
+                raise
+            if isinstance(exc, anyio.get_cancelled_exc_class()) and _is_cancelled():
+                raise
+            failure = HandlerExit(f"the handler raised {exc!r}")
+            failure.__cause__ = exc
+        else:
+            return None
+        if not isinstance(failure, RetryLater):
+            call_hook(self._on_error, message, failure)
+        return failure
+
+
+def _is_cancelled() -> bool:
+    """Return True if the scope we are in was cancelled, and not something that a handler awaited."""
+    return anyio.current_effective_deadline() == float("-inf")

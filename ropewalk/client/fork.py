@@ -1,0 +1,43 @@
+"""Forks: what a child process makes of the clients that it inherits.
+
+A child of `os.fork` (gunicorn with preload, Celery, multiprocessing) gets a copy of every object of its parent, the
+sockets included. Two processes that write to one socket mix their frames, and each takes the other's answers for its
+own. So nothing of a client crosses a fork:
+
+    a blocking client     begins anew in the child: connections, client id and message ids of its own
+    an async client       is refused there, with `NotOpen`: its event loop belongs to the parent
+    the parent's          connections, ids and pending messages are its own and go on; what the child closes, it closes
+                          for itself alone
+
+Objects register here when they are made; `renew` is called in the child before anything else runs there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Renewable(Protocol):
+    """An object that must not be shared by two processes."""
+
+    def renew(self) -> None:
+        """Begin anew, as a process of its own. Must not block, nor raise."""
+
+
+_registered: WeakSet[Renewable] = WeakSet()
+
+
+def renew_after_fork(thing: Renewable) -> None:
+    """Have an object renewed in every child process, as long as it lives."""
+    _registered.add(thing)
+
+
+def _renew_all() -> None:
+    for thing in list(_registered):
+        thing.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

@@ -1,0 +1,143 @@
+"""A broker does not take the route of another one that is alive, whatever it is called by default."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.discovery import registrar as registrar_module
+from broker.discovery.registrar import Registrar
+from broker.discovery.route_guard import Occupant, RouteGuard, rival
+from broker.namesrv.server import NameServer
+from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.codes import RequestCode
+from ropewalk.format.remoting import Command
+from tests.broker.discovery.test_registrar import IDENTITY, Neighbour, table, until
+from tests.broker.harness import send_ext
+from tests.broker.test_process import address_of, ask, broker, fails, name_server
+
+FRESH = RoleRecord(ASYNC_MASTER, 0)
+MEMBER = RoleRecord(SYNC_MASTER, 0, 3, 3, policy=QuorumPolicy(SYNC_MASTER, 2, 1, {"1": "b:1"}))
+PATIENCE_S = 30.0
+
+
+def test_whoever_answers_in_this_brokers_place_is_a_rival_unless_it_says_what_makes_it_none() -> None:
+    for record, cluster, name, broker_id, epoch in itertools.product(
+        (FRESH, MEMBER), ("c", "d", ""), ("a", "b", ""), (0, 1, None), (0, 3, 4, None)
+    ):
+        if bool(cluster) != bool(name):
+            continue  # it says both or neither
+        expected = (
+            (cluster, name) in (("c", "a"), ("", ""))
+            and broker_id in (0, None)
+            and (record is FRESH or epoch in (3, None))
+        )
+        assert rival("c", "a", record, Occupant(cluster, name, broker_id, epoch)) == expected
+    assert not rival("c", "a", FRESH, None), "an address that does not answer is nobody's place"
+
+
+def test_a_slave_that_has_no_epoch_yet_is_kept_from_anothers_id() -> None:
+    slave = RoleRecord(SLAVE, 1)
+    assert rival("c", "a", slave, Occupant("c", "a", 1, 0))
+    assert not rival("c", "a", slave, Occupant("c", "a", 0, 4)), "it is the master by now"
+
+
+def registered(server: NameServer, address: str) -> None:
+    owner = Registrar(
+        IDENTITY | {"brokerAddr": address},
+        table("T").register_body,
+        period_s=30,
+        call_s=1,
+        local=server,
+        remote=(),
+    )
+    owner.register_locally()
+
+
+def addresses(server: NameServer) -> Callable[[], str]:
+    question = Command(
+        RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+    )
+
+    def found() -> str:
+        answer = server.handle(question, object())
+        assert answer is not None
+        return answer.body.decode()
+
+    return found
+
+
+@pytest.mark.trio
+async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both had started while the name server was away, say."""
+    monkeypatch.setattr(registrar_module, "_RETRY_S", 0.01)
+    names = Neighbour()
+    other = Neighbour()  # whatever answers at a port: as a broker it knows no code
+    other.answer = 3
+    async with trio.open_nursery() as nursery:
+        await nursery.start(names.serve)
+        other_lives = trio.CancelScope()
+        await nursery.start(_within, other_lives, other)
+        address = f"127.0.0.1:{other.port}"
+        registered(names.server, address)
+        guard = RouteGuard("DefaultCluster", "broker-a", "127.0.0.1:10911", lambda: FRESH)
+        one = Registrar(
+            IDENTITY, table("T").register_body, period_s=0.05, call_s=1, local=None,
+            remote=(f"127.0.0.1:{names.port}",), guard=guard,
+        )  # fmt: skip
+        nursery.start_soon(one.run)
+        group = addresses(names.server)
+        await until(lambda: bool(one.rivals))
+        assert address in group() and RequestCode.REGISTER_BROKER not in names.seen
+        assert "one of the two would get the other's messages" in next(iter(one.rivals.values()))
+        other_lives.cancel()
+        await until(lambda: "127.0.0.1:10911" in group())
+        assert not one.rivals
+        nursery.cancel_scope.cancel()
+
+
+async def _within(
+    scope: trio.CancelScope,
+    neighbour: Neighbour,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with scope:
+        await neighbour.serve(task_status=task_status)
+
+
+def test_a_throw_away_broker_does_not_take_the_place_of_a_living_one(tmp_path: Path) -> None:
+    for name in ("names", "real", "other"):
+        (tmp_path / name).mkdir()
+    with name_server(tmp_path / "names") as names:
+        with broker(tmp_path / "real", "-n", names, "--set", "listenPort=0") as real:
+            code, said = fails(tmp_path / "other", "--ephemeral", "-n", names, "--set", "listenPort=0")
+            assert code == 1
+            assert f"is registered at {address_of(real)} with name server {names}, and answers there" in said
+            assert "another brokerName, or a name server of its own" in said
+            with broker(
+                tmp_path / "other",
+                "--ephemeral",
+                "-n",
+                names,
+                "--set",
+                "listenPort=0",
+                "--set",
+                "brokerName=mine",
+            ):
+                pass
+            real.process.send_signal(signal.SIGKILL)
+            real.process.wait(PATIENCE_S)
+        with (
+            broker(tmp_path / "real", "-n", names, "--set", "listenPort=0") as again,
+            Connection(address_of(again)) as connection,
+        ):
+            sent = ask(connection, RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+            assert sent.code == 0, "it started again, on another port"

@@ -1,0 +1,109 @@
+"""What was pulled is read as record by record, whatever it is, and what is asked for late is what it was."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received, received
+from ropewalk.client.core.routes import Queue
+from ropewalk.codes import MessageSysFlag
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.properties import encode_properties
+from ropewalk.format.record import decode_records, encode_host, encode_record
+
+SOURCE = TopicQueue("orders", Queue("broker-a", 3))
+V4, V6 = encode_host("127.0.0.1", 10911), encode_host("::1", 10911)
+
+
+def record(
+    body: bytes = b"body",
+    topic: str = "orders",
+    *,
+    born: bytes = V4,
+    store: bytes = V4,
+    sys_flag: int = 0,
+    **properties: str,
+) -> bytes:
+    told = encode_properties(properties)
+    return encode_record(topic.encode(), 3, 0, 7, 4096, sys_flag, 11, born, 12, store, 2, 0, body, told)
+
+
+def one_by_one(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
+    return [received(one, source) for one in decode_records(data)]
+
+
+def outcome(read: Callable[[bytes, TopicQueue], list[ReceivedMessage]], data: bytes) -> object:
+    try:
+        return read(data, SOURCE)
+    except CorruptRecord as exc:
+        return str(exc)
+
+
+ORDINARY = record(UNIQ_KEY="7F01", KEYS="a b", TAGS="paid", colour="blue")
+KINDS = {
+    "ordinary": ORDINARY,
+    "without properties": record(),
+    "of the retry topic": record(RETRY_TOPIC="payments", UNIQ_KEY="7F02"),
+    "a value that speaks of the retry topic": record(note="RETRY_TOPIC"),
+    "born at an IPv6 host": record(born=V6, UNIQ_KEY="7F03"),
+    "stored at an IPv6 host": record(store=V6),
+    "compressed": record(
+        zlib.compress(bytes(500)), sys_flag=MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB
+    ),
+    "of another topic": record(topic="orderz"),
+    "of a long topic": record(topic="t" * 200),
+    "without a body": record(b""),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_of_any_kind_between_others_is_read_as_by_itself(kind: str) -> None:
+    data = ORDINARY + KINDS[kind] + ORDINARY
+    assert decode_received(data, SOURCE) == one_by_one(data, SOURCE)
+    assert len(decode_received(data, SOURCE)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_byte_that_is_wrong_or_missing_is_seen_as_record_by_record(kind: str) -> None:
+    data = KINDS[kind]
+    for position in range(len(data)):
+        for wrong in {data[position] ^ 1, data[position] ^ 0x80}:
+            damaged = data[:position] + bytes((wrong,)) + data[position + 1 :]
+            assert outcome(decode_received, damaged) == outcome(one_by_one, damaged), position
+        assert outcome(decode_received, data[:position]) == outcome(one_by_one, data[:position])
+
+
+def test_what_is_left_unread_is_there_when_it_is_asked_for() -> None:
+    (message,) = decode_received(ORDINARY, SOURCE)
+    assert (message.message_id, message.tags, message.keys) == ("7F01", "paid", "a b")
+    assert message.properties == {"UNIQ_KEY": "7F01", "KEYS": "a b", "TAGS": "paid", "colour": "blue"}
+    assert message.offset_message_id == "7F000001" + "00002A9F" + "0000000000001000"
+    (nameless,) = decode_received(record(), SOURCE)
+    assert nameless.message_id == nameless.offset_message_id
+    assert nameless.group is None
+
+
+def test_a_message_cannot_be_changed_and_can_be_copied() -> None:
+    (message,) = decode_received(ORDINARY, SOURCE)
+    with pytest.raises(AttributeError):
+        message.topic = "other"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="no 'topics'"):
+        message.topics  # type: ignore[attr-defined]  # noqa: B018
+    assert pickle.loads(pickle.dumps(message)) == copy.copy(message) == message
+    again = message.tried_again(2)
+    assert (again.reconsume_times, again.body, again != message) == (4, b"body", True)
+    assert "topic='orders'" in repr(message)
+
+
+def test_the_topic_of_a_dead_letter_is_where_it_lies() -> None:
+    for topic, shown in (("%DLQ%g", "%DLQ%g"), ("copies", "copies"), ("%RETRY%g", "orders")):
+        source = TopicQueue(topic, Queue("a", 0))
+        data = record(topic=topic, RETRY_TOPIC="orders", k="v")
+        assert [message.topic for message in decode_received(data, source)] == [shown]
+        assert decode_received(data, source)[0].properties["RETRY_TOPIC"] == "orders"
+        assert one_by_one(data, source)[0].topic == shown

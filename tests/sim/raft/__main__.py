@@ -1,0 +1,58 @@
+"""Run lives of Raft groups: `python -m tests.sim.raft --seeds 2000`, or one again with `--seed 17`.
+
+`--bug NAME` plants a bug of tests/bugs first. The exit status is 1 if a promise was broken, and the line says with
+which command it can be seen again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.raft", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--bug", help="plant this bug of tests/bugs first")
+    parser.add_argument("--verbose", action="store_true", help="tell every event of each life")
+    options = parser.parse_args()
+    if options.bug is not None:
+        from tests.bugs.plant import install
+
+        install(options.bug)
+    from tests.sim.raft import world  # late: a bug may have to be planted first
+
+    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    began = time.process_time()
+    events = messages = terms = 0
+    simulated = 0.0
+    for seed in seeds:
+        try:
+            life = world.run(seed, options.verbose)
+        except AssertionError as broken:
+            bug = f" --bug {options.bug}" if options.bug else ""
+            print(f"BROKEN after {time.process_time() - began:.1f} s, seed {seed}: {broken}")
+            print(f"again: python -m tests.sim.raft --seed {seed}{bug}")
+            if options.seed is not None:
+                print("\n".join(broken.__notes__))
+                raise
+            return 1
+        events += life.events
+        messages += len(life.checks.acknowledged)
+        terms += max(life.checks.leaders)
+        simulated += life.time / 1000
+        if options.verbose:
+            print(f"seed {seed}: {', '.join(life.kinds)}\n{world.tell(life, 1 << 60)}")
+    spent = time.process_time() - began
+    print(
+        f"{len(seeds)} lives in {spent:.1f} s: no promise broken; {events} events, {events / spent:.0f} a second,"
+        f" {simulated / spent:.0f} x real time; {messages} messages acknowledged, {terms} terms"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

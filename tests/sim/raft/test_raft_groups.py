@@ -1,0 +1,35 @@
+"""No promise of Raft is broken in thousands of short lives of groups, with every fault that the world knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.raft.world import run
+
+SEEDS = 2000
+SEEDS_LONG = 40_000
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_by_any_fault(part: int, long_run: bool) -> None:
+    """A failing seed is named, and seen again with `python -m tests.sim.raft --seed N`."""
+    count = (SEEDS_LONG if long_run else SEEDS) // PARTS
+    for seed in range(part * count, (part + 1) * count):
+        run(seed)
+
+
+def test_one_seed_tells_one_story() -> None:
+    first, second = run(7), run(7)
+    assert first.told == second.told
+    assert first.checks.truth == second.checks.truth
+    assert first.events == second.events
+
+
+def test_the_world_is_worth_living_in() -> None:
+    """Lives have elections, commits and cuts: a world in which nothing happens breaks no promise either."""
+    lives = [run(seed) for seed in range(60)]
+    assert sum(len(life.checks.leaders) for life in lives) > 90
+    assert sum(len(life.checks.acknowledged) for life in lives) > 1500
+    assert sum(life.cuts for life in lives) > 10
+    assert {len(life.ids) for life in lives} >= {1, 3, 5, 7}

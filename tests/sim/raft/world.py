@@ -1,0 +1,602 @@
+"""Whole groups of `RaftNode` in one loop: 3, 5 or 7 members, a heap of events, faults, all from one seed. No trio.
+
+    storm    members die, lose power, stall, fill up, are cut off one way or both; messages are lost, repeated, late
+    calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
+    quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
+
+Which faults a life has is drawn for each seed. The shell here is the smallest that keeps the contract of `Effects`;
+it decides nothing about terms or roles.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+
+from ha.raft.node import RaftNode
+from ha.raft.types import (
+    Append,
+    AppendAnswer,
+    Appended,
+    Applied,
+    Config,
+    Effects,
+    Event,
+    Fetched,
+    Link,
+    Linked,
+    MemberId,
+    Message,
+    Received,
+    Role,
+    Settings,
+    Standing,
+    Stuck,
+    Tick,
+)
+from ropewalk.errors import RemoteProtocolError
+from tests.sim.raft.checks import Broken, Checks
+from tests.sim.raft.model_log import Entry, ModelLog
+
+SETTINGS = Settings(pending_bytes_max=64 << 10, window_frames=8, frame_bytes_max=2048, window_bytes=8 << 10)
+TICK_MS = 50
+CALM_MS = 10_000
+DELAY_MS = 1500
+FAULTS = (
+    "kill", "power", "stall", "cut off", "one way", "reset", "lose", "repeat", "reorder", "delay", "slow disk", "full",
+    "clock", "damage", "all power", "leaders die", "leaders cut off",
+)  # fmt: skip
+
+
+class Member:
+    """One machine: a log that outlives the process, and the core of its present life."""
+
+    def __init__(self, world: World, id: MemberId) -> None:
+        self.id = id
+        self.world = world
+        self.life = 0
+        self.core: RaftNode | None = None
+        self.log = ModelLog(world.chance, self._post, self._later)
+        self.standing: Standing | None = None
+        self.committed = -1
+        self.waiting: set[int] = set()
+        """Payloads of clients that wait for an answer of this member."""
+        self.links: dict[tuple[MemberId, Link], int] = {}
+        self.asleep_until = 0.0
+        self.asleep: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.rate = 1.0
+        self.offset = 0
+        self.events = 0
+
+    def now(self) -> int:
+        """This machine's own monotonic clock."""
+        return self.offset + int(self.world.time * self.rate)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member said that it leads, and nothing else since."""
+        return self.standing is not None and self.standing.role is Role.LEADER
+
+    @property
+    def standing_term(self) -> int:
+        """The term in which it said so."""
+        return self.standing.term if self.standing is not None else -1
+
+    # -- a life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.life += 1
+        self.asleep.clear()
+        self.asleep_until = 0.0
+        found = self.log.recover()
+        self.committed = found.commit.index
+        self.waiting = set()
+        self.standing = None
+        config = Config(self.world.ids)
+        self.core = RaftNode(
+            self.id,
+            config,
+            self.world.settings,
+            ballot=found.ballot,
+            rows=found.rows,
+            end=found.end,
+            commit=found.commit,
+            doubt=found.doubt,
+        )
+        due = self.world.time + self.world.chance.random() * TICK_MS
+        self.world.at(due, self.tick, self.life, due)
+        for peer in self.world.members.values():
+            if peer is not self and peer.core is not None:
+                for kind in Link:
+                    self.world.link(self, peer, kind)
+
+    def die(self, power: bool) -> None:
+        self.core = None
+        self.life += 1
+        if power:
+            self.log.power_lost()
+        else:
+            self.log.killed()
+        for peer in self.world.members.values():
+            # A killed process resets its connections; a machine without power says nothing.
+            if peer.core is not None and not power:
+                for kind in Link:
+                    self.world.at(
+                        self.world.time + 1,
+                        self.world.unlinked,
+                        peer,
+                        self.id,
+                        kind,
+                        peer.links.get((self.id, kind)),
+                    )
+        self.links.clear()
+
+    def _later(self, ms: float, what: Callable[[], None]) -> None:
+        self.world.at(self.world.time + ms, self._if_alive, self.life, what)
+
+    def _if_alive(self, life: int, what: Callable[[], None]) -> None:
+        if self.life == life:
+            what()
+
+    def _post(self, event: Event) -> None:
+        """The storage thread has something to say; the loop hears it when it is awake."""
+        self.world.at(self.world.time, self.deliver, self.life, event)
+
+    def deliver(self, life: int, event: Event) -> None:
+        if life != self.life:
+            return
+        if self.world.time < self.asleep_until:
+            self.asleep.append((self.deliver, (life, event)))
+            return
+        self.step(event)
+
+    def tick(self, life: int, due: float) -> None:
+        if life != self.life:
+            return
+        if self.world.time < self.asleep_until:
+            self.asleep.append((self.tick, (life, due)))
+            return
+        world = self.world
+        world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
+        self.step(Tick(self.now(), int((world.time - due) * self.rate), world.chance.random()))
+        core = self.core
+        if core is not None and core.log.commit.index > core.applied.index:
+            self.step(Applied(core.log.commit))
+            if core.log.commit.index <= core.log.durable:
+                self.log.written = core.log.commit
+
+    def sleep(self, ms: float) -> None:
+        """Stop the loop, not the disk: SIGSTOP, or a turn that takes long."""
+        self.asleep_until = self.world.time + ms
+        self.world.at(self.asleep_until, self.wake, self.life)
+
+    def wake(self, life: int) -> None:
+        if life != self.life or self.world.time < self.asleep_until:
+            return
+        missed, self.asleep = self.asleep, []
+        if self.world.chance.random() < 0.7:  # a loop looks at its timers first
+            missed.sort(key=lambda each: each[0] != self.tick)
+        for what, parameters in missed:
+            what(*parameters)
+
+    # -- the shell ---------------------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        core = self.core
+        if core is None:
+            return
+        self.world.events += 1
+        try:
+            effects = core.step(event)
+        except RemoteProtocolError as refused:
+            raise Broken(f"I18: {self.id} refuses what another correct member sent: {refused}") from refused
+        if self.world.told is not None:
+            self.world.told.append((self.world.time, self.id, event, effects))
+        self.carry_out(effects, event)
+
+    def carry_out(self, effects: Effects, event: Event) -> None:
+        world, log, core = self.world, self.log, self.core
+        assert core is not None
+        if effects.save is not None:
+            log.save(effects.save)
+        if effects.cut is not None:
+            world.cuts += 1
+            log.cut(effects.cut)
+        for run, skip in effects.place:
+            entries = world.payload
+            world.checks.placed(self, entries, world.prev_term)
+            log.place(run, entries, skip)
+        if effects.role is not None:
+            if effects.role.role is Role.LEADER and not self.is_leader:
+                world.leads(self)
+            self.standing = effects.role
+            if effects.role.role is not Role.LEADER:
+                self.waiting = set()
+        for peer, message in effects.send:
+            world.send(self, peer, message)
+        for peer, index, size in effects.fetch:
+            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
+        if effects.doubt_over:
+            log.doubt = None
+        world.checks.after(self, effects, world.members)
+        if effects.open_term is not None:
+            self.append([world.payload_number()])
+        elif effects.commit is not None and core.term_first > core.applied.index:
+            world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
+
+    def append(self, payloads: list[int]) -> None:
+        assert self.core is not None
+        before = self.log.end
+        run = self.log.append(self.core.term, payloads)
+        self.waiting.update(payloads[: run.count])
+        self.world.checks.placed(self, self.log.view[run.first :], before.term)
+        self.step(Appended(run, self.now()))
+
+    def fetch(self, life: int, peer: MemberId, index: int, size: int) -> None:
+        core = self.core
+        if core is None or life != self.life or index > core.log.end.index:
+            return
+        if index >= len(self.log.view) or not self.log.accepts:
+            self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
+            return
+        prev, run = self.log.read(index, size)
+        self.deliver(life, Fetched(peer, prev, run, self.now()))
+
+
+class World:
+    """One life of a group."""
+
+    def __init__(self, seed: int, verbose: bool = False) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.time = 0.0
+        self.events = 0
+        self.cuts = 0
+        self.settings = SETTINGS
+        size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
+        self.ids = tuple(f"n{number}" for number in range(size))
+        self.checks = Checks(size)
+        self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
+            maxlen=None if verbose else 200
+        )
+        self.payload: list[Entry] = []
+        """The bytes of the Append that is being delivered."""
+        self.prev_term = -1
+        share = self.chance.choice((0.15, 0.3, 0.6))
+        self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
+        self.is_storm = True
+        self.blocked: set[tuple[MemberId, MemberId]] = set()
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._number = 0
+        self._payload = 0
+        self._last_link = 0
+        self._arrivals: dict[tuple[MemberId, MemberId, Link], float] = {}
+        self._rtt = self.chance.choice((0.3, 2.0, 20.0))
+        self.members = {id: Member(self, id) for id in self.ids}
+        for member in self.members.values():
+            member.log.hiccups = "slow disk" in self.kinds
+        if "clock" in self.kinds:
+            for member in self.members.values():
+                member.rate = self.chance.uniform(0.9, 1.1)
+                member.offset = self.chance.randrange(1_000_000)
+
+    # -- the heap ----------------------------------------------------------------------------------------
+
+    def at(self, time: float, what: Callable[..., None], *parameters: object) -> None:
+        self._number += 1
+        heapq.heappush(self._heap, (time, self._number, what, parameters))
+
+    def run_until(self, time: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= time:
+            self.time, _, what, parameters = heapq.heappop(heap)
+            what(*parameters)
+        self.time = time
+
+    def payload_number(self) -> int:
+        self._payload += 1
+        return self._payload
+
+    # -- the network -------------------------------------------------------------------------------------
+
+    def link(self, one: Member, other: Member, kind: Link) -> None:
+        """Connect two members anew. What is on its way on the old connection arrives, with its old number."""
+        self._last_link += 1
+        for here, there in ((one, other), (other, one)):
+            here.links[there.id, kind] = self._last_link
+            event = Linked(there.id, self._last_link, kind, True, here.now())
+            self.at(self.time + 1, here.deliver, here.life, event)
+
+    def unlinked(self, member: Member, peer: MemberId, kind: Link, number: int | None) -> None:
+        if member.core is not None and number is not None and member.links.get((peer, kind)) == number:
+            del member.links[peer, kind]
+            member.deliver(member.life, Linked(peer, number, kind, False, member.now()))
+
+    def reset(self, one: Member, other: Member, kind: Link) -> None:
+        """Break a connection, and make another one soon."""
+        for here, there in ((one, other), (other, one)):
+            self.at(
+                self.time + self.chance.random() * 5,
+                self.unlinked,
+                here,
+                there.id,
+                kind,
+                here.links.get((there.id, kind)),
+            )
+        self.at(self.time + 6 + self.chance.random() * 30, self._again, one, other, kind)
+
+    def _again(self, one: Member, other: Member, kind: Link) -> None:
+        if one.core is not None and other.core is not None:
+            self.link(one, other, kind)
+
+    def send(self, member: Member, peer: MemberId, message: Message) -> None:
+        kind = Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
+        number = member.links.get((peer, kind))
+        if number is None or (member.id, peer) in self.blocked:
+            return
+        chance = self.chance
+        entries: list[Entry] = []
+        if isinstance(message, Append) and message.run is not None:
+            entries = member.log.view[message.run.first : message.run.last + 1]
+        arrival = self.time + self._rtt * (0.5 + chance.random())
+        if self.is_storm:
+            kinds = self.kinds
+            if "lose" in kinds and chance.random() < 0.03:
+                return
+            if "delay" in kinds and chance.random() < 0.02:
+                arrival += chance.random() * DELAY_MS
+            if "repeat" in kinds and chance.random() < 0.05:
+                again = arrival + chance.random() * 300
+                self.at(again, self._arrive, self.members[peer], member.id, number, message, entries)
+        key = (member.id, peer, kind)
+        if not (self.is_storm and "reorder" in self.kinds and chance.random() < 0.1):
+            arrival = self._arrivals[key] = max(arrival, self._arrivals.get(key, 0.0))
+        self.at(arrival, self._arrive, self.members[peer], member.id, number, message, entries)
+
+    def _arrive(
+        self, member: Member, peer: MemberId, number: int, message: Message, entries: list[Entry]
+    ) -> None:
+        if self.time < member.asleep_until:
+            member.asleep.append((self._arrive, (member, peer, number, message, entries)))
+            return
+        self.payload = entries
+        if isinstance(message, Append):
+            self.prev_term = message.prev.term
+        member.step(Received(peer, number, message, member.now()))
+
+    # -- clients -----------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """Send messages to a member that says it leads, if there is one."""
+        chance = self.chance
+        self.at(self.time + chance.random() * 60, self.produce)
+        leaders = [
+            member
+            for member in self.members.values()
+            if member.core is not None
+            and member.standing is not None
+            and member.standing.may_append
+            and member.log.accepts
+            and self.time >= member.asleep_until
+        ]
+        if leaders:
+            member = chance.choice(leaders)
+            member.append([self.payload_number() for _ in range(chance.choice((1, 1, 2, 5)))])
+
+    # -- trouble -----------------------------------------------------------------------------------------
+
+    def storm(self, ms: float) -> None:
+        """Break things for a while."""
+        end = self.time + ms
+        while True:
+            self.run_until(min(end, self.time + self.chance.expovariate(1 / 150)))
+            if self.time >= end:
+                return
+            if self.kinds:
+                self._fault(self.chance.choice(self.kinds))
+
+    def _fault(self, kind: str) -> None:
+        chance = self.chance
+        member = self.members[chance.choice(self.ids)]
+        other = self.members[chance.choice(self.ids)]
+        is_up = member.core is not None
+        match kind:
+            case "kill" | "power" if is_up:
+                member.die(kind == "power")
+                self.at(self.time + chance.random() * 1200, self._restart, member)
+            case "leaders die":
+                for each in self.members.values():
+                    if each.is_leader:
+                        self._kill(each, each.life)
+            case "all power" if chance.random() < 0.3:
+                for each in self.members.values():
+                    if each.core is not None:
+                        each.die(True)
+                        self.at(self.time + chance.random() * 400, self._restart, each)
+            case "damage" if not is_up:
+                self._damage(member)
+            case "stall" if is_up:
+                member.sleep(chance.choice((80, 300, 1500)) * chance.random())
+            case "cut off":
+                self._block(self._pairs(member))
+            case "one way":
+                self._block(
+                    {(member.id, each) for each in self.ids}
+                    if chance.random() < 0.3
+                    else {(member.id, other.id)}
+                )
+            case "leaders cut off":
+                for each in self.members.values():
+                    if each.is_leader:
+                        each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
+                        self._block(self._pairs(each), chance.uniform(500, 1300))
+            case "reset" if is_up and member is not other and other.core is not None:
+                self.reset(member, other, chance.choice(list(Link)))
+            case "slow disk":
+                member.log.flush_ms = chance.choice((2.0, 2.0, 30.0, 200.0))
+            case "full" if is_up:
+                self._fill(member, not member.log.full)
+
+    def leads(self, member: Member) -> None:
+        """A member began to lead: the moment at which its death is most interesting."""
+        if self.is_storm and "leaders die" in self.kinds and self.chance.random() < 0.7:
+            self.at(
+                self.time + self.chance.expovariate(1 / (3 * self._rtt + 5)), self._kill, member, member.life
+            )
+
+    def _kill(self, member: Member, life: int) -> None:
+        if member.life == life:
+            member.die(self.chance.random() < 0.5)
+            self.at(self.time + self.chance.random() * 600, self._restart, member)
+
+    def _fill(self, member: Member, full: bool) -> None:
+        if member.log.full is not full:
+            member.log.set_full(full)
+            member.deliver(member.life, Stuck(full))
+
+    def _pairs(self, member: Member) -> set[tuple[MemberId, MemberId]]:
+        return {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
+
+    def _block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
+        self.blocked |= pairs
+        self.at(self.time + (ms or self.chance.random() * 1500), self.blocked.difference_update, pairs)
+
+    def _restart(self, member: Member) -> None:
+        if member.core is None:
+            member.start()
+            if member.log.full:
+                member.deliver(member.life, Stuck(True))
+
+    def _damage(self, member: Member) -> None:
+        """Flip a bit of an entry above the bound, with whole ones behind, while another member has all of it."""
+        low, high = member.log.written.index + 1, len(member.log.view) - 1
+        if low < high and any(self._has_all(other) for other in self.members.values() if other is not member):
+            member.log.damage(self.chance.randrange(low, high))
+
+    def _has_all(self, member: Member) -> bool:
+        truth, log = self.checks.truth, member.log
+        return not truth or (
+            log.view[len(truth) - 1 : len(truth)] == truth[-1:] and log.has_on_disk(truth[-1])
+        )
+
+    # -- peace -------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """End every fault, and start who is down."""
+        self.is_storm = False
+        self.blocked = set()
+        for member in self.members.values():
+            member.log.flush_ms = 2.0
+            member.log.hiccups = False
+            if member.core is not None:
+                self._fill(member, False)
+            else:
+                member.log.full = False
+            if member.asleep_until > self.time:
+                member.asleep_until = self.time
+                member.wake(member.life)
+        for member in self.members.values():
+            self._restart(member)
+
+    def calm(self) -> None:
+        """Let the group come to rest. Raises `Broken` if it does not."""
+        end = self.time + CALM_MS
+        while not self._rests():
+            if self.time >= end:
+                raise Broken(f"I18: the group does not come to rest in {CALM_MS} ms: {self.describe()}")
+            self.run_until(self.time + 50)
+        self.checks.at_rest(self.members)
+
+    def _rests(self) -> bool:
+        leader = self.leader()
+        if leader is None or leader.core is None:
+            return False
+        end = leader.core.log.end
+        return all(
+            member.core is not None and member.core.log.commit == end and member.core.leader == leader.id
+            for member in self.members.values()
+        )
+
+    def leader(self) -> Member | None:
+        """The only member that leads and may append; None if there is none, or more."""
+        found = [
+            member
+            for member in self.members.values()
+            if member.standing and member.standing.may_append and member.core
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def quiet(self) -> None:
+        """Stall a follower, then cut one off: over neither anybody may lose the lead."""
+        self.run_until(self.time + DELAY_MS)  # what the storm has delayed may still depose somebody
+        self.calm()
+        leader = self.leader()
+        assert leader is not None
+        followers = [member for member in self.members.values() if member is not leader]
+        if not followers:
+            return
+        before = {member.id: member.standing for member in self.members.values()}
+        member = self.chance.choice(followers)
+        member.sleep(self.chance.uniform(300, 1200))
+        self.run_until(self.time + 1400)
+        for other in self.members.values():
+            if other.standing is not before[other.id]:
+                raise Broken(f"I18: {member.id} was stalled, and {other.id} went to {other.standing}")
+        member = self.chance.choice(followers)
+        pairs = self._pairs(member)
+        self.blocked |= pairs
+        self.run_until(self.time + 1500)
+        self.blocked -= pairs
+        self.run_until(self.time + 300)
+        for other in self.members.values():
+            if other is not member and other.standing is not before[other.id]:
+                raise Broken(f"I18: {member.id} was cut off, and {other.id} went to {other.standing}")
+        self.calm()
+
+    def describe(self) -> str:
+        """Where every member is."""
+        return "; ".join(
+            f"{member.id} {member.core.role.value} {member.core.term} end {member.core.log.end.index}"
+            f" commit {member.core.log.commit.index}"
+            if member.core is not None
+            else f"{member.id} down"
+            for member in self.members.values()
+        )
+
+
+def run(seed: int, verbose: bool = False) -> World:
+    """Live one life. Raises `Broken`, or the AssertionError of a core, with the seed in its notes."""
+    world = World(seed, verbose)
+    try:
+        for member in world.members.values():
+            member.start()
+        world.at(0, world.produce)
+        world.storm(world.chance.choice((1500, 2500, 5000)))
+        world.heal()
+        world._heap = [each for each in world._heap if each[2] != world.produce]
+        heapq.heapify(world._heap)
+        world.calm()
+        if world.chance.random() < 0.25:
+            world.quiet()
+    except AssertionError as failure:
+        failure.add_note(
+            f"python -m tests.sim.raft --seed {seed}   (faults: {', '.join(world.kinds)}; {world.time:.0f} ms)"
+        )
+        failure.add_note(tell(world, 60))
+        raise
+    return world
+
+
+def tell(world: World, count: int) -> str:
+    """The last events of a life, for people."""
+    lines = []
+    for time, id, event, effects in list(world.told or ())[-count:]:
+        told = ", ".join(
+            f"{name}={getattr(effects, name)}"
+            for name in effects.__struct_fields__
+            if getattr(effects, name) not in (None, (), False)
+        )
+        lines.append(f"{time:9.1f} {id} {event}\n              -> {told}")
+    return "\n".join(lines)

@@ -1,0 +1,212 @@
+"""The documents: their links lead somewhere, their commands and options exist, and their consoles do what they show."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from store.recovery.scan import RULES
+from tests.processes import ROOT, checkout_command, checkout_environment, running_broker
+from tests.support.documents import (
+    DOCUMENTS,
+    Command,
+    blocks,
+    check_shown,
+    cli,
+    commands,
+    program,
+    run,
+    text_of,
+)
+from tools.documents.requests import meanings
+from tools.drill.drills import DRILLS
+
+COLUMNS_MAX = 120
+"""Of prose; tables and consoles may be wider."""
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+ELSEWHERE = {
+    f"ropewalk/{name}"
+    for name in (
+        "bound", "checksums/", "config.crc", "deleted", "diverged/", "epochs.json", "replaced/", "role.json", "tails/",
+        "_rooms/",
+    )
+}  # fmt: skip
+"""Of a store's directory, or of a wheel."""
+
+
+def prose(document: str) -> str:
+    """Return a document without its fenced blocks."""
+    return FENCED.sub("", text_of(document))
+
+
+def anchors(document: str) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document: str) -> None:
+    broken = []
+    for target in LINK.findall(prose(document)):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        file = (ROOT / document).parent / path if path else ROOT / document
+        if not file.exists() or (anchor and anchor not in anchors(os.path.relpath(file, ROOT))):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, ahead = set[str](), ["README.md"]
+    while ahead:
+        document = ahead.pop()
+        reached.add(document)
+        for target in LINK.findall(prose(document)):
+            path = target.partition("#")[0]
+            if path.endswith(".md") and "://" not in path:
+                found = os.path.relpath(((ROOT / document).parent / path).resolve(), ROOT)
+                if found not in reached:
+                    ahead.append(found)
+    assert sorted(set(DOCUMENTS) - reached) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_folders_that_are_named_exist(document: str) -> None:
+    rooms = r"(?:ropewalk|store|ha|broker|tools|tests|docs|examples)"
+    named = set(re.findall(rf"`({rooms}/[\w./]*[\w/])`", prose(document)))
+    assert not {name for name in named - ELSEWHERE if not (ROOT / name).exists() and "NAME" not in name}
+
+
+def spoken(document: str) -> Iterator[list[str]]:
+    """Yield the words behind `ropewalk` of each command that a document names, in prose or in a block."""
+    text = text_of(document)
+    found = re.findall(r"`(?:\.venv/bin/)?ropewalk ([a-z][^`]*)`", FENCED.sub("", text))
+    for block in FENCED.findall(text):
+        found += re.findall(r"(?:^|[|$ ])(?:\.venv/bin/)ropewalk ([a-z].*)$", block, re.MULTILINE)
+        found += re.findall(r"^\$ ropewalk ([a-z].*)$", block, re.MULTILINE)
+    for words in found:
+        first, *others = re.split(r" \| ?(?=[a-z]+(?: |$))", words) if words in prose(document) else [words]
+        yield _words(first)
+        for other in others:  # the other members of a group, as in "store verify | info"
+            yield [*_words(first)[:-1], *_words(other)]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of one command, up to where a shell would end it."""
+    end = re.search(r"(?:;| [|;>&]| \d?>)", text)
+    return [word for word in shlex.split(text[: end.start()] if end else text) if word not in ("…", "...")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_and_option_that_is_named_exists(document: str) -> None:
+    known = cli()
+    for words in spoken(document):
+        name = ""
+        rest = list(words)
+        while rest and f"{name} {rest[0]}".strip() in known:
+            name = f"{name} {rest.pop(0)}".strip()
+        assert name, f"{document} names `ropewalk {' '.join(words)}`"
+        is_group = any(other.startswith(f"{name} ") for other in known)
+        assert not (is_group and rest and re.fullmatch(r"[a-z-]+", rest[0])), f"{document}: {words}"
+        options = {word.partition("=")[0] for word in rest if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", word)}
+        missing = options - known[name]
+        assert not missing, f"{document}: `ropewalk {name}` has no option {sorted(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "checked"),
+    [
+        ("`ropewalk consume demo --form earliest`", test_every_command_and_option_that_is_named_exists),
+        ("`ropewalk store verify | mend`", test_every_command_and_option_that_is_named_exists),
+        (
+            "```console\n$ .venv/bin/ropewalk store look DIR\n```\n",
+            test_every_command_and_option_that_is_named_exists,
+        ),
+        ("[here](docs/nowhere.md)", test_every_link_leads_somewhere),
+        ("[here](CHANGELOG.md#no-such-heading)", test_every_link_leads_somewhere),
+        ("`store/no_such_file.py`", test_files_and_folders_that_are_named_exist),
+    ],
+)
+def test_what_is_wrong_is_noticed(
+    text: str, checked: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "text_of", lambda document: text)
+    with pytest.raises(AssertionError):
+        checked("README.md")
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if not name.startswith("docs/map")])
+def test_lines_of_prose_are_short_enough_to_read(document: str) -> None:
+    if "<!-- Generated" in text_of(document):
+        return
+    long = [
+        line for line in prose(document).splitlines() if len(line) > COLUMNS_MAX and not line.startswith("|")
+    ]
+    assert not long
+
+
+def test_the_page_of_recovery_has_the_rows_of_the_table() -> None:
+    words = {True: "yes", False: "no", None: "any"}
+    rows = re.findall(
+        r"^\| ((?:(?:yes|no|any) \| ){6})(\w+)", text_of("docs/design/recovery.md"), re.MULTILINE
+    )
+    there = [(*cells.strip("| ").split(" | "), verdict) for cells, verdict in rows]
+    verdicts = {"KEEP": "keep", "NEXT_FILE": "go", "LOG_ENDS": "the", "CUT": "cut", "REFUSE": "refuse"}
+    # The page has its columns in the order of the table.
+    assert there == [(*(words[cell] for cell in row), verdicts[verdict.name]) for *row, verdict in RULES]
+
+
+def test_the_page_of_drills_names_every_drill() -> None:
+    assert {drill.name for drill in DRILLS} <= set(
+        re.findall(r"`([\w-]+)`", text_of("docs/operate/drills.md"))
+    )
+
+
+def test_every_request_code_has_a_sentence() -> None:
+    texts = meanings()
+    assert all(text.endswith(".") and text[0].isupper() for text in texts.values())
+
+
+def test_documents_name_codes_that_exist() -> None:
+    codes = set(meanings())
+    for document in DOCUMENTS:
+        named = {int(code) for code in re.findall(r"(?<!exit )\bcode (\d+)\b", prose(document))}
+        assert named <= codes, document
+
+
+def test_no_document_shows_python_that_does_not_compile() -> None:
+    for document in DOCUMENTS:
+        for text in blocks(text_of(document), "python"):
+            compile(text, document, "exec")
+
+
+@pytest.mark.slow
+def test_the_page_about_the_care_of_a_store_does_what_it_shows(tmp_path: Path) -> None:
+    environment = checkout_environment() | {"ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG": "4194304"}
+    with running_broker(checkout_command(), cwd=tmp_path, environment=environment) as broker:
+        program(tmp_path, f"export NAMESRV_ADDR={broker.namesrv}")
+        run(Command("seq 1 20000 | .venv/bin/ropewalk produce orders", ()), tmp_path, environment)
+    for command in commands(text_of("docs/operate/store-care.md")):
+        check_shown(command, run(command, tmp_path, checkout_environment()))
+
+
+@pytest.mark.slow
+def test_the_page_about_drills_does_what_it_shows(tmp_path: Path, long_run: bool) -> None:
+    """Its drill is run in the long run only: tests/tools/drill runs drills every day."""
+    program(tmp_path, "")
+    shown_there = commands(text_of("docs/operate/drills.md"))
+    assert sum(" drill run " in command.words for command in shown_there) == 1
+    for command in shown_there:
+        if long_run or " drill run " not in command.words:
+            check_shown(command, run(command, tmp_path, checkout_environment(), timeout_s=180))
+    assert (tmp_path / "page.html").exists() is long_run
