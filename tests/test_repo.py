@@ -192,7 +192,7 @@ NOT_REWRITTEN = (
     "ropewalk/client/",
     "ropewalk/spark/",
     "ropewalk/testing.py",
-    "store/",
+    "store/read/",
     "tools/bench/",
     "tools/messages/",
 )

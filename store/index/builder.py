@@ -65,7 +65,7 @@ class IndexBuilder:
     # -- open ----------------------------------------------------------------------------------------
 
     def open(self, log_end: int, trusted_ms: int | None) -> None:
-        """Find what is there and go on behind it.
+        """Open the index files that are there, to go on behind them.
 
         `trusted_ms` is given after an abnormal exit: the checkpoint's index time, up to which files were full and
         flushed. What lies behind a file that cannot stay goes with it, because the index is built in one go.
@@ -260,7 +260,7 @@ class IndexBuilder:
             del self._names[0]
 
     def close(self) -> None:
-        """Write what is left, durably."""
+        """Write pending items, durably."""
         self._see_to_removed_files()
         if self._file is not None:
             self._file.write_back()

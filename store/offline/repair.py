@@ -40,7 +40,7 @@ _STEP = 1 << 20
 
 @dataclass(slots=True)
 class Repaired:
-    """What was done, in words."""
+    """The result of a repair, in words."""
 
     taken: list[str] = field(default_factory=list)
     """Places that were taken over from elsewhere, and files that got their size back."""
@@ -66,14 +66,14 @@ class OtherLog:
                 self.log._add(Segment(int(name), self._disk.open_mapped(folder / name)))
 
     def read(self, start: int, end: int) -> bytes | None:
-        """These bytes of the log, which lie in one segment; None if they are not all there."""
+        """Return bytes of the log that lie in one segment; None if they are not all there."""
         segment = self.log.find(start)
         if segment is None or end > segment.end_offset:
             return None
         return bytes(segment.map[start - segment.base_offset : end - segment.base_offset])
 
     def whole(self, start: int, end: int) -> int:
-        """Up to where from `start` on there is one whole record behind the other, at most `end`."""
+        """Return up to where records are whole from `start` on, at most `end`."""
         offset = start
         while offset < end and (segment := self.log.find(offset)) is not None:
             seen = scan_record(segment, offset - segment.base_offset)

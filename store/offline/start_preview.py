@@ -1,4 +1,4 @@
-"""What a start would do to a store, without doing it; and what a person can decide when a start is refused.
+"""A preview of a store's start, which changes nothing; and the decision that a refused start leaves to a person.
 
 The preview is the shipped recovery itself, on a disk that changes nothing (`trial`). There is one decision that
 recovery leaves to a person: under SYNC_FLUSH a place that cannot be read, behind everything that is known to be
@@ -27,7 +27,7 @@ CHECK_AT_START = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a start ends, or would."""
+    """The outcome of a start, or of its preview."""
 
     refusal: str | None
     """Why it is refused; nothing is changed then."""
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
-    """What a start under this flush rule would do. Blocks; raises `StoreLocked`."""
+    """Preview a start under this flush rule. Blocks; raises `StoreLocked`."""
     disk = DryRunDisk()
     try:
         outcome = _recover(layout, disk, sync_flush=sync_flush)
@@ -57,7 +57,7 @@ def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
 
 
 def recover_store(layout: Layout, *, cut: bool) -> Outcome:
-    """Do what a start would do, under the store's lock. `cut` is the person's decision. Blocks."""
+    """Recover the store as a start would, under its lock. `cut` is the person's decision. Blocks."""
     disk = Disk()
     try:
         return _recover(layout, disk, sync_flush=not cut)

@@ -41,7 +41,7 @@ def _some_delay(text: str) -> int:
 
 
 class Verification:
-    """One look at one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
+    """A verification of one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Verification:
 
     @property
     def lost(self) -> list[Lost]:
-        """The stretches of the log that are not what was written."""
+        """The lost stretches of the log."""
         return self.report.lost
 
     @property
     def counts(self) -> Counts:
-        """How much was looked at."""
+        """The extent of the verification."""
         return self.report.counts
 
     # -- the whole of it -----------------------------------------------------------------------------

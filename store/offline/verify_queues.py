@@ -234,7 +234,7 @@ class QueueCheck:
     # -- behind the log ------------------------------------------------------------------------------
 
     def finish(self, log_end: int) -> None:
-        """Report what is missing, and entries that no record asked for."""
+        """Report missing entries, and entries without a record."""
         self._report_missing()
         for queue in self.queues.values():
             if queue.bad > _PLACES_MAX:

@@ -162,7 +162,7 @@ def test_a_slave_goes_on_only_when_what_it_dropped_is_on_the_disk() -> None:
     while not follower.end:
         store.tick()
         with contextlib.suppress(StreamRejected):
-            follower.take(0, bytes(wrong))
+            follower.append(0, bytes(wrong))
         store._helpers.pause()
         store.run_completions()
     assert follower.boundary == 0
@@ -171,11 +171,11 @@ def test_a_slave_goes_on_only_when_what_it_dropped_is_on_the_disk() -> None:
     right = opened(SimDisk(random.Random(4)))
     fill_page(right, b"new")
     data = right.log.segments[0].map[:PAGE]
-    taken = follower.take(0, data)
+    taken = follower.append(0, data)
     while not taken:
         store._helpers.pause()
         store.run_completions()
-        taken = follower.take(0, data)
+        taken = follower.append(0, data)
     assert taken == PAGE
     assert bodies(opened(lose_power(disk))) in ([], [b"new"])
 
@@ -191,7 +191,7 @@ def test_a_slave_that_leads_appends_only_when_what_it_dropped_is_on_the_disk() -
     taken = 0
     while not taken:
         store.tick()
-        taken = follower.take(0, data)
+        taken = follower.append(0, data)
         store._helpers.pause()
         store.run_completions()
     disk.files[log_file(disk)].sync()
