@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.consume.fast.header_template import PullTemplates, bytes_max_of
+from broker.consume.filtered_read import FilteredReader
+from broker.consume.filters import FilterTable
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
-from broker.state.subscription import SubscriptionData, SubscriptionParseError
+from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
 from broker.state.topics import TopicTable
 from broker.waiting.held_pulls import HeldPull, PullHold
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
@@ -79,6 +81,7 @@ class PullProcessor:
         offsets: OffsetTable,
         hold: PullHold,
         statistics: Statistics,
+        filters: FilterTable,
         *,
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -90,6 +93,8 @@ class PullProcessor:
         self._offsets = offsets
         self._hold = hold
         self._statistics = statistics
+        self._filters = filters
+        self._filtered = FilteredReader(reader, store.log)
         self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
         self._monotonic_ms = monotonic_ms
         self.closed: str | None = None
@@ -110,6 +115,11 @@ class PullProcessor:
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
             wish = self._wish(group, topic, header, config.consume_broadcast_enable)
+            wanted = None
+            if wish.expression_type != TAG and not wish.class_filter:
+                is_posted = bool(header.sys_flag & PullSysFlag.SUBSCRIPTION)
+                version = header.sub_version or 0
+                wanted = self._filters.filter_of(group, wish, version, is_posted=is_posted)
         except RequestRefused as exc:
             session.answer(request, exc.code, exc.remark, exc.ext)
             return
@@ -135,9 +145,10 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if wish.wants_all else wish.matches,
+            None if wish.wants_all or wanted is not None else wish.matches,
             0,
             self._read_again,
+            wanted,
             scanned=header.queue_offset,
             group=group,
         )
@@ -167,7 +178,7 @@ class PullProcessor:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
             if template.wish is None:
                 wish = self._known_wish(group, topic, header, config.consume_broadcast_enable)
-                if wish.expression_type != "TAG" or not wish.wants_all:
+                if not wish.wants_all:
                     return False
         except RequestRefused:
             return False
@@ -240,12 +251,6 @@ class PullProcessor:
                 raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
             wish = self._known_wish(group, topic, header, broadcast_allowed)
-        if wish.expression_type != "TAG":
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wish.expression_type} "
-                "(enablePropertyFilter is false)",
-            )
         return wish
 
     def _known_wish(
@@ -309,7 +314,10 @@ class PullProcessor:
             low, high = held.queue.min_offset, held.queue.readable
             self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
             return
-        self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
+        if held.wanted is None:
+            self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
+        else:
+            self._filtered.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.wanted, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Let the pull wait if there is nothing for it yet; whether it does."""

@@ -140,6 +140,8 @@ class ClientRegistry:
         self._producer_ids: dict[str, Hashable] = {}
         """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
         self._findings: list[str] = []
+        self.group_left: Callable[[str], None] = lambda group: None
+        """Called with a consumer group whose last member has gone."""
 
     # -- coming and going ------------------------------------------------------------------------------
 
@@ -317,6 +319,7 @@ class ClientRegistry:
             return []
         if not info.members:
             del self._consumers[group]
+            self.group_left(group)
             return []
         return self._tell(group)
 

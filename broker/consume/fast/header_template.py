@@ -145,7 +145,7 @@ def template_of(payload: bytes) -> PullTemplate | None:
             )
         except SubscriptionParseError:
             return None
-        if wish.expression_type != "TAG" or not wish.wants_all:
+        if not wish.wants_all:
             return None
     places = []
     for place, regex in enumerate(_PLACES):
