@@ -262,6 +262,10 @@ class ProducerCore:
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
                 yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
+    def announce(self, address: str) -> Steps[None]:
+        """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
+        return self._announce(address, wait=True)
+
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
         for address in sorted(self._announced):
