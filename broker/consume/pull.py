@@ -295,8 +295,8 @@ class PullProcessor:
     def _read(self, held: HeldPull, *, may_hold: bool) -> None:
         if self._offsets.resets:
             queue = held.queue
-            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id)
-            if offset is not None and offset != held.offset:
+            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id, held.offset)
+            if offset is not None:
                 self._answer(
                     held, GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.readable)
                 )
