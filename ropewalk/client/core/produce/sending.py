@@ -264,7 +264,7 @@ class ProducerCore:
 
     def announce(self, address: str) -> Steps[None]:
         """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
-        return self._announce(address, wait=True)
+        return self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
