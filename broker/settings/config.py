@@ -182,6 +182,12 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int
     max_transfer_count_on_message_in_disk: int
     access_message_in_memory_max_ratio: int
+    enable_property_filter: bool
+    filter_support_retry: bool
+    filter_data_clean_time_span: int
+    max_error_rate_of_bloom_filter: int
+    expect_consumer_num_use_filter: int
+    filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int

@@ -159,6 +159,14 @@ class TransactionService:
             halves.op_written(op_offset, offsets)
         halves.take_over(self.halves)
         self.halves = halves
+        for half in loader.committed:
+            log.warning(
+                "a transaction had been committed, and a crash took the record of that",
+                topic=half.topic,
+                group=half.group,
+                offset=half.offset,
+            )
+            halves.close(half, now)
         self._loader, self._is_loaded = None, True
         if loader.halves or self.counts.data_version.counter:
             self.changed += 1
@@ -355,7 +363,9 @@ class TransactionService:
         if stored is None:
             return None
         log_offset, offset = stored
-        return self.halves.renew(half, offset, log_offset, checks, self._context.now_ms()), raw
+        now = self._context.now_ms()
+        marks = now - half.since_ms > self.rules.immunity_of(half)
+        return self.halves.renew(half, offset, log_offset, checks, now, marks=marks), raw
 
     def _put(self, queue: ConsumeQueue, record: Record, raw: bytes) -> tuple[int, int] | None:
         """Append a record's message anew; return log offset and queue offset, None if the disk is full."""
@@ -451,7 +461,8 @@ class TransactionService:
         if stored is not None:
             log_offset, offset = stored
             now = context.now_ms()
-            self.halves.add(Half(offset, log_offset, offset, named.topic, named.group, now), now)
+            half = Half(offset, log_offset, offset, named.topic, named.queue_id, named.group, now)
+            self.halves.add(half, now)
         return stored is not None
 
 

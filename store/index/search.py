@@ -88,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which messages are asked for; times in ms."""
+    """A query for messages with a key; times in ms."""
 
     topic: str
     key: str

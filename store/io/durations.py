@@ -1,4 +1,4 @@
-"""Durations of a repeated action, counted in classes: the data of a histogram.
+"""Durations counted in classes, the raw material of a histogram.
 
 One thread adds, others look: a look may miss what is being added at that moment, and is otherwise true.
 """

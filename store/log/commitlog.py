@@ -23,7 +23,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class StoreDamaged(RopewalkError):
-    """The files contradict the log's promises; an operator has to decide. Names file, offset and command."""
+    """The disk contradicts a promise; a person has to decide. Names file, offset and command."""
 
 
 def segment_name(base_offset: int) -> str:

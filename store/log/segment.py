@@ -93,6 +93,11 @@ class Segment:
         assert 0 <= position <= self.size, (self.base_offset, position, self.size)
         self.write_position = self.filled_position = position
 
+    def mark_filled(self, position: int) -> None:
+        """Count zeros as written ahead of the writer up to `position`."""
+        assert position <= self.size, (self.base_offset, position, self.size)
+        self.filled_position = position
+
     def drop_from(self, position: int) -> None:
         """Zero the bytes from `position` on, and go on there. Not durable before the next sync of the file."""
         end = self.write_position

@@ -1,4 +1,4 @@
-"""A slave's diverged log tail: kept aside, under `ropewalk/diverged/`, before it makes way for the master's.
+"""Diverged tails of a log: kept aside, under `ropewalk/diverged/`, before they make way for the master's bytes.
 
     <root>/ropewalk/diverged/<offset>-<time>/commitlog/<offset>    the bytes, in files named by their log offset
     <root>/ropewalk/diverged/<offset>-<time>/about.json            why, when, and what there is
@@ -59,7 +59,7 @@ class Kept:
 
 
 def kept_in(root: Path, disk: Disk) -> list[Kept]:
-    """Return the diverged tails that a store keeps, oldest first. Blocks."""
+    """List the tails that a store keeps aside, oldest first. Blocks."""
     base = root / "ropewalk" / FOLDER
     found = []
     for name in disk.directories(base):
@@ -73,7 +73,7 @@ def kept_in(root: Path, disk: Disk) -> list[Kept]:
 
 
 def about_of(path: Path, disk: Disk) -> About | None:
-    """Return the description of the tail in this directory; None unless the copy is whole. Blocks."""
+    """Return the description of a kept tail, or None if the copy is not whole. Blocks."""
     try:
         return msgspec.json.decode(disk.read_file(path / "about.json") or b"", type=About)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -30,7 +30,7 @@ _pack_linked = _LINKED.pack
 
 
 class LinkedEntries:
-    """A list of linked queue entries that only grows: none is ever changed."""
+    """An append-only column store of queue entries, grouped in runs of equal record size."""
 
     __slots__ = ("_links", "_offsets", "_sizes", "_starts", "_tag_codes", "_unfolded")
 
@@ -38,10 +38,10 @@ class LinkedEntries:
         self._starts, self._sizes = array("Q"), array("Q")
         self._offsets, self._tag_codes, self._links = array("q"), array("q"), array("q")
         self._unfolded = b""
-        """All of them with their links, if there will be no more."""
+        """All entries with their links, if there will be no more."""
 
     def add(self, offset: int, size: int, tag_code: int, links: list[int]) -> None:
-        """Add the entries of records of this size, the first of which stands at this log offset. HOT."""
+        """Append the entries of records of this size, the first of which stands at this log offset. HOT."""
         self._starts.append(len(self._links))
         self._offsets.append(offset)
         self._sizes.append(size)
@@ -49,7 +49,7 @@ class LinkedEntries:
         self._links.fromlist(links)
 
     def entry(self, index: int) -> tuple[bytes, int]:
-        """Return an entry as it stands in a queue file, and its link. HOT."""
+        """Return one entry as it stands in a queue file, and its link. HOT."""
         if self._unfolded:
             entry, link = _CUT(self._unfolded, index * _LINKED.size)
             return entry, link
@@ -66,13 +66,13 @@ class LinkedEntries:
         return copied
 
     def packed(self) -> bytes:
-        """Return the bytes for another process on this machine: the number of runs, their columns, and the links."""
+        """Pack the entries for another process on this machine: how many runs, their columns, and the links."""
         columns = (self._starts, self._offsets, self._sizes, self._tag_codes, self._links)
         return _COUNT.pack(len(self._starts)) + b"".join(column.tobytes() for column in columns)
 
 
 def unfolded(packed: bytes) -> LinkedEntries:
-    """Return the entries that were `packed`, to be read only."""
+    """Unpack packed entries, for reading only."""
     (count,) = _COUNT.unpack_from(packed)
     columns, at = [array(code) for code in "QqQqq"], _COUNT.size
     for column in columns[:-1]:

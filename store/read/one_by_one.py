@@ -105,7 +105,7 @@ def prove_runs(
     return pieces, count
 
 
-def topic_at(data: bytes, at: int) -> int:
+def topic_at(data: bytes | memoryview, at: int) -> int:
     """Return where the record that begins at `at` has its topic, the length first."""
     flags = data[at + 39]  # the low byte of the sys flag: two bits say how long the hosts are
     body_at = at + 84 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)

@@ -93,7 +93,7 @@ class Cleaner:
         """Queues that may have files to remove."""
 
     def remove_expired(self) -> None:
-        """Have expired segments removed now, at any hour and at any age of the process."""
+        """Remove expired segments now, at any hour and in a process of any age."""
         self._asked = True
         self._next_look_ms = 0
 

@@ -36,6 +36,7 @@ from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -118,7 +119,7 @@ class AsyncProducer:
         """
         self._core = ProducerCore(
             name_servers,
-            ProducerOptions(**options),
+            make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
             clock=clock,

@@ -67,6 +67,7 @@ from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.core.options import make_options
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped, logger
 from ropewalk.client.machine import (
@@ -162,7 +163,7 @@ class AsyncPushConsumer:
         passed over, both in the event loop.
         """
         self._handler = HandlerCaller(handler, on_error)
-        self.options = PushOptions(**options)
+        self.options = make_options(PushOptions, options)
         self._topics = tuple(topics)
         wanted = subscriptions(topics)
         if not self.options.broadcasting:

@@ -29,6 +29,7 @@ from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
@@ -160,7 +161,7 @@ class Producer:
     def _begin(self, client_id: str) -> None:
         self._core = ProducerCore(
             self._name_servers,
-            ProducerOptions(**self._options),
+            make_options(ProducerOptions, self._options),
             client_id=client_id,
             unique_keys=default_unique_keys(),
             clock=clock,
