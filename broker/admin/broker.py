@@ -37,6 +37,7 @@ CHANGEABLE: Final = frozenset(
         "flushConsumerOffsetInterval",
         "flushIntervalCommitLog",
         "litePullMessageEnable",
+        "logLevel",
         "longPollingEnable",
         "maxMessageSize",
         "maxTransferBytesOnMessageInDisk",
