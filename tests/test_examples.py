@@ -20,6 +20,7 @@ LAST_LINE = {
     "order_processing.py": "order-7 created paid packed shipped",
     "retry.py": "3 messages settled",
     "delay.py": "s  in a while",
+    "transactions.py": "announced: 2 chairs, 1 table",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
 ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
@@ -30,8 +31,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
-    """A broker whose delays are short enough to wait for."""
-    with BrokerProcess({"messageDelayLevel": "1s 2s 1s 1s 1s 1s"}) as process:
+    """A broker whose delays and checks of transactions are short enough to wait for."""
+    settings = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "transactionTimeOut": "1000"}
+    with BrokerProcess(settings | {"transactionCheckInterval": "500"}) as process:
         yield process.namesrv
 
 
@@ -74,4 +76,4 @@ SERVED = Path(__file__).with_name("serve_example.py")
 def test_every_example_is_run_by_a_test() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {*LAST_LINE, *ELSEWHERE}
-    assert len(names) == 10
+    assert len(names) == 11

@@ -291,6 +291,14 @@ def produce(
             help="Deliver later: a level (1 to 18), or its time, as in 10s, 5m, 2h.",
         ),
     ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            "--transaction",
+            metavar="commit|rollback|leave",
+            help="Send each message in a transaction, and end it so; what is left the broker asks about.",
+        ),
+    ] = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
     ] = None,
@@ -316,6 +324,8 @@ def produce(
 
         ropewalk produce demo "remind me" --delay 10s
 
+        ropewalk produce demo "paid" --transaction commit
+
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -327,12 +337,24 @@ def produce(
         parser,
         read_arguments,
     )
-    from tools.messages.produce import Report, Sender, choose_queues, result_rows, summary
+    from tools.messages.produce import (
+        MessageSender,
+        Report,
+        Sender,
+        choose_queues,
+        result_rows,
+        summary,
+    )
     from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        outcome = None
+        if transaction is not None:
+            from tools.messages import transactions  # an event loop, for those who ask
+
+            outcome = transactions.parse_outcome(transaction)
         stamp = Stamp(
             keys,
             tags,
@@ -354,7 +376,16 @@ def produce(
 
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
-        send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        sender: MessageSender = Sender(client, topic, queues, report)
+        if outcome is not None:
+            from ropewalk.client.blocking.transaction_producer import TransactionProducer
+
+            producer = TransactionProducer(
+                transactions.unknown, name_server, group=transactions.GROUP, timeout=timeout
+            )
+            opened.enter_context(producer)
+            sender = transactions.TransactionSender(producer, topic, queues, report, outcome)
+        send_all(sender, lines or [given], interrupts, on_progress)
         unread = lines.unread_lines() if lines is not None and report.given_up else 0
     for text, number in report.problems.items():
         report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
