@@ -21,6 +21,7 @@ LAST_LINE = {
     "retry.py": "3 messages settled",
     "troubles.py": "still consuming: True, failure: None, skipped: 2",
     "delay.py": "s  in a while",
+    "transactions.py": "announced: 2 chairs, 1 table",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
 ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
@@ -31,8 +32,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
-    """A broker whose delays are short enough to wait for."""
-    with BrokerProcess({"messageDelayLevel": "1s 2s 1s 1s 1s 1s"}) as process:
+    """A broker whose delays and checks of transactions are short enough to wait for."""
+    settings = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "transactionTimeOut": "1000"}
+    with BrokerProcess(settings | {"transactionCheckInterval": "500"}) as process:
         yield process.namesrv
 
 

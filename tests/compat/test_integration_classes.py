@@ -70,6 +70,7 @@ CLASSES = {
     "rest": """
         delay.NormalMsgDelayIT offset.LagCalculationIT offset.OffsetNotFoundIT offset.OffsetResetIT
         route.CreateAndUpdateTopicIT smoke.NormalMessageSendAndRecvIT
+        client.producer.transaction.TransactionalMsgIT
     """,
 }
 
@@ -88,7 +89,6 @@ LEFT_OUT = {
     "client.consumer.broadcast.order.OrderMsgBroadcastIT": "ignored by its makers",
     "client.consumer.filter.SqlFilterIT": "SQL92",
     "client.consumer.pop.": "POP",
-    "client.producer.transaction.": "transactions",
     "container.": "broker containers and acting masters",
     "dledger.": "the original's DLedger in its own JVM",
     "grpc.": "proxies",

@@ -100,6 +100,14 @@ def produce(
             help="Deliver later: a time that the broker has a level for, as in 10s, 5m, 2h, or a level (1 to 18).",
         ),
     ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            "--transaction",
+            metavar="commit|rollback|leave",
+            help="Send each message in a transaction, and end it so; what is left the broker asks about.",
+        ),
+    ] = None,
     topic_option: TopicOption = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
@@ -126,6 +134,8 @@ def produce(
 
         ropewalk produce demo "remind me" --delay 10s
 
+        ropewalk produce demo "paid" --transaction commit
+
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -137,13 +147,26 @@ def produce(
         parser,
         read_arguments,
     )
-    from tools.messages.produce import Report, Sender, choose_queues, note_of_new_topic, result_rows, summary
+    from tools.messages.produce import (
+        MessageSender,
+        Report,
+        Sender,
+        choose_queues,
+        note_of_new_topic,
+        result_rows,
+        summary,
+    )
     from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         topic, messages = _named_topic(topic, topic_option, messages)
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        outcome = None
+        if transaction is not None:
+            from tools.messages import transactions  # an event loop, for those who ask
+
+            outcome = transactions.parse_outcome(transaction)
         client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def brokers() -> list[str]:
@@ -171,7 +194,16 @@ def produce(
 
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
-        send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        sender: MessageSender = Sender(client, topic, queues, report)
+        if outcome is not None:
+            from ropewalk.client.blocking.transaction_producer import TransactionProducer
+
+            producer = TransactionProducer(
+                transactions.unknown, name_server, group=transactions.GROUP, timeout=timeout
+            )
+            opened.enter_context(producer)
+            sender = transactions.TransactionSender(producer, topic, queues, report, outcome)
+        send_all(sender, lines or [given], interrupts, on_progress)
         made = note_of_new_topic(client, topic) if report.acknowledged + report.reserved else None
         unread = lines.unread_lines() if lines is not None and report.given_up else 0
     if made is not None:

@@ -168,7 +168,8 @@ class TransactionCore:
     def announce(self, topics: Iterable[str]) -> Steps[None]:
         """Announce the group at the masters of these topics, so that they can ask. One that is away is left out."""
         producer = self._producer
-        for topic in topics:
+        known = tuple(topics)
+        for topic in known:
             try:
                 yield from producer.directory.write_route(topic)
             except RopewalkError:
@@ -177,7 +178,9 @@ class TransactionCore:
             try:
                 yield from producer.announce(address)
             except RopewalkError:
-                continue
+                # Another may be the master now: the next time asks the name server.
+                for topic in known:
+                    producer.directory.invalidate(topic)
 
     def _end_command(
         self,
