@@ -41,6 +41,7 @@ CHANGEABLE: Final = frozenset(
         "flushConsumerOffsetInterval",
         "flushIntervalCommitLog",
         "litePullMessageEnable",
+        "logLevel",
         "longPollingEnable",
         "maxMessageSize",
         "maxTransferBytesOnMessageInDisk",

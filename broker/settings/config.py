@@ -203,6 +203,10 @@ class BrokerConfig:
     metrics_prom_exporter_port: int
     metrics_label: str
     """`name:value,name:value`: labels that every metric carries besides its own."""
+    log_level: str
+    log_format: str
+    log_file: Path | None
+    """None: standard error."""
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()
@@ -557,6 +561,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "deleteWhen": _hours,
     "metricsPromExporterHost": _bind,
     "metricsLabel": _labels,
+    "logFile": lambda text: Path(text).expanduser(),
     "msgTraceTopicName": _topic,
 }
 
@@ -623,6 +628,7 @@ def _derive(
     values.setdefault("metricsPromExporterHost", values["bindAddress"])
     values.setdefault("metricsPromExporterPort", METRICS_PORT if port else 0)
     values.setdefault("metricsLabel", "")
+    values.setdefault("logFile", None)
     if values.get("haListenPort", 0) == 0:
         values["haListenPort"] = port + 1 if port else 0
     if "storePathRootDir" not in values:

@@ -166,4 +166,9 @@ metricsExporterType PROM serves `/metrics`, `/livez` and `/readyz`; DISABLE open
 metricsPromExporterHost The address of the metrics port. Default: `bindAddress`.
 metricsPromExporterPort The metrics port. Default: 5557, or any free one where `listenPort` is 0.
 metricsLabel Labels for every series, `name:value,name:value`.
+# The log
+logLevel The least serious events that are logged. Ropewalk's own; also `--log-level`.
+logFormat Text, JSON, or `auto`: text on a terminal, JSON elsewhere. Ropewalk's own; also `--log-format`.
+logFile A file that lines are appended to, in place of standard error; renaming it starts a new one. Ropewalk's own;
+    also `--log-file`.
 """

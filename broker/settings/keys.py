@@ -233,6 +233,10 @@ _HONOURED: Final = (
     _text("metricsPromExporterHost", None),
     _int("metricsPromExporterPort", None, 0, 65535),
     _text("metricsLabel", None),
+    # The log of the process, beside which RocketMQ has a file of logback's.
+    _text("logLevel", "info", "debug", "info", "warning", "error", "critical"),
+    _text("logFormat", "auto", "auto", "text", "json"),
+    _text("logFile", None),
 )  # fmt: skip
 
 _NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
