@@ -31,7 +31,7 @@ __all__ = ["Check", "Outcome", "Transaction", "TransactionCore", "check_of", "ha
 
 
 class Outcome(enum.Enum):
-    """What becomes of a transaction."""
+    """The outcome of a transaction."""
 
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -41,7 +41,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction, from its half message on."""
+    """A transaction, from its half message on."""
 
     topic: str
     message: Message
