@@ -235,7 +235,7 @@ def test_what_nobody_can_handle_becomes_a_dead_letter(namesrv: str, topic: str) 
 
         until(found, "the dead letter")
     assert tries == [0, 1]
-    assert (dead[0].body, dead[0].keys, dead[0].tags, dead[0].topic) == (b"hopeless", "key-1", "t", topic)
+    assert (dead[0].body, dead[0].keys, dead[0].tags, dead[0].topic) == (b"hopeless", "key-1", "t", letters)
     assert dead[0].reconsume_times == 2
 
 
