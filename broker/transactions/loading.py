@@ -82,7 +82,7 @@ def _identity_of(record: Record) -> _Identity:
 
 
 class Loader:
-    """One reading of the half and operation queues. `done` tells that it is complete."""
+    """A single pass over the half and operation queues, for open transactions. `done` tells that it is complete."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Loader:
         """Leave it to the next tick: too many reads wait, or the disk could not."""
 
     def retry(self) -> None:
-        """Try again what the reader refused, or what was not readable yet; for ticks."""
+        """Try again the reads that the reader refused, or that met records not readable yet; for ticks."""
         self._busy = False
         self.step()
 

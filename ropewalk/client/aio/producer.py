@@ -150,7 +150,7 @@ class AsyncProducer:
         await self._lifespan.start()
 
     async def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncProducer:
@@ -230,7 +230,7 @@ class AsyncProducer:
         return pending
 
     async def flush(self) -> None:
-        """Send what waits for company, and return once every message handed over has its outcome."""
+        """Send the waiting batches at once, and return when every message handed over has its outcome."""
         while self._pending_count:
             self._batcher.close_batches()
             self._wake.set()
@@ -245,7 +245,7 @@ class AsyncProducer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """

@@ -120,7 +120,7 @@ class PushOptions(ReadingOptions):
 
 
 class PushSettings(TypedDict, total=False):
-    """The fields of `PushOptions` as keywords, for who checks types."""
+    """The fields of `PushOptions` as keywords, for type checkers."""
 
     pull_count: int
     suspend: float
@@ -208,12 +208,12 @@ class AsyncPushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        """The error that ended consumption; None while it goes on, and if the program ended it."""
         return self._lifespan.failure
 
     @property
     def closed(self) -> bool:
-        """Whether consumption is over: by `close`, or by what `failure` says."""
+        """Tell whether consumption is over: by `close`, or by the error in `failure`."""
         return self._lifespan.state == "closed"
 
     def renew(self) -> None:

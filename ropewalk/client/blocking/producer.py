@@ -282,7 +282,7 @@ class Producer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored. An answer can come
         at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
@@ -316,7 +316,7 @@ class Producer:
         return self.send(topic, answer, selector=selector, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Send what waits for company and wait until every message has its outcome. False if time was up first."""
+        """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
         with self._changed:
             self._batcher.close_batches()
             self._changed.notify_all()
@@ -327,7 +327,7 @@ class Producer:
         return self._links.drive(self._core.queues(topic), self._changed)
 
     def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         if not self._closing:
             self.flush()
             self._stop()

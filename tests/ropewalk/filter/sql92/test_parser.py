@@ -19,7 +19,6 @@ TRAILING = [
     ("s LIKE 'h%'", "s", "for LIKE there are CONTAINS, STARTSWITH and ENDSWITH"),
     ("a = 05", "a = 0", "a number has no leading zeros (at character 6"),
     ("a = 0x1F", "a = 0", "x1F where"),
-    ("a = 5 NOT b", "a = 5", "NOT where"),
     ("a = 0L", "a = 0", "L where"),
     ("a = 5)", "a = 5", ") where"),
 ]
@@ -63,6 +62,7 @@ REFUSED = [
     ("a IN ('x'", "the end where ) is expected"),
     ("a IN (b)", "b where a string"),
     ("a CONTAINS b", "b where a string"),
+    ("a = 5 NOT b", "b where BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH is expected behind NOT"),
     ("a IS 5", "5 where NULL is expected"),
     ("(a = 5", "the end where ) is expected (at character 7"),
     ("a = ", "the end where a property"),
