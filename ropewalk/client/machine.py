@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 
+from ropewalk.client.core.addresses import choose_name_servers
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
@@ -22,6 +23,11 @@ def clock() -> float:
 def now_ms() -> int:
     """Return milliseconds since 1970: what messages carry."""
     return time.time_ns() // 1_000_000
+
+
+def name_servers_or_default(given: str | None) -> str:
+    """Return the name servers to use: the given ones, else those of ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR."""
+    return choose_name_servers(given, os.environ)
 
 
 def new_client_id(instance: str | None = None) -> str:

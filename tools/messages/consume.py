@@ -340,7 +340,7 @@ def received_json(message: ReceivedMessage) -> dict[str, Any]:
         "queueOffset": message.queue_offset,
         "msgId": message.message_id,
         "offsetMsgId": message.offset_message_id,
-        "keys": message.keys,
+        "keys": " ".join(message.keys) or None,
         "tags": message.tags,
         "properties": dict(message.properties),
         "bornTimestamp": message.born_timestamp_ms,

@@ -102,10 +102,12 @@ def summary(report: Report) -> str:
 
 def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
     """Yield one row for each message of a send."""
-    for index, unique_key in enumerate(result.unique_keys):
+    for index, unique_key in enumerate(result.message_ids):
         yield {
             "msgId": unique_key,
-            "offsetMsgId": result.message_ids[index] if index < len(result.message_ids) else None,
+            "offsetMsgId": result.offset_message_ids[index]
+            if index < len(result.offset_message_ids)
+            else None,
             "broker": result.queue.broker_name,
             "queueId": result.queue.queue_id,
             "queueOffset": result.queue_offset + index,
