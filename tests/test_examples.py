@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.testing import BrokerProcess
-from tests.processes import ROOT, checkout_environment
+from tests.support.processes import ROOT, checkout_environment
 
 EXAMPLES = ROOT / "examples"
 INPUT = {"batch_load.py": "".join(f"{number}\n" for number in range(5000))}
@@ -71,7 +71,7 @@ def test_the_web_application_sends_and_consumes(namesrv: str, tmp_path: Path) ->
     assert output.splitlines() == ["202 SEND_OK", "chair is on its way"], output
 
 
-SERVED = Path(__file__).with_name("serve_example.py")
+SERVED = Path(__file__).with_name("support") / "serve_example.py"
 
 
 def test_every_example_is_run_by_a_test() -> None:

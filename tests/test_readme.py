@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, checkout_command, checkout_environment, running_broker
 from tests.support.documents import (
     ANYTHING,
     Command,
@@ -21,6 +20,7 @@ from tests.support.documents import (
     shown,
     text_of,
 )
+from tests.support.processes import ROOT, checkout_command, checkout_environment, running_broker
 
 LINES_MAX = 250
 README, PYTHON, CLI = "README.md", "docs/tour/python.md", "docs/tour/cli.md"

@@ -7,7 +7,8 @@ import pytest
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command, encode_frame
-from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess, send_ext
+from tests.broker.harness import Client, FlushGate, FullDisk, InProcess, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 TOPIC = "DefaultCluster_REPLY_TOPIC"

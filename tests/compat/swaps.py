@@ -16,7 +16,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,8 +39,9 @@ from tests.compat.swap_ledger import (
     committed,
 )
 from tests.crash.server import NoStart, Place, Server
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.waiting import until
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
 STILL = "swaps-still"
@@ -296,7 +297,7 @@ class World:
     def ask(self) -> dict[str, list[str]]:
         """What mqadmin says about the still topic; the newest key first, when everything is indexed."""
         newest, answers = self._still_keys[-1], {}
-        eventually(lambda: len(self._rows(newest)) == 5, lambda: self._query(newest))
+        until(lambda: len(self._rows(newest)) == 5, lambda: self._query(newest))
         for key in self._still_keys:
             answers[key] = self._rows(key)
         # Behind the queues stands the topic's rate of puts, which is about the last seconds.
@@ -365,10 +366,3 @@ class World:
             check=False,
         )
         return done.stdout + done.stderr if done.returncode else ""
-
-
-def eventually(condition: Callable[[], bool], told: Callable[[], str]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"it did not come true:\n{told()}"
-        time.sleep(0.3)

@@ -22,7 +22,7 @@ import pytest
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, classpath, compiled, program
 from tests.compat.conftest import unavailable
 from tests.compat.driver import JAVA_DIR
-from tests.processes import checkout_environment, stop
+from tests.support.processes import checkout_environment, stop
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

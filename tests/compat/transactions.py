@@ -16,8 +16,8 @@ from typing import Any
 from tests.bench.peers.rocketmq.original import Original
 from tests.compat.driver import Driver, Event
 from tests.crash.server import Place, Server
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment, first_line, stop
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
 PATIENCE_S = 40.0

@@ -23,7 +23,7 @@ from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.record import Record, decode_records
 from tests.crash.campaign import chosen_seed
 from tests.crash.server import Place, Server
-from tests.processes import checkout_command
+from tests.support.processes import checkout_command
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -11,9 +11,9 @@ from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import Message, send_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode
-from tests.compat.test_replication_metadata import GROUP, TOPIC, call, has_plan, plan
 from tests.ha.process_group import BROKER, SEGMENT_SIZE, Group, Load, group_of
-from tests.processes import checkout_command, checkout_environment
+from tests.support.metadata import GROUP, TOPIC, call, has_plan, plan
+from tests.support.processes import checkout_command, checkout_environment
 
 
 def equal_logs(group: Group, *names: str) -> bool:

@@ -18,17 +18,8 @@ from store.log.durable_bound import decode_bound
 from store.message_store import MessageStore
 from store.recovery.record_scan import ScannedRecord
 from tests.sim.world import SteppedHelpers
-from tests.store.worlds import (
-    Clock,
-    World,
-    abandon,
-    bodies,
-    put,
-    queues,
-    settle,
-    wait_for,
-    write_back,
-)
+from tests.store.worlds import World, abandon, bodies, put, queues, settle, wait_for, write_back
+from tests.support.clocks import Clock
 
 
 def test_the_checkpoint_moves_on_under_steady_load(world: World) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ropewalk.testing import RopewalkBroker
-from tests.processes import checkout_environment
+from tests.support.processes import checkout_environment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 

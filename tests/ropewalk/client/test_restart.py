@@ -15,8 +15,8 @@ import anyio.to_thread
 import pytest
 
 from ropewalk import AsyncProducer, Message, OutcomeUnknown, Producer, PullConsumer, SendStatus, Unreachable
-from tests.ports import free_ports
-from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
+from tests.support.ports import free_ports
+from tests.support.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 
 AWAY_S = 2.5
 

@@ -7,30 +7,8 @@ import sys
 
 import pytest
 
-from tests.processes import checkout_environment
-from tests.sim.raft.test_raft_groups import SEEDS
-
-BUGS = (
-    "raft-ballot-not-read",
-    "raft-candidate-before-saved",
-    "raft-commit-by-own-end",
-    "raft-current-term-as-last",
-    "raft-deposed-leader-cuts",
-    "raft-doubt-forgotten",
-    "raft-end-for-matched",
-    "raft-flush-of-cut-bytes",
-    "raft-follower-before-flush",
-    "raft-follower-rolls",
-    "raft-higher-term-in-answer-ignored",
-    "raft-lateness-is-silence",
-    "raft-leader-before-flush",
-    "raft-older-terms-counted",
-    "raft-pre-vote-raises-term",
-    "raft-repeated-append-cuts",
-    "raft-second-vote",
-    "raft-vote-before-saved",
-    "raft-vote-by-index",
-)
+from tests.sim.raft.planted import BUGS, SEEDS
+from tests.support.processes import checkout_environment
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -57,7 +57,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """Return the id that consumers see as message id, and checks as transaction id."""
-        return self.half.unique_keys[0]
+        return self.half.message_ids[0]
 
     def rollback(self) -> None:
         """Have the end of the block roll back."""
