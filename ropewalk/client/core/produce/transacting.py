@@ -46,7 +46,7 @@ class Transaction:
     topic: str
     message: Message
     half: SendResult
-    """The place of the half message; `half.unique_keys[0]` is the id of the transaction."""
+    """The place of the half message; `half.message_ids[0]` is the id of the transaction."""
     outcome: Outcome = Outcome.COMMIT
     """What the end of the block will tell the broker; an exception makes it a rollback."""
     confirmed: bool = False
@@ -131,7 +131,7 @@ class TransactionCore:
             return
         half, topic = transaction.half, transaction.topic
         try:
-            _host, _port, log_offset = parse_message_id(half.message_ids[0])
+            _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
