@@ -1,4 +1,4 @@
-"""Expression text to syntax tree, by recursive descent, with RocketMQ's rules about what may be compared.
+"""Recursive descent from the text of an expression to its syntax tree, with RocketMQ's rules of comparison.
 
     or      := and { OR and }
     and     := equal { AND equal }
