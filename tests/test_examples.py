@@ -22,6 +22,7 @@ LAST_LINE = {
     "troubles.py": "still consuming: True, failure: None, skipped: 2",
     "delay.py": "s  in a while",
     "transactions.py": "announced: 2 chairs, 1 table",
+    "sql_filter.py": "3 of 6 orders reviewed: order-1 order-3 order-5",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
 ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
@@ -32,9 +33,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
-    """A broker whose delays and checks of transactions are short enough to wait for."""
+    """A broker that filters by properties, and whose delays and checks of transactions are short enough to wait for."""
     settings = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "transactionTimeOut": "1000"}
-    with BrokerProcess(settings | {"transactionCheckInterval": "500"}) as process:
+    settings |= {"transactionCheckInterval": "500", "enablePropertyFilter": "true"}
+    with BrokerProcess(settings) as process:
         yield process.namesrv
 
 

@@ -43,7 +43,7 @@ NEW_CHARACTERS_MAX: Final = 32_768
 _DEAD_AT_LOAD_MS = 30_000
 _DISABLED = (
     "The broker does not support consumer to filter message by {}: enablePropertyFilter is false. Set it in the "
-    "broker's configuration, or while it runs: ropewalk admin broker set enablePropertyFilter=true"
+    "broker's configuration, or while it runs: ropewalk admin broker config set enablePropertyFilter=true"
 )
 
 

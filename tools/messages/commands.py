@@ -288,6 +288,14 @@ def consume(
         str,
         typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
     topic_option: TopicOption = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")] = None,
     broker_name: Annotated[
@@ -311,9 +319,19 @@ def consume(
         ropewalk consume 'order*' --follow --format json
 
         ropewalk consume demo --group billing --follow
+
+        ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
+    from tools.messages.consume import (
+        Form,
+        Reading,
+        check_sql,
+        check_tags,
+        choose_sources,
+        parse_form,
+        parse_start,
+    )
     from tools.messages.consume import consume as read_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
@@ -322,6 +340,7 @@ def consume(
             raise UsageError("which topic? name one or more, as in `ropewalk consume demo`")
         form = "json" if as_json else parse_form(form)
         check_tags(tags)
+        check_sql(sql, tags)
         if group is not None and (queue is not None or broker_name is not None):
             raise UsageError("--queue and --broker do not go with --group: its members share out all queues")
         if orderly and group is None:
@@ -354,6 +373,7 @@ def consume(
                         follow,
                         count,
                         lambda: choose_sources(client, topics, queue, broker_name),
+                        sql,
                     )
                     handled = read_all(
                         client,
@@ -364,7 +384,7 @@ def consume(
                 else:
                     from tools.messages.consume_group import GroupReading, consume_as_group
 
-                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count)
+                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count, sql)
                     handled = consume_as_group(
                         name_server, timeout, as_member, lambda one: put(look.received(one)), interrupts
                     )
@@ -385,6 +405,14 @@ def pull(
         str,
         typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="The broker's name, if several have this queue.")
     ] = None,
@@ -397,7 +425,7 @@ def pull(
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
+    from tools.messages.consume import PULL_COLUMNS, check_sql, check_tags, pull_json, pull_rows
     from tools.messages.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
@@ -405,13 +433,14 @@ def pull(
             raise UsageError("the topic is given twice")
         topic, _ = _named_topic(topic or topic_option, None, None)
         check_tags(tags)
+        check_sql(sql, tags)
         chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
         if len(chosen) > 1:
             names = ", ".join(sorted(each.broker_name for each in chosen))
             raise UsageError(
                 f"several brokers have queue {queue} of {topic}: choose one with --broker ({names})"
             )
-        result = client.pull(topic, chosen[0], offset, count, subscription=tags)
+        result = client.pull(topic, chosen[0], offset, count, subscription=tags, sql=sql)
         if as_json:
             print_json(pull_json(chosen[0], result))
             return

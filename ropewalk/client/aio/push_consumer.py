@@ -150,14 +150,17 @@ class AsyncPushConsumer:
         handler: Handler,
         name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         client_id: str | None = None,
         on_error: OnError = log_failure,
         on_skipped: OnSkipped | None = None,
         **options: Unpack[PushSettings],
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; all members of a group
-        must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
-        cannot be one, `TypeError` and `ValueError` for options that mean nothing.
+        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; `sql` names further topics,
+        each with an SQL92 expression over properties: `{"orders": "amount > 3 AND region = 'eu'"}`. All members of a
+        group must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
+        cannot be one, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for
+        an expression that is none.
 
         `on_error(message, exception)` is called where a handler failed, `on_skipped(skipped)` where messages are
         passed over, both in the event loop.
@@ -165,8 +168,8 @@ class AsyncPushConsumer:
         name_servers = name_servers_or_default(name_servers)
         self._handler = HandlerCaller(handler, on_error)
         self.options = make_options(PushOptions, options)
-        self._topics = tuple(topics)
-        wanted = subscriptions(topics)
+        wanted = subscriptions(topics, sql)
+        self._topics = tuple(subscription.topic for subscription in wanted)
         if not self.options.broadcasting:
             wanted += (Subscription(f"%RETRY%{group}", "*", now_ms()),)
         identity = ConsumerIdentity(

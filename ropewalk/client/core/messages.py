@@ -196,9 +196,19 @@ def batch_request(
 
 
 def pull_request(
-    topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
+    topic: str,
+    queue: Queue,
+    offset: int,
+    max_count: int,
+    subscription: str,
+    suspend_ms: int,
+    *,
+    is_sql: bool = False,
 ) -> Command:
-    """Return a pull that carries its own subscription, since no heartbeat has announced one."""
+    """Return a pull that carries its own subscription, since no heartbeat has announced one.
+
+    `is_sql`: the subscription is an SQL92 expression over properties, and not of tags.
+    """
     header = PullMessageHeader(
         consumer_group=READER_GROUP,
         topic=topic,
@@ -210,7 +220,7 @@ def pull_request(
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
         subscription=subscription,
-        expression_type="TAG",
+        expression_type="SQL92" if is_sql else "TAG",
     )
     return command_of(RequestCode.PULL_MESSAGE, header)
 
