@@ -32,6 +32,7 @@ from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard
+from broker.logs import configure_logs, set_log_level
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, PartialFrameBudget, Session
@@ -86,19 +87,15 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def configure_logs() -> None:
-    """key=value on a terminal, JSON otherwise; always on standard error, so that the ready line stands alone."""
-    terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer() if terminal else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+def _open_log(level: str, form: str, file: Path | None) -> None:
+    try:
+        configure_logs(level, form, file, time.monotonic_ns)
+    except OSError as exc:
+        raise StartFailed(
+            f"cannot append to the log file {file}: {exc.strerror}. Choose another one with --log-file, or none"
+        ) from exc
+    if file is not None:  # standard output has the ready line; a file of its own shows where a process begins
+        log.info("starting", version=ropewalk.__version__, pid=os.getpid())
 
 
 def _refuse_unfit_interpreter() -> None:
@@ -355,6 +352,7 @@ class BrokerProcess:
         self._save_soon.set()
 
     def _settings_changed(self, changes: dict[str, str]) -> None:
+        set_log_level(self.broker.config.log_level)
         if self.options.config_file is None:
             log.warning("there is no configuration file to keep the change in: it ends with this process")
             return
@@ -382,7 +380,8 @@ class BrokerProcess:
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._replicate)
                 nursery.start_soon(self._routes.run)
-                async for _signal in signals:
+                async for number in signals:
+                    log.info("stopping", signal=signal.Signals(number).name)
                     break
                 nursery.start_soon(self._second_signal, signals)
                 await self._stop()
@@ -496,7 +495,6 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
-        log.info("stopping")
         self.broker.replication.leave()  # first: its master's producers wait for this slave
         self.shell.flush()
         await self._registrar.unregister()
@@ -598,13 +596,19 @@ def print_config(config: BrokerConfig, *, as_json: bool) -> None:
 def run_broker(options: BrokerOptions) -> None:
     """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
     started = time.monotonic()
-    configure_logs()
     _refuse_unfit_interpreter()
     named = {}
     if options.name_server is not None:
         named["namesrvAddr"] = options.name_server
     if options.namesrv_port is not None:
         named["namesrvPort"] = str(options.namesrv_port)
+    for key, value in (
+        ("logLevel", options.log_level),
+        ("logFormat", options.log_format),
+        ("logFile", options.log_file),
+    ):
+        if value is not None:
+            named[key] = str(value)
     temporary = tempfile.mkdtemp(prefix="ropewalk-") if options.ephemeral else None
     if temporary is not None:
         named["storePathRootDir"] = temporary
@@ -620,6 +624,7 @@ def run_broker(options: BrokerOptions) -> None:
         if options.print_config:
             print_config(config, as_json=options.json)
             return
+        _open_log(config.log_level, config.log_format, config.log_file)
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
         _raise_file_limit()
@@ -646,6 +651,7 @@ def run_broker(options: BrokerOptions) -> None:
             sys.stderr.flush()
             os._exit(_EXIT_FAILED)
         process.close()
+        log.info("stopped")
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -712,8 +718,8 @@ class NamesrvProcess:
 
 def run_namesrv(options: NamesrvOptions) -> None:
     """Run a name server in the foreground."""
-    configure_logs()
     _refuse_unfit_interpreter()
+    _open_log(options.log_level, options.log_format, options.log_file)
     _raise_file_limit()
     process = NamesrvProcess()
     port = process.start(options)

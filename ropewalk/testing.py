@@ -86,7 +86,7 @@ _prefixes = itertools.count(1)
 
 
 class BrokerDidNotStart(RuntimeError):
-    """The broker process ended or stayed silent; the message holds what it said."""
+    """The broker process ended or stayed silent; the message holds its output."""
 
 
 class BrokerProcess:
@@ -214,7 +214,7 @@ class RopewalkBroker:
 
     @property
     def client(self) -> Client:
-        """A blocking client without a group, for looking at what a program did. Closed with the test."""
+        """A blocking client without a group, to look at the program's messages and offsets. Closed with the test."""
         if self._client is None:
             from ropewalk.client.blocking.simple import Client
 
@@ -222,7 +222,7 @@ class RopewalkBroker:
         return self._client
 
     def send(self, topic: str, body: bytes | str | Message) -> SendResult:
-        """Send one message, as somebody else than the program under test."""
+        """Send one message from a client of the test's own, apart from the program under test."""
         from ropewalk.client.core.messages import Message
 
         if not isinstance(body, Message):

@@ -69,8 +69,8 @@ BANS = (
         ),
     ),
     Ban(
-        "byte layouts are pure functions",
-        where=("ropewalk/format/*", "ropewalk/codes.py", "ropewalk/errors.py"),
+        "byte layouts and filters are pure functions",
+        where=("ropewalk/format/*", "ropewalk/filter/*", "ropewalk/codes.py", "ropewalk/errors.py"),
         names=(*WORLD, "open"),
     ),
     Ban(

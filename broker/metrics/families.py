@@ -509,6 +509,8 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
         found.append(_one("ropewalk_log_damaged_places", GAUGE, help, len(damage)))
         help = "Damaged places that another member's copy made whole"
         found.append(_one("ropewalk_log_mended_places", COUNTER, help, damage.mended))
+    help = "Files of the store that something else removed while the broker ran"
+    found.append(_one("ropewalk_store_removed_files", COUNTER, help, store.removed_files))
     if store.flush_times is not None:
         help = "How long the flushes of the log took"
         found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))

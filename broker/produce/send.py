@@ -285,6 +285,10 @@ class SendProcessor:
         """
         try:
             target, queue = self._admit(header)
+            properties, flags = parse_properties(header.properties or ""), header.sys_flag | target.sys_flag
+            if classify(properties, flags, header.reconsume_times or 0) is HALF:
+                # Its requester would have it before anybody decides the transaction.
+                raise RequestRefused(ResponseCode.NO_PERMISSION, "a reply cannot be a transactional message")
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:

@@ -182,6 +182,12 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int
     max_transfer_count_on_message_in_disk: int
     access_message_in_memory_max_ratio: int
+    enable_property_filter: bool
+    filter_support_retry: bool
+    filter_data_clean_time_span: int
+    max_error_rate_of_bloom_filter: int
+    expect_consumer_num_use_filter: int
+    filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
@@ -197,6 +203,10 @@ class BrokerConfig:
     metrics_prom_exporter_port: int
     metrics_label: str
     """`name:value,name:value`: labels that every metric carries besides its own."""
+    log_level: str
+    log_format: str
+    log_file: Path | None
+    """None: standard error."""
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()
@@ -551,6 +561,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "deleteWhen": _hours,
     "metricsPromExporterHost": _bind,
     "metricsLabel": _labels,
+    "logFile": lambda text: Path(text).expanduser(),
     "msgTraceTopicName": _topic,
 }
 
@@ -617,6 +628,7 @@ def _derive(
     values.setdefault("metricsPromExporterHost", values["bindAddress"])
     values.setdefault("metricsPromExporterPort", METRICS_PORT if port else 0)
     values.setdefault("metricsLabel", "")
+    values.setdefault("logFile", None)
     if values.get("haListenPort", 0) == 0:
         values["haListenPort"] = port + 1 if port else 0
     if "storePathRootDir" not in values:

@@ -143,6 +143,8 @@ class ClientRegistry:
         self.conflicts: Counter[str] = Counter()
         """Conflicts since the start by kind: `subscription`, `client_id`. Each is in a finding once, too."""
         self._findings: list[str] = []
+        self.group_left: Callable[[str], None] = lambda group: None
+        """Called with a consumer group whose last member has gone."""
 
     # -- coming and going ------------------------------------------------------------------------------
 
@@ -321,6 +323,7 @@ class ClientRegistry:
             return []
         if not info.members:
             del self._consumers[group]
+            self.group_left(group)
             return []
         return self._tell(group)
 

@@ -4,9 +4,9 @@
                          |   |     |            open: 2, 4, and 8 = 7 once more, checked
                      low = 2
 
-A transaction has one entry, under its newest half record. A copy that a check appends replaces the record before it; an
-end that names an older record finds the newest through `first`, the queue offset of the first record. So a
-transaction is decided once: whoever closes it takes the entry away.
+A transaction has one entry, under its newest half record. A copy that a check appends replaces the record before it,
+which an operation record marks as done with; an end that names an older record finds the newest through `first`, the
+queue offset of the first record. So a transaction is decided once: whoever closes it takes the entry away.
 
 Below `low` nothing is open. An operation record is done with when all offsets in it are below `low`; the two bounds are
 what RocketMQ keeps as consumer offsets, and what it starts from when it takes the directory over.
@@ -23,12 +23,9 @@ from broker.transactions.records import Half
 
 __all__ = ["CheckRules", "OpenHalves", "Verdict"]
 
-_OLDER_MAX = 16
-"""Older records of a transaction that its operation record names, the newest ones."""
-
 
 class Verdict(Enum):
-    """What a check round does about one open half."""
+    """The decision of a check round on one open half."""
 
     KEEP = auto()
     """Too young, or immune."""
@@ -51,7 +48,7 @@ class CheckRules:
         return max(half.immune_ms if half.immune_ms is not None else 0, self.timeout_ms)
 
     def judge(self, half: Half, now_ms: int) -> Verdict:
-        """Return what becomes of a half now. A clock that was set back makes it young for a while, and no more."""
+        """Return the verdict on a half now. A clock that was set back makes it young for a while, and no more."""
         age = now_ms - half.since_ms
         if half.checks >= self.checks_max or age > self.reserved_ms:
             return Verdict.GIVE_UP
@@ -87,20 +84,11 @@ class OpenHalves:
         return len(self.by_offset)
 
     def add(self, half: Half, now_ms: int) -> None:
-        """Open a transaction, or put a copy of its half record in the place of the one before."""
+        """Open a transaction under the newest of its half records."""
+        assert half.offset not in self.by_offset, half.offset
         self.end = max(self.end, half.offset + 1)
         self.low = min(self.low, half.offset)
-        before = self._newest.get(half.first, half.first)
-        if before == half.offset and before in self.by_offset:
-            return
         if half.first != half.offset:
-            known = self.by_offset.get(before)
-            if before > half.offset and known is not None:
-                known.older = (*known.older, half.offset)
-                return  # an older copy, read after the newest
-            if known is not None:
-                self._drop(known, now_ms)
-                half.older = (*half.older, *known.older, known.offset)
             self._newest[half.first] = half.offset
         self.by_offset[half.offset] = half
         self._count(half.topic, 1, now_ms)
@@ -109,19 +97,28 @@ class OpenHalves:
         """Return the open transaction of a half record, whichever of its records that is; None if there is none."""
         return self.by_offset.get(self._newest.get(first, offset))
 
-    def renew(self, half: Half, offset: int, log_offset: int, checks: int, now_ms: int) -> Half:
-        """Put the copy of a half that was just appended in its place, and return it."""
+    def renew(
+        self, half: Half, offset: int, log_offset: int, checks: int, now_ms: int, *, marks: bool = True
+    ) -> Half:
+        """Put the copy of a half that was just appended in its place, and return it.
+
+        `marks` has an operation record name the record before it, so that nobody takes that for open. RocketMQ would
+        take the copy of a half that is still immune for decided then.
+        """
         assert half.offset in self.by_offset and offset >= self.end, (half.offset, offset, self.end)
-        copy = replace(half, offset=offset, log_offset=log_offset, checks=checks)
+        older = half.older if marks else (*half.older, half.offset)
+        copy = replace(half, offset=offset, log_offset=log_offset, checks=checks, older=older)
+        self._drop(half, now_ms)
+        if marks:
+            self.decided.append(half.offset)
         self.add(copy, now_ms)
         return copy
 
     def close(self, half: Half, now_ms: int) -> None:
         """End a transaction: all of its records are decided."""
-        assert half.offset in self.by_offset, half.offset
+        assert self.by_offset.get(half.offset) is half, half.offset
         self._drop(half, now_ms)
-        # Also those below `low`: a RocketMQ that takes the directory over may start from an offset saved earlier.
-        self.decided.extend(half.older[-_OLDER_MAX:])
+        self.decided.extend(half.older)
         self.decided.append(half.offset)
 
     def _drop(self, half: Half, now_ms: int) -> None:
@@ -139,7 +136,7 @@ class OpenHalves:
         self.end = max(self.end, end)
 
     def take_over(self, other: OpenHalves) -> None:
-        """Take over what another table has decided, but for its open halves."""
+        """Take over the decisions of another table, but not its open halves."""
         self.decided.extend(other.decided)
         self._ops.extend(other._ops)
         self.end = max(self.end, other.end)

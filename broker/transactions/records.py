@@ -54,7 +54,7 @@ _FOREVER_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a committed message goes."""
+    """The topic and queue that a message goes to when it is committed."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Half:
-    """One undecided transaction, under the newest of its half records."""
+    """An undecided transaction, under the newest of its half records."""
 
     offset: int
     """In the half queue."""
@@ -70,6 +70,8 @@ class Half:
     first: int
     """Queue offset of the first record; the name of the transaction."""
     topic: str
+    queue_id: int
+    """Where its message goes; -1 if that is no queue."""
     group: str
     since_ms: int
     """When its message was taken, by the wall clock: ages are counted from then."""
@@ -78,15 +80,13 @@ class Half:
     immune_ms: int | None = None
     """How long the message itself asked not to be checked; None leaves that to `transactionTimeOut`."""
     older: tuple[int, ...] = ()
-    """Queue offsets of older records that this process knows."""
-    foreign: bool = False
-    """Whether it was read from the log, so that its commit may be there without an operation record."""
+    """Queue offsets of older records that no operation record names."""
 
 
 def half_properties(
     properties: dict[str, str], topic: str, queue_id: int, unique_key: str, producer_group: str
 ) -> None:
-    """Add to a message's properties what its half record carries, and take away what only copies do.
+    """Add the properties that a half record carries to those of its message, and remove those that only copies carry.
 
     A message that was consumed and is sent once more has the counters of the transaction that it was part of.
     """
@@ -124,18 +124,26 @@ def half_of(record: Record) -> Half:
         record.offset,
         first if 0 <= first < record.queue_offset else record.queue_offset,
         properties.get(P.REAL_TOPIC, ""),
+        _number(properties.get(P.REAL_QID), -1),
         properties.get(P.PGROUP, ""),
         since,
         max(_number(properties.get(P.TRANSACTION_CHECK_TIMES), 0), 0),
         immunity_ms(properties),
-        foreign=True,
     )
 
 
 def new_half(properties: Mapping[str, str], offset: int, log_offset: int, now_ms: int) -> Half:
     """Return the transaction of a half message that was just stored with these properties."""
-    topic, group = properties[P.REAL_TOPIC], properties[P.PGROUP]
-    return Half(offset, log_offset, offset, topic, group, now_ms, immune_ms=immunity_ms(properties))
+    return Half(
+        offset,
+        log_offset,
+        offset,
+        properties[P.REAL_TOPIC],
+        int(properties[P.REAL_QID]),
+        properties[P.PGROUP],
+        now_ms,
+        immune_ms=immunity_ms(properties),
+    )
 
 
 def immunity_ms(properties: Mapping[str, str]) -> int | None:
@@ -210,7 +218,10 @@ def op_bodies(offsets: Iterable[int], size_max: int) -> list[tuple[bytes, int]]:
 
 
 def op_offsets(record: Record) -> list[int]:
-    """Return the half offsets that an operation record decides; what is no number, or of another tag, is none."""
+    """Return the half offsets that an operation record decides; none of a record with another tag.
+
+    Pieces of the body that are no numbers are passed over.
+    """
     if record.properties.get(P.TAGS) != REMOVE_TAG:
         return []
     return [int(piece) for piece in record.body.split(b",") if piece.isdigit() and len(piece) < 20]

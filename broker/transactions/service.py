@@ -159,6 +159,14 @@ class TransactionService:
             halves.op_written(op_offset, offsets)
         halves.take_over(self.halves)
         self.halves = halves
+        for half in loader.committed:
+            log.warning(
+                "a transaction had been committed, and a crash took the record of that",
+                topic=half.topic,
+                group=half.group,
+                offset=half.offset,
+            )
+            halves.close(half, now)
         self._loader, self._is_loaded = None, True
         if loader.halves or self.counts.data_version.counter:
             self.changed += 1
@@ -170,11 +178,11 @@ class TransactionService:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is known what is open, and no check round is under way."""
+        """Tell whether the open transactions are known, and no check round is under way."""
         return self._is_loaded and not self._round and not self._reading and not self._questions
 
     def when_loaded(self, go_on: Callable[[], None]) -> bool:
-        """Have `go_on` called when it is known what is open; False if too much waits for that already."""
+        """Call `go_on` once the open transactions are known; False if too many calls wait for that already."""
         if self._is_loaded or self._is_slave():
             go_on()
             return True
@@ -204,7 +212,7 @@ class TransactionService:
     # -- turns ---------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Append the operation records of what was decided in this turn. HOT: mostly there is none."""
+        """Append the operation records of the transactions decided in this turn. HOT: mostly there is none."""
         if self.halves.decided and not self._is_slave():
             self._write_ops()
 
@@ -231,7 +239,7 @@ class TransactionService:
             context.statistics.put(queue.topic, context.store.now, len(stored), sum(sizes), sizes=sizes)
 
     def wakened(self) -> None:
-        """Carry on with what waited for the disk, or was too much for one turn."""
+        """Carry on with the work that waited for the disk, or was too much for one turn."""
         if self._loader is not None:
             self._load()
         elif self._round:
@@ -355,7 +363,9 @@ class TransactionService:
         if stored is None:
             return None
         log_offset, offset = stored
-        return self.halves.renew(half, offset, log_offset, checks, self._context.now_ms()), raw
+        now = self._context.now_ms()
+        marks = now - half.since_ms > self.rules.immunity_of(half)
+        return self.halves.renew(half, offset, log_offset, checks, now, marks=marks), raw
 
     def _put(self, queue: ConsumeQueue, record: Record, raw: bytes) -> tuple[int, int] | None:
         """Append a record's message anew; return log offset and queue offset, None if the disk is full."""
@@ -451,7 +461,8 @@ class TransactionService:
         if stored is not None:
             log_offset, offset = stored
             now = context.now_ms()
-            self.halves.add(Half(offset, log_offset, offset, named.topic, named.group, now), now)
+            half = Half(offset, log_offset, offset, named.topic, named.queue_id, named.group, now)
+            self.halves.add(half, now)
         return stored is not None
 
 

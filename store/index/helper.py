@@ -224,7 +224,7 @@ class WorkerIndex(KeyIndex):
 
 
 class ProcessIndex(KeyIndex):
-    """The index built by a process of its own, which is started when a mebibyte waits for it, or somebody does.
+    """The index built by a process of its own, which is started when a mebibyte or a query waits for it.
 
     The process takes 18 MB, a quarter of an idle broker; the little that a small one has is built when it stops.
     """

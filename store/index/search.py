@@ -79,7 +79,7 @@ def _search_file(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a query found: whole records by their place in the log, and how far the index has come."""
+    """The result of a query: whole records by their place in the log, and how far the index has come."""
 
     records: list[bytes]
     last_timestamp: int
@@ -88,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which messages are asked for; times in ms."""
+    """A query for messages with a key; times in ms."""
 
     topic: str
     key: str

@@ -23,7 +23,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class StoreDamaged(RopewalkError):
-    """What is on disk contradicts what was promised; a person has to decide. Names file, offset and command."""
+    """The disk contradicts a promise; a person has to decide. Names file, offset and command."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -102,7 +102,7 @@ class CommitLog:
         return last.base_offset + last.write_position
 
     def fits(self, size: int) -> bool:
-        """Whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
+        """Tell whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
         return size + FILLER_HEADER_SIZE <= self.segment_size
 
     def segment_for(self, size: int) -> Segment:

@@ -164,7 +164,7 @@ class Reader:
     def get_resident(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
     ) -> GetResult | None:
-        """Return what `get` would find without a filter, if all of it is in memory; None leaves it to `get`."""
+        """Return the result of `get` without a filter, if all of it is in memory; None leaves it to `get`."""
         found = self.find_resident(queue, offset, max_count, max_bytes)
         if found is None:
             return None
@@ -603,7 +603,7 @@ class Reader:
         self._submit(job, then, done, tuple(self._log.segments))
 
     def stop(self) -> None:
-        """Refuse what was put off, and finish what is under way. Blocks."""
+        """Refuse the reads that were put off, and finish those that are under way. Blocks."""
         while self._deferred:
             self._deferred.popleft()[2](None)
         for worker in self._workers:

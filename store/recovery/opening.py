@@ -40,7 +40,7 @@ from store.recovery.scan import QueueGap, Recovered, Verdict
 
 @dataclass(slots=True)
 class Opening:
-    """One start of one store. The fields up to `check_at_start` are what it works on, with the lock held."""
+    """A start of a store. The fields up to `check_at_start` are what it works on, with the lock held."""
 
     root: Path
     log: CommitLog
@@ -251,6 +251,7 @@ class Opening:
         for queue in self._each_queue():
             queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(recovery.cut(self.log, found.end, self.root / "ropewalk" / "tails", self.disk))
+        assert self.log.end_offset == found.end, (self.log.end_offset, found.end)
         return found
 
     def _index_again(self, record: ScannedRecord, start: int, kept: dict[ConsumeQueue, int]) -> None:

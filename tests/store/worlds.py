@@ -94,7 +94,7 @@ def settle(store: MessageStore) -> None:
     """Have everything flushed, and every helper thread come to rest."""
     store.request_flush()
     wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
-    wait_for(store, lambda: not store._write_back.worker.pending and not store._ahead.worker.pending)
+    wait_for(store, lambda: not store._write_back.worker.pending and not store._preallocator.worker.pending)
 
 
 def wait_for(store: MessageStore, happened: Callable[[], object]) -> None:
@@ -140,7 +140,7 @@ def queues(store: MessageStore) -> list[ConsumeQueue]:
 
 def abandon(store: MessageStore) -> None:
     """Drop a store as a dying process does, without a word to its files."""
-    for helper in (store._flusher, store._write_back.worker, store._ahead.worker):
+    for helper in (store._flusher, store._write_back.worker, store._preallocator.worker):
         assert helper is not None
         helper.stop()
     store.log.close(keep_spare=True)

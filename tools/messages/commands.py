@@ -360,7 +360,7 @@ def pull(
     timeout: Timeout = 3.0,
     as_json: Json = False,
 ) -> None:
-    """Read one queue once, and show what the broker answered: status, offsets and messages.
+    """Read one queue once, and show the broker's answer: status, offsets and messages.
 
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """

@@ -179,7 +179,7 @@ def consume(
 
 
 def check_tags(subscription: str) -> None:
-    """Refuse what a broker would take for tags although nobody meant it so. Raises `UsageError`."""
+    """Refuse a subscription that a broker would misread: a tag is missing, or it is SQL. Raises `UsageError`."""
     text = subscription.strip()
     if text in ("", "*"):
         return

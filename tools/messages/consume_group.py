@@ -70,7 +70,10 @@ def consume_as_group(
     print_one: Callable[[ReceivedMessage], None],
     interrupts: Interrupts,
 ) -> int:
-    """Print what falls to us. Returns how many; at Ctrl-C too (`interrupts.requested` tells)."""
+    """Print the messages of the queues that are assigned to this member of the group.
+
+    Returns their count, at Ctrl-C too (`interrupts.requested` tells).
+    """
     if reading.count_max == 0:
         return 0
     member = _Member(reading, print_one, interrupts)

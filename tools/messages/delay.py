@@ -27,7 +27,7 @@ Tables = Callable[[], Mapping[str, str | None]]
 
 
 def default_tables() -> Mapping[str, str | None]:
-    """Return RocketMQ's own table, for whoever knows no broker."""
+    """Return RocketMQ's own table of delay levels, for use without a broker."""
     return {"": " ".join(DELAY_LEVELS)}
 
 

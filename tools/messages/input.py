@@ -89,7 +89,7 @@ class Stamp:
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Refuse what the properties string cannot carry. Raises `UsageError`."""
+    """Refuse properties that the properties string cannot carry. Raises `UsageError`."""
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise UsageError(f"property {name!r} holds one of the bytes 01 and 02 that separate properties")

@@ -292,7 +292,7 @@ def choose_queues(
 
 
 def note_of_new_topic(client: Client, topic: str) -> str | None:
-    """Return what to say of a topic that its first message has just made, with the near name; None of any other."""
+    """Return a note on a topic that its first message has just made, with the nearest other name; None otherwise."""
     if topic not in client.new_topics:
         return None
     try:

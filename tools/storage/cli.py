@@ -175,7 +175,7 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="The broker's configuration. Without it sizes are read off the files, and delay levels are the usual.",
+        help="The broker's configuration. Without it sizes are read off the files, and due times are left as they are.",
     ),
 ]
 

@@ -213,7 +213,7 @@ class MessageSteps(GroupSteps):
     def consume_directly(
         self, group: str, client_id: str, message: ReceivedMessage, *, address: str | None = None
     ) -> Steps[DirectResult]:
-        """Have one client of a group consume one message now, whatever its offset; what the client said.
+        """Have one client of a group consume one message now, at any offset; return the client's answer.
 
         Raises `Refused` when the client is not connected to the broker that has the message, and `OutcomeUnknown`
         when it does not answer: it may have consumed it.

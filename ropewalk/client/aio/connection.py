@@ -155,7 +155,7 @@ class AsyncConnection:
         return Address(str(address[0]), int(address[1]))
 
     async def call(self, command: Command, timeout: float | None = None) -> Command:
-        """Ask, and wait for the answer, whatever its code.
+        """Send a request, and return its answer with any code.
 
         Raises `OutcomeUnknown` when no answer came in time or the connection broke, and
         `Unreachable` when the request never left.
@@ -191,7 +191,7 @@ class AsyncConnection:
         raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
 
     async def wait_closed(self) -> None:
-        """Return once the connection is gone, whoever ended it."""
+        """Return once the connection is gone, whichever side ended it."""
         await self._ended.wait()
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -118,7 +119,7 @@ class AsyncProducer:
         """
         self._core = ProducerCore(
             name_servers,
-            ProducerOptions(**options),
+            make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
             clock=clock,
@@ -150,7 +151,7 @@ class AsyncProducer:
         await self._lifespan.start()
 
     async def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncProducer:
@@ -230,7 +231,7 @@ class AsyncProducer:
         return pending
 
     async def flush(self) -> None:
-        """Send what waits for company, and return once every message handed over has its outcome."""
+        """Send the waiting batches at once, and return when every message handed over has its outcome."""
         while self._pending_count:
             self._batcher.close_batches()
             self._wake.set()
@@ -245,7 +246,7 @@ class AsyncProducer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """

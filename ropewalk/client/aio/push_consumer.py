@@ -67,6 +67,7 @@ from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.core.options import make_options
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped, logger
 from ropewalk.client.machine import (
@@ -119,7 +120,7 @@ class PushOptions(ReadingOptions):
 
 
 class PushSettings(TypedDict, total=False):
-    """The fields of `PushOptions` as keywords, for who checks types."""
+    """The fields of `PushOptions` as keywords, for type checkers."""
 
     pull_count: int
     suspend: float
@@ -162,7 +163,7 @@ class AsyncPushConsumer:
         passed over, both in the event loop.
         """
         self._handler = HandlerCaller(handler, on_error)
-        self.options = PushOptions(**options)
+        self.options = make_options(PushOptions, options)
         self._topics = tuple(topics)
         wanted = subscriptions(topics)
         if not self.options.broadcasting:
@@ -206,12 +207,12 @@ class AsyncPushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        """The error that ended consumption; None while it goes on, and if the program ended it."""
         return self._lifespan.failure
 
     @property
     def closed(self) -> bool:
-        """Whether consumption is over: by `close`, or by what `failure` says."""
+        """Tell whether consumption is over: by `close`, or by the error in `failure`."""
         return self._lifespan.state == "closed"
 
     def renew(self) -> None:

@@ -221,7 +221,7 @@ class QueueReader:
         return bool(self._core.subscription(self.queue.topic).tags)
 
     def seek(self, offset: int) -> None:
-        """Forget what was read, and go on at an offset that an administrator has chosen."""
+        """Drop the messages that were read, and go on at an offset that an administrator has chosen."""
         self._go_on_at(offset, "reset", 0)
         self._pulling.cancel()
 

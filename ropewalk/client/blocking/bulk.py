@@ -186,7 +186,7 @@ class RangeReader:
         return chunk
 
     def forget(self) -> None:
-        """Plan anew what has not come: the connection is gone, or the broker wants to be asked in another way."""
+        """Plan the outstanding reads anew: the connection is gone, or the broker needs another kind of request."""
         self._asked.clear()
         kept: deque[_Window] = deque()
         while self._windows and self._windows[0].chunk is not None:

@@ -29,6 +29,7 @@ from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
@@ -160,7 +161,7 @@ class Producer:
     def _begin(self, client_id: str) -> None:
         self._core = ProducerCore(
             self._name_servers,
-            ProducerOptions(**self._options),
+            make_options(ProducerOptions, self._options),
             client_id=client_id,
             unique_keys=default_unique_keys(),
             clock=clock,
@@ -282,7 +283,7 @@ class Producer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored. An answer can come
         at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
@@ -316,7 +317,7 @@ class Producer:
         return self.send(topic, answer, selector=selector, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Send what waits for company and wait until every message has its outcome. False if time was up first."""
+        """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
         with self._changed:
             self._batcher.close_batches()
             self._changed.notify_all()
@@ -327,7 +328,7 @@ class Producer:
         return self._links.drive(self._core.queues(topic), self._changed)
 
     def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         if not self._closing:
             self.flush()
             self._stop()

@@ -72,12 +72,12 @@ class PushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        """The error that ended consumption; None while it goes on, and if the program ended it."""
         return self._consumer.failure
 
     @property
     def closed(self) -> bool:
-        """Whether consumption is over: by `close`, or by what `failure` says."""
+        """Tell whether consumption is over: by `close`, or by the error in `failure`."""
         return self._consumer.closed
 
     def start(self) -> None:

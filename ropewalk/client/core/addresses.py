@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 class BadAddress(ValueError):
-    """The text is not an address; the message says what was expected."""
+    """The text is not an address; the message names the expected form."""
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:

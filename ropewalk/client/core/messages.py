@@ -105,7 +105,7 @@ class PullResult:
 
 
 def check_properties(message: Message) -> None:
-    """Refuse properties that leave no room for what retries add. Raises `LocalProtocolError`."""
+    """Refuse properties that leave no room for those that retries add. Raises `LocalProtocolError`."""
     if not (message.properties or message.keys or message.tags):
         return
     room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE

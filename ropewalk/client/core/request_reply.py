@@ -28,7 +28,7 @@ REPLY = "reply"
 
 
 class NoReply(OutcomeUnknown):
-    """The request was stored and nobody answered it in time; somebody may still handle it."""
+    """The request was stored and no reply came in time; a consumer may still handle it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.properties import encode_properties
+from ropewalk.format.record import Record, encode_host
 from tests.broker.harness import InProcess, config_of
 from tests.broker.transactions.transacting import (
     COMMIT,
@@ -65,10 +67,10 @@ def test_the_answer_to_a_check_decides(producer: Producer, decision: int, delive
     ((header, _record),) = producer.asked()
     producer.end_oneway(header, decision)
     assert [m.body for m in running.stored("T")] == delivered
-    assert [op.body for op in running.stored(OPS)] == [b"0,1,"]
+    assert [op.body for op in running.stored(OPS)] == [b"0,", b"1,"]
     round_of_checks(running)
     assert producer.asked() == []
-    assert progress(running) == (2, 1)
+    assert progress(running) == (2, 2)
 
 
 def test_a_late_end_that_names_the_first_record_decides_the_newest(producer: Producer) -> None:
@@ -273,3 +275,67 @@ def test_nothing_runs_while_nothing_is_open(running: InProcess) -> None:
         running.tick(1_000)
     assert (running.broker.store.log.end_offset, running.broker.offsets.changed) == before
     assert woken == []
+
+
+def append(
+    running: InProcess, topic: str, record: Record, properties: dict[str, str], **changes: int
+) -> None:
+    """Append a record as another broker would have, behind everything."""
+    store = running.broker.store
+    queue = store.queue(topic, 0)
+    sys_flag, prepared = changes.get("sys_flag", record.sys_flag), changes.get("prepared", 0)
+    message = (
+        queue,
+        record.body,
+        encode_properties(properties),
+        record.flag,
+        sys_flag,
+        record.born_timestamp,
+        0,
+        prepared,
+        0,
+    )
+    running.broker.begin_turn()
+    store.put([message], encode_host(*record.born_host))
+    running.broker.end_turn()
+    running.settle()
+
+
+def test_a_commit_whose_operation_record_a_crash_took_is_not_repeated(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        producer = Producer(running)
+        producer.half(b"committed", UNIQ_KEY="K1")
+        producer.half(b"open", UNIQ_KEY="K2")
+        half = running.stored(HALF)[0]
+        append(running, "T", half, half.properties, sys_flag=COMMIT, prepared=half.offset)
+        now = running.clock.ms
+    with InProcess(config_of(tmp_path), now_ms=now) as running:
+        producer = Producer(running)
+        round_of_checks(running)
+        assert [record.body for _, record in producer.asked()] == [b"open"]
+        assert [op.body for op in running.stored(OPS)] == [b"0,", b"1,"]
+        assert len(running.stored("T")) == 1
+
+
+def test_copies_that_rocketmq_made_are_one_transaction(tmp_path: Path) -> None:
+    """It raises the count, and neither names the first record nor marks the one before."""
+    with InProcess(config_of(tmp_path)) as running:
+        producer = Producer(running)
+        header = producer.half(b"once")
+        producer.half(b"sent twice by a client", bornAt="now")
+        (half, _second) = running.stored(HALF)
+        for times in (1, 2):
+            append(running, HALF, half, half.properties | {"TRANSACTION_CHECK_TIMES": str(times)})
+        now = running.clock.ms
+    with InProcess(config_of(tmp_path), now_ms=now) as running:
+        producer = Producer(running)
+        round_of_checks(running)
+        asked = producer.asked()
+        assert sorted((r.body, r.properties["TRANSACTION_CHECK_TIMES"]) for _, r in asked) == [
+            (b"once", "3"),
+            (b"sent twice by a client", "1"),
+        ]
+        for check, _record in asked:
+            producer.end_oneway(check, COMMIT)
+        producer.end_oneway(header, COMMIT)
+        assert len(running.stored("T")) == 2

@@ -54,7 +54,7 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     store._checksums.tick(flushed)
     worker = store._checksums._worker
     assert worker is not None
-    wait_for(store, lambda: not worker.pending and not store._ahead.worker.pending)
+    wait_for(store, lambda: not worker.pending and not store._preallocator.worker.pending)
     assert store._checksums.covered_end <= flushed
     settle(store)
     turn(store, clock, 10)

@@ -62,7 +62,7 @@ from ropewalk.errors import (
     error_for,
 )
 from ropewalk.format.headers import SendResponseHeader
-from ropewalk.format.names import check_topic
+from ropewalk.format.names import check_group, check_topic
 from ropewalk.format.remoting import Command
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -115,7 +115,7 @@ class ProducerOptions:
 
 
 class ProducerSettings(TypedDict, total=False):
-    """The fields of `ProducerOptions` as keywords, for who checks types."""
+    """The fields of `ProducerOptions` as keywords, for type checkers."""
 
     group: str
     timeout: float
@@ -177,6 +177,8 @@ class ProducerCore:
         clock: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
+        if (reason := check_group(options.group)) is not None:
+            raise LocalProtocolError(reason)
         self.options = options
         self.client_id = client_id
         self.counts = SendCounts()
@@ -209,7 +211,7 @@ class ProducerCore:
         return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
-        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
         check = self.options.batch_bytes > BODY_SIZE_MAX
         return self._accounted(messages, self._send(topic, messages, check=check))
 
@@ -259,6 +261,10 @@ class ProducerCore:
             now = self._clock()
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
                 yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
+
+    def announce(self, address: str) -> Steps[None]:
+        """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
+        return self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
@@ -464,7 +470,7 @@ def split_result(result: SendResult) -> list[SendResult]:
 
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
-    """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)

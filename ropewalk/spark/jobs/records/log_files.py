@@ -33,7 +33,7 @@ _FLOCK = struct.Struct("@hhqqi")
 
 
 class UnreadableStore(RopewalkError):
-    """A directory that cannot be read as a store; the text says what is wrong with it."""
+    """The directory cannot be read as a store; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class _Work:
 def replay(
     tasks: Tasks, source: Source, options: ReplayOptions, *, told: Callable[[int, int], None] = lambda _n, _rows: None
 ) -> Replayed:  # fmt: skip
-    """Send what the source has, from where the journal stands. Raises `BadReplay`."""
+    """Send the source's messages to the topic, from the journal's position on. Raises `BadReplay`."""
     if isinstance(source, LiveSource):
         topics = [name.strip() for name in source.options["topic"].split(",")]
         if options.topic in topics and source.options["nameServer"] == options.name_server:

@@ -21,9 +21,10 @@ public final class Driver {
         void run(World world, Events events) throws Exception;
     }
 
-    // Played on request only: one makes a store for others to read, one lasts until it is told to end.
+    // Played on request only: one makes a store for others to read, two last until they are told to end.
     private static final String FILL_STORE = "fill_store";
     private static final String LASTING = "lasting";
+    private static final String TRANSACTING = "transacting";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -59,6 +60,7 @@ public final class Driver {
         SCENARIOS.put("round_trip", Producing::roundTrip);
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
         SCENARIOS.put(LASTING, Lasting::group);
+        SCENARIOS.put(TRANSACTING, Transacting::produce);
     }
 
     private Driver() {
@@ -74,6 +76,7 @@ public final class Driver {
             names.addAll(SCENARIOS.keySet());
             names.remove(FILL_STORE);
             names.remove(LASTING);
+            names.remove(TRANSACTING);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import anyio
 import pytest
 
-from ropewalk import AsyncPushConsumer, PushConsumer, ReceivedMessage, Skipped
+from ropewalk import AsyncPushConsumer, PushConsumer, ReceivedMessage
 from ropewalk.client.aio import push_consumer
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.testing import RopewalkBroker
@@ -278,7 +278,3 @@ def test_a_topic_that_does_not_exist_and_a_lost_broker_are_told_once(
         time.sleep(1)
     assert events(caplog).count("topic does not exist") == 1
     assert events(caplog).count("connection lost") <= 2, "one for the broker, one for the name server"
-
-
-def skipped_nothing(_: Skipped) -> None:
-    raise AssertionError
