@@ -76,6 +76,7 @@ _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
 _UNIQ: Final = P.UNIQ_KEY + "\x01"
+_REPLIES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 NO_WAIT = P.WAIT + "\x01false"
 
 
@@ -341,6 +342,10 @@ class SendProcessor:
         else:
             properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
             half = row is HALF
+            if half and request.code in _REPLIES:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "the answer to a request is no transaction"
+                )
             sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
             if given_up:
                 properties[P.DELAY] = "-1"

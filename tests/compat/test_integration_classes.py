@@ -71,8 +71,8 @@ CLASSES = {
         client.consumer.filter.SqlFilterIT
         delay.NormalMsgDelayIT offset.LagCalculationIT offset.OffsetNotFoundIT offset.OffsetResetIT
         route.CreateAndUpdateTopicIT smoke.NormalMessageSendAndRecvIT
-        client.producer.transaction.TransactionalMsgIT
     """,
+    "transactions": "client.producer.transaction.TransactionalMsgIT",
 }
 
 # Single methods that ask for what is refused, or reach into the memory of a broker of their own JVM.
