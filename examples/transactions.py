@@ -28,7 +28,7 @@ def order(number: str, goods: str) -> None:
 def on_check(message: ReceivedMessage) -> Outcome:
     """Asked by the broker about an order of which it has not heard: in this process, or one started since."""
     with lock:
-        found = database.execute("select 1 from orders where id = ?", (message.keys,)).fetchone()
+        found = database.execute("select 1 from orders where id = ?", (message.keys[0],)).fetchone()
     return Outcome.COMMIT if found else Outcome.ROLLBACK
 
 

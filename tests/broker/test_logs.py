@@ -18,6 +18,7 @@ from broker.logs import BURST, LogFile, RepeatLimit, configure_logs, render_text
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
+from tests.support.clocks import Clock
 from tests.support.processes import checkout_command, checkout_environment, first_line, running_broker, stop
 
 MINUTE_NS = 60_000_000_000

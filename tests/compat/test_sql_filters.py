@@ -12,8 +12,7 @@ from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.filter.sql92.tokens import NAME_SIZE_MAX
 from tests.bench.peers.rocketmq.artifacts import compiled, program
 from tests.compat.driver import Driver, Run
-from tests.ropewalk.filter.sql92.test_evaluate import ALL_ROWS
-from tests.ropewalk.filter.sql92.test_parser import REFUSED, TRAILING
+from tests.ropewalk.filter.sql92.rows import ALL_ROWS, REFUSED, TRAILING
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
