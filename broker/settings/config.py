@@ -95,9 +95,9 @@ class BrokerConfig:
     broker_id: int
     broker_role: str
     broker_ip1: str
-    """What clients are told to connect to."""
+    """The host that clients are told to connect to."""
     broker_ip2: str
-    """What slaves are told to connect to."""
+    """The host that slaves are told to connect to."""
     bind_address: str
     listen_port: int
     """0: any free port, and then also for the ports derived from it."""

@@ -68,7 +68,7 @@ def _first_behind(queue: FrozenQueue, log_offset: int) -> int:
 
 
 class _Identity(NamedTuple):
-    """What a half, its copies and the committed message have in common."""
+    """The identity of a transaction: equal in its half message, the copies of that and the committed message."""
 
     unique_key: str
     born_ms: int

@@ -11,8 +11,8 @@ must not be overtaken. Every message ends in exactly one of these counts:
     failed         refused, or never sent: it is not stored
     unknown        sent, and no answer came: it may be stored
 
-What a broker refuses "for now" is tried again a few times. What has an unknown outcome is never sent
-again: that could store it twice.
+A message that a broker refuses because it is busy is sent again a few times. A message with an unknown
+outcome is never sent again: that could store it twice.
 """
 
 from __future__ import annotations
