@@ -111,7 +111,7 @@ def trimmed(families: Iterable[Family | HistogramFamily]) -> Iterator[Family | H
 
 
 def _sliced(sources: MetricSources, keys: Sequence[K], look: Callable[[Sequence[K]], V]) -> Iterator[V]:
-    """What the loop finds out about each few of the keys."""
+    """Collect samples of the keys on the loop, a slice at a time."""
     for start in range(0, len(keys), SLICE):
         yield sources.on_loop(partial(look, keys[start : start + SLICE]))
 
@@ -261,7 +261,7 @@ def _is_internal(topic: str) -> bool:
 
 
 def _creations(sources: MetricSources, found: Found, later: list[Source]) -> None:
-    """What administrators made or changed, and how long that took."""
+    """Counts of the changes that administrators made, and their duration."""
     broker = sources.broker
     times = broker.statistics.creation_times
     for what, name in ((TOPIC, "topic"), (CONSUMER_GROUP, "consumer_group")):

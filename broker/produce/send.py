@@ -90,7 +90,7 @@ class Target:
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
     queues_by_text: dict[bytes, ConsumeQueue]
-    """Those that a plain message went to, by their id as text."""
+    """Queues that a plain message went to, by their id as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,7 +628,7 @@ class SendProcessor:
             )
 
     def _known(self, name: str, config: TopicConfig) -> Target:
-        """What is known about a topic that has passed its checks, remembered."""
+        """Build the target of a topic that has passed its checks, and cache it."""
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
         queues = self.store.queues.setdefault(name, {})
         target = Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})

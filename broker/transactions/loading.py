@@ -98,7 +98,7 @@ class Loader:
         self.halves: dict[int, Half] = {}
         """Open transactions by their first record, once it is done."""
         self.committed: list[Half] = []
-        """Those of them whose commit is there, and no operation record."""
+        """Half messages whose commit is stored while their operation record is not."""
         self.low = 0
         """Queue offset of the first half record that was read."""
         self.ops: list[tuple[int, list[int]]] = []

@@ -288,7 +288,7 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
 
 
 def _discovered(client: Client, reading: Reading) -> Sequence[TopicQueue]:
-    """What there is to read by now; nothing new while no name server can tell."""
+    """Find the queues to read by now; none is new while no name server can tell."""
     if reading.discover is None:
         return ()
     try:

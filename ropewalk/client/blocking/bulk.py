@@ -42,7 +42,7 @@ from ropewalk.format.headers import BulkPullHeader, PullResponseHeader
 from ropewalk.format.remoting import Command
 
 STOCK_COUNT_MAX = 32
-"""What a stock broker's caps let through at most, unless somebody raised them."""
+"""The most messages in a pull that a stock broker allows, unless its limits were raised."""
 _GROW_AFTER = 64
 _AGAIN_S = 0.05
 

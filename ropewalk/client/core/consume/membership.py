@@ -33,7 +33,7 @@ class Subscription:
     version: int = 0
     """Milliseconds at which it was made; brokers keep the newest."""
     kind: str = TAG
-    """What the expression is: tags, or `SQL92`."""
+    """The type of the expression: tags, or `SQL92`."""
     tags: tuple[str, ...] = field(init=False)
     """The tags that are wanted; empty for all, and where the expression is not of tags."""
 

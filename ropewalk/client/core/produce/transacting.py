@@ -48,7 +48,7 @@ class Transaction:
     half: SendResult
     """The place of the half message; `half.message_ids[0]` is the id of the transaction."""
     outcome: Outcome = Outcome.COMMIT
-    """What the end of the block will tell the broker; an exception makes it a rollback."""
+    """The outcome that the end of the block tells the broker; an exception makes it a rollback."""
     confirmed: bool = False
     """Whether the broker has answered that this is so. If not, it asks `on_check`."""
     problem: RopewalkError | None = None
