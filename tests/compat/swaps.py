@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from ropewalk.client.core.messages import Message, send_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.original import Original
-from tests.compat.driver import Driver, Event
+from tests.compat.driver import Driver, Event, LastingScenario
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.swap_ledger import (
     COMMIT_AGE_S,
@@ -76,29 +75,18 @@ ORIGINAL_SETTINGS = {
 }
 
 
-class Group:
-    """The Java process of the consumer group. Its events come in on a thread, and messages go into the ledger."""
+class Group(LastingScenario):
+    """The Java process of the consumer group. Messages go into the ledger, other events wait to be expected."""
 
     def __init__(self, driver: Driver, namesrv: str, home: Path, ledger: Ledger) -> None:
-        self._errors = home / "group-stderr.txt"
-        with self._errors.open("wb") as errors:
-            self._process = driver.start(namesrv, home, "lasting", prefix="swaps", stderr=errors)
         self._ledger = ledger
-        self._news = threading.Condition()
-        self._events: list[Event] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        super().__init__(driver, namesrv, home, "lasting", prefix="swaps")
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line)
-            if event["event"] == "received":
-                self._ledger.received.append(event)
-                continue
-            with self._news:
-                self._events.append(event)
-                self._news.notify_all()
+    def _take(self, event: Event) -> None:
+        if event["event"] == "received":
+            self._ledger.received.append(event)
+        else:
+            super()._take(event)
 
     def expect(self, kind: str) -> None:
         """Wait for the next event of this kind."""
@@ -109,30 +97,6 @@ class Group:
             assert came and self._events, f"the group did not say {kind!r}: {self._tail()}"
             event = self._events.pop(0)
         assert event["event"] == kind, (event, self._tail())
-
-    def tell(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _tail(self) -> str:
-        return self._errors.read_text(errors="replace")[-2000:]
-
-    def close(self) -> None:
-        """Have it end, which commits what it has consumed. Idempotent."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if self._process.stdin.closed:
-            return
-        with contextlib.suppress(OSError):
-            self.tell("end")
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(10)
-        self._process.stdout.close()
 
 
 class World:

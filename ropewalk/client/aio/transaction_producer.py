@@ -1,7 +1,7 @@
 """`AsyncTransactionProducer`: messages that consumers see when a local transaction has succeeded, and never else.
 
     async def on_check(message: ReceivedMessage) -> Outcome:
-        return Outcome.COMMIT if await is_paid(message.keys) else Outcome.ROLLBACK
+        return Outcome.COMMIT if await is_paid(message.keys[0]) else Outcome.ROLLBACK
 
     async with AsyncTransactionProducer(on_check, "127.0.0.1:9876", group="shop", topics=["orders"]) as producer:
         async with producer.transaction("orders", Message(b"one", keys="7")) as transaction:

@@ -432,7 +432,7 @@ def test_reading_ahead_stops_at_its_bound(ropewalk_broker: RopewalkBroker, bound
         ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, pull_count=5, **bound
     ) as consumer:
         ropewalk_broker.wait_until(lambda: len(consumer.queues) == 1)
-        (reader,) = (r for q, r in consumer._consumer._readers.items() if q.topic == topic)
+        (reader,) = (r for q, r in consumer._client._readers.items() if q.topic == topic)
         ropewalk_broker.wait_until(lambda: reader.cache.count >= 5, "it reads ahead")
         time.sleep(0.3)
         ahead = reader.cache.count
