@@ -18,7 +18,7 @@ from ropewalk import AsyncProducer, Message, OutcomeUnknown, Producer, PullConsu
 from tests.support.ports import free_ports
 from tests.support.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 
-AWAY_S = 2.5
+AWAY_S = 1.2
 
 
 class Place:
