@@ -65,7 +65,7 @@ def test_sigterm_under_load_keeps_messages_and_offsets_and_leaves_nothing_to_rec
     assert not campaign.verdict(), campaign.verdict()
     began = time.monotonic()
     campaign.finish()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert not campaign.verdict(), campaign.verdict()
     assert "recovery" not in campaign.place.errors()
     assert campaign.ledger.acknowledged_count > 0
