@@ -5,7 +5,7 @@ pytest finds this module by itself once ropewalk is installed (entry point `pyte
     def test_an_order_is_announced(ropewalk_broker):
         topic = ropewalk_broker.topic("orders")
         announce(order, name_servers=ropewalk_broker.namesrv, topic=topic)
-        assert [record.body for record in ropewalk_broker.messages(topic, 1)] == [b"order 7"]
+        assert [message.body for message in ropewalk_broker.messages(topic, 1)] == [b"order 7"]
 
 `ropewalk_broker` is one broker process for the whole session, on free ports of the loopback interface, its data in a
 temporary folder that is removed at the end. Tests do not meet on it because every test gets names of its own:
@@ -47,8 +47,8 @@ import pytest
 
 if TYPE_CHECKING:
     from ropewalk.client.blocking.simple import Client
+    from ropewalk.client.core.consume.received import ReceivedMessage
     from ropewalk.client.core.messages import Message, SendResult
-    from ropewalk.format.record import Record
 
 READY_TIMEOUT_S = 30.0
 """A loaded machine may be slow; a healthy one needs about half a second."""
@@ -229,12 +229,16 @@ class RopewalkBroker:
             body = Message(body.encode() if isinstance(body, str) else body)
         return self.client.send(topic, body)
 
-    def messages(self, topic: str, count: int | None = None, *, timeout: float = WAIT_S) -> list[Record]:
-        """Return the messages of a topic, in the order in which they were stored. Consumes nothing.
+    def messages(
+        self, topic: str, count: int | None = None, *, timeout: float = WAIT_S
+    ) -> list[ReceivedMessage]:
+        """Return the messages of a topic as a consumer gets them, in the order of their storing. Consumes nothing.
 
-        With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`.
+        With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`. The topic
+        need not exist yet: `messages(f"%DLQ%{group}", 1)` waits for the first dead letter of a group, and without
+        `count` a topic that does not exist has no messages.
         """
-        found: list[Record] = []
+        found: list[ReceivedMessage] = []
 
         def enough() -> bool:
             found[:] = self._read(topic)
@@ -269,16 +273,27 @@ class RopewalkBroker:
             self._client.close()
             self._client = None
 
-    def _read(self, topic: str) -> list[Record]:
+    def _read(self, topic: str) -> list[ReceivedMessage]:
+        from ropewalk.client.core.consume.received import TopicQueue, received
         from ropewalk.client.core.messages import PullStatus
+        from ropewalk.codes import ResponseCode
+        from ropewalk.errors import Rejected
 
-        records: list[Record] = []
-        for queue in self.client.read_queues(topic):
+        try:
+            queues = self.client.read_queues(topic)
+        except Rejected as exc:
+            if exc.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            self.client.forget_routes()
+            return []
+        messages: list[ReceivedMessage] = []
+        for queue in queues:
+            source = TopicQueue(topic, queue)
             offset = self.client.min_offset(topic, queue)
             while (result := self.client.pull(topic, queue, offset)).status is PullStatus.FOUND:
-                records += result.records
+                messages += [received(record, source) for record in result.records]
                 offset = result.next_offset
-        return sorted(records, key=lambda record: record.offset)
+        return sorted(messages, key=lambda message: message.log_offset)
 
     def _has_queues(self, topic: str, count: int) -> bool:
         from ropewalk.errors import Rejected

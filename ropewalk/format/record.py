@@ -31,7 +31,7 @@ from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord, LocalProtocolError
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
 
 __all__ = [
     "CRC_PROPERTY_SIZE",
@@ -130,7 +130,25 @@ class Record(msgspec.Struct):
 
     @property
     def keys(self) -> list[str]:
-        return self.properties.get(P.KEYS, "").split()
+        return split_keys(self.properties.get(P.KEYS, ""))
+
+    def __repr__(self) -> str:
+        parts = [f"{self.topic}/{self.queue_id}@{self.queue_offset} at {self.offset}"]
+        if self.tags:
+            parts.append(f"tags={self.tags!r}")
+        if self.keys:
+            parts.append(f"keys={self.keys!r}")
+        return f"<Record {' '.join(parts)} {shown_body(self.body)}>"
+
+
+SHOWN_BYTES_MAX = 48
+
+
+def shown_body(body: bytes) -> str:
+    """Return the beginning of a body, for people, and the size of one that is longer."""
+    if len(body) <= SHOWN_BYTES_MAX:
+        return repr(bytes(body))
+    return f"{bytes(body[:SHOWN_BYTES_MAX])!r}… ({len(body)} bytes)"
 
 
 # Writing

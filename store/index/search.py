@@ -20,9 +20,8 @@ from ropewalk.format.index import (
     Geometry,
     IndexHeader,
     key_hash,
-    words_of,
 )
-from ropewalk.format.properties import P
+from ropewalk.format.properties import P, split_keys
 from ropewalk.format.record import RECORD_SIZE_MIN, Record, decode_record
 from store.index.file import IndexPlace, index_names, read_header
 from store.io.disk import Disk, PagedFile
@@ -134,7 +133,7 @@ def _asked_for(data: bytes, query: Query) -> bool:
     properties = record.properties
     if query.by_tag:
         return properties.get(P.TAGS) == query.key
-    return properties.get(P.UNIQ_KEY) == query.key or query.key in words_of(properties.get(P.KEYS, ""))
+    return properties.get(P.UNIQ_KEY) == query.key or query.key in split_keys(properties.get(P.KEYS, ""))
 
 
 def read_record(segment: Segment, offset: int) -> bytes | None:

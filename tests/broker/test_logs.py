@@ -21,6 +21,8 @@ from ropewalk.format.remoting import Command
 from tests.support.clocks import Clock
 from tests.support.processes import checkout_command, checkout_environment, first_line, running_broker, stop
 
+MINUTE_NS = 60_000_000_000
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

@@ -150,9 +150,9 @@ def test_messages_are_found(server: Server, topic: str, admin: Admin) -> None:
         ]
     until_answered(lambda: len(admin.messages_by_key(topic, f"{topic}-key1")) == 3, "the index")
     assert bodies(admin.messages_by_key(topic, f"{topic}-key1")) == [b"1", b"3", b"5"]
-    (found,) = admin.messages_by_unique_key(topic, sent[4].unique_keys[0])
+    (found,) = admin.messages_by_unique_key(topic, sent[4].message_ids[0])
     assert found.body == b"4"
-    assert admin.message_by_id(sent[4].message_ids[0]).message_id == found.message_id
+    assert admin.message_by_id(sent[4].offset_message_ids[0]).message_id == found.message_id
     assert admin.message_at(topic, Queue("broker-a", 0), 4) == found
     by_time = admin.messages_by_time(topic, before, before + 60_000)
     assert [message.body for message in by_time] == [b"%d" % number for number in range(6)]

@@ -48,7 +48,10 @@ def member(admin: Mqadmin, server: Server) -> Iterator[Member]:
 
     assert "success" in admin.run("updateTopic", "-b", server.broker, "-t", TOPIC, "-r", "2", "-w", "2")
     with Producer(server.namesrv, timeout=20) as producer:
-        ids = [producer.send(TOPIC, Message(b"%d" % n, keys=f"k{n}")).message_ids[0] for n in range(MESSAGES)]
+        ids = [
+            producer.send(TOPIC, Message(b"%d" % n, keys=f"k{n}")).offset_message_ids[0]
+            for n in range(MESSAGES)
+        ]
     with PushConsumer(
         GROUP, {TOPIC: "*"}, handle, server.namesrv, consume_from="first", commit_interval=0.5
     ) as consumer:

@@ -30,7 +30,6 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -61,7 +60,7 @@ from ropewalk.client.core.request_reply import (
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
-from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
@@ -108,7 +107,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
@@ -118,7 +117,7 @@ class AsyncProducer:
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self._core = ProducerCore(
-            name_servers,
+            name_servers_or_default(name_servers),
             make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),

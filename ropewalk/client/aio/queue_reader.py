@@ -218,7 +218,7 @@ class QueueReader:
 
     @property
     def _is_filtered(self) -> bool:
-        return bool(self._core.subscription(self.queue.topic).tags)
+        return self._core.subscription(self.queue.topic).is_filtered
 
     def seek(self, offset: int) -> None:
         """Drop the messages that were read, and go on at an offset that an administrator has chosen."""

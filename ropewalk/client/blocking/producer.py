@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
@@ -47,7 +46,7 @@ from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
-from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class Producer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
@@ -152,7 +151,7 @@ class Producer:
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
-        self._name_servers = name_servers
+        self._name_servers = name_servers_or_default(name_servers)
         self._options = options
         self._given_id = client_id
         self._begin(client_id or new_client_id())

@@ -18,7 +18,6 @@ from typing import Unpack
 from ropewalk.client.aio.handler import OnError, log_failure
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer, PushSettings
 from ropewalk.client.blocking.loop_thread import LoopThread
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.fork import renew_after_fork
@@ -33,8 +32,9 @@ class PushConsumer:
         group: str,
         topics: Mapping[str, str],
         handler: Callable[[ReceivedMessage], None],
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         client_id: str | None = None,
         on_error: OnError = log_failure,
         on_skipped: OnSkipped | None = None,
@@ -48,6 +48,7 @@ class PushConsumer:
             topics,
             handler,
             name_servers,
+            sql=sql,
             on_error=on_error,
             on_skipped=on_skipped,
             **options,

@@ -190,7 +190,9 @@ class Sender:
         if self._options.routing == "any":
             self._turn += 1
             return queues[self._turn % len(queues)]
-        return queues[zlib.crc32(message.keys.encode() if message.keys else message.body) % len(queues)]
+        return queues[
+            zlib.crc32(" ".join(message.keys).encode() if message.keys else message.body) % len(queues)
+        ]
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written to, as they were when they were first asked for."""

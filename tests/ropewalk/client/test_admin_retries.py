@@ -27,7 +27,7 @@ RETRY = TopicQueue("%RETRY%g", Queue("a", 0))
 def copy(failures: int, at_ms: int, offset: int = 0, delay: str = "") -> ReceivedMessage:
     return ReceivedMessage(
         topic="t",
-        source=RETRY, body=b"", keys=None, tags=None, properties={"DELAY": delay}, queue_offset=offset,
+        source=RETRY, body=b"", keys=(), tags=None, properties={"DELAY": delay}, queue_offset=offset,
         log_offset=0, born_timestamp_ms=0, store_timestamp_ms=at_ms, reconsume_times=failures, message_id="",
         offset_message_id="",
     )  # fmt: skip

@@ -43,7 +43,7 @@ def forked(action):
     return wait
 
 def prefix(result):
-    return result.unique_keys[0][:20]
+    return result.message_ids[0][:20]
 """
 
 
@@ -72,7 +72,7 @@ def test_a_producer_has_connections_ids_and_keys_of_its_own_in_a_child(
                 results = [producer.send(topic, f"{who} {n}".encode()) for n in range(200)]
                 return {"id": producer.client_id, "prefix": prefix(results[0]),
                         "acknowledged": producer.counts.acknowledged,
-                        "keys": [result.unique_keys[0] for result in results]}
+                        "keys": [result.message_ids[0] for result in results]}
 
             def child():
                 with producer:

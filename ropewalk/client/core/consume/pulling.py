@@ -294,7 +294,7 @@ class PullCore:
             if begin > first:
                 self._on_skipped(Skipped(queue, first, begin, reason))
             return []
-        if not self._consumer.subscription(queue.topic).tags:
+        if not self._consumer.subscription(queue.topic).is_filtered:
             for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
                 self._on_skipped(gap)
         self._positions[queue] = pulled.next_offset

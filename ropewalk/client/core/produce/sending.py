@@ -460,7 +460,7 @@ def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], boo
 
 def split_result(result: SendResult) -> list[SendResult]:
     """Split the result of a batch into one for each message."""
-    status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
+    status, queue, ids, keys = result.status, result.queue, result.offset_message_ids, result.message_ids
     if len(keys) == 1:
         return [result]
     return [

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import RopewalkError
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import P, encode_properties, split_keys
 from ropewalk.spark.jobs.common.files import sync_directory, write_file
 from ropewalk.spark.jobs.common.report import DATA_LOSS, OK, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
@@ -248,7 +248,7 @@ def outgoing(
         )
         message = Message(
             bytes(row["body"]),
-            keys=row.get("keys") or None,
+            keys=split_keys(row.get("keys") or ""),
             tags=row.get("tags") or None,
             properties=kept | {ORIGIN: origin},
             flag=row.get("flag") or 0,

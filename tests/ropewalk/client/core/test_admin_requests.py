@@ -45,7 +45,7 @@ class Handler:
 
 def sent(broker: RopewalkBroker, topic: str, *bodies: bytes) -> list[str]:
     """Offset message ids."""
-    return [broker.client.send(topic, Message(body)).message_ids[0] for body in bodies]
+    return [broker.client.send(topic, Message(body)).offset_message_ids[0] for body in bodies]
 
 
 def test_a_running_consumer_tells_what_it_is_doing(ropewalk_broker: RopewalkBroker) -> None:
