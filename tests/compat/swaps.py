@@ -287,7 +287,7 @@ class World:
             for _ in range(5):
                 self._still_count += 1
                 name = f"S{self._still_count}"
-                message = Message(name.encode(), f"{SHARED_KEY} {key}", "still")
+                message = Message(name.encode(), [SHARED_KEY, key], "still")
                 queue = Queue("broker-a", self._still_count % 3)
                 answer = connection.call(
                     send_request(STILL, queue, message, name, time.time_ns() // 1_000_000)

@@ -144,7 +144,7 @@ def send(connection: Connection, number: int, topic: str = "T", size: int = 900)
     """One message whose unique key is its number; the answer's code."""
     name = f"K{number:06}"
     body = name.encode().ljust(size, b".")
-    request = send_request(topic, Queue("broker-a", number % 4), Message(body, "", ""), name, _now_ms())
+    request = send_request(topic, Queue("broker-a", number % 4), Message(body), name, _now_ms())
     return connection.call(request).code
 
 

@@ -80,7 +80,7 @@ class Message(msgspec.Struct, frozen=True):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
         if self.keys is not None:
-            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys))
+            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
         if self.delay is not None:
             if self.delay_level:
                 raise ValueError("a message has a delay or a delay_level, not both")

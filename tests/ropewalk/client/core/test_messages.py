@@ -21,7 +21,7 @@ def properties(message: Message) -> dict[str, str]:
     "keys, kept, sent",
     [
         (None, None, None),
-        ([], [], None),
+        ([], None, None),
         ("order-7", ["order-7"], "order-7"),
         (["order-7"], ["order-7"], "order-7"),
         (("order-7", "customer-3"), ["order-7", "customer-3"], "order-7 customer-3"),
