@@ -289,7 +289,9 @@ class SendProcessor:
             properties, flags = parse_properties(header.properties or ""), header.sys_flag | target.sys_flag
             if classify(properties, flags, header.reconsume_times or 0) is HALF:
                 # Its requester would have it before anybody decides the transaction.
-                raise RequestRefused(ResponseCode.NO_PERMISSION, "a reply cannot be a transactional message")
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a transactional message"
+                )
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
