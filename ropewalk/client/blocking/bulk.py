@@ -368,7 +368,7 @@ def read_range(
                 elif reader.wait_s:
                     sleep(reader.wait_s)  # it said "not now", and would say so again at once
                     connection.receive(0)
-                elif not answered:  # an answer without records, as "no such request", leaves something else to ask
+                elif not answered:  # else there is something new to ask: the broker knew no such request, say
                     if now - heard >= answer_s:
                         raise OutcomeUnknown(f"no answer from {connection.address} within {answer_s:g} s")
                     connection.receive(min(answer_s, timeout_s))
