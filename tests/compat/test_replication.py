@@ -115,7 +115,7 @@ class Consumer(JavaProgram):
 
 def until_equal(pair: Pair, name: str, other: Original) -> None:
     logs = pair.log_of(name), other.store_dir / "commitlog"
-    until(lambda: not difference(*logs), lambda: f"{difference(*logs)}\n{pair.errors()}")
+    until(lambda: not difference(*logs), lambda: f"{difference(*logs)}\n{pair.errors()}", pause_s=0.1)
 
 
 def until_status(java_producer: Producer, status: str) -> None:

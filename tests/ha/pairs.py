@@ -97,7 +97,11 @@ class Pair:
     def until_equal(self, *names: str) -> None:
         """Wait until the segments are equal, byte for byte."""
         directories = [self.log_of(name) for name in names or ("master", "slave")]
-        until(lambda: not difference(*directories), lambda: f"{difference(*directories)}\n{self.errors()}")
+        until(
+            lambda: not difference(*directories),
+            lambda: f"{difference(*directories)}\n{self.errors()}",
+            pause_s=0.1,
+        )
 
 
 class Traffic(threading.Thread):

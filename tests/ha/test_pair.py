@@ -95,7 +95,7 @@ def test_strangers_on_the_ha_port_are_hung_up_on_and_hurt_nobody(tmp_path: Path)
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
             stranger.sendall(bytes(8))
             with Connection(master.address, 5.0) as connection:
-                codes = {send(connection, number) for number in range(5)}
+                codes = {send(connection, number) for number in range(2)}
             assert codes <= {11, 12}, "nobody counts who is not registered"
 
 

@@ -12,8 +12,10 @@ from tests.support.processes import checkout_environment
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_simulation_finds_the_bug(name: str) -> None:
-    command = [sys.executable, "-m", "tests.sim.raft", "--bug", name, "--seeds", str(SEEDS)]
+def test_the_simulation_finds_the_bug(name: str, long_run: bool) -> None:
+    first = 0 if long_run else BUGS[name]
+    command = [sys.executable, "-m", "tests.sim.raft", "--bug", name]
+    command += ["--first", str(first), "--seeds", str(SEEDS)]
     done = subprocess.run(
         command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )
