@@ -19,7 +19,9 @@ import structlog
 
 from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
+from broker.consume.bloom import BloomGeometry
 from broker.consume.bulk_pull import BulkPull, BulkRules
+from broker.consume.filters import FilterRules, FilterTable
 from broker.consume.pull import PullProcessor, PullRules
 from broker.consume.query import Queries
 from broker.consume.requests import Requests
@@ -49,6 +51,8 @@ from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
 from broker.timers.placement import Placement, PlacementRules
 from broker.timers.timer_service import TimerService
+from broker.transactions.end import EndTransaction
+from broker.transactions.service import TransactionService
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
@@ -61,7 +65,8 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
-from store.message_store import NO_LIMIT, MessageStore, StoreConfig
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore, StoreConfig
 from store.read.bulk import BulkReader
 from store.read.reader import Reader, ReadLimits
 from store.recovery.delay_levels import DelayLevels
@@ -117,7 +122,9 @@ class Broker:
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
         self.offsets = OffsetTable(now_ms)
+        self.filters = FilterTable(FilterRules.of(config), _bloom_geometry(config))
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
+        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.rpc_times = self.statistics.rpc
         self.acks = AckQueue(self.rpc_times)
@@ -180,6 +187,9 @@ class Broker:
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
+        self.transactions = transactions = TransactionService(
+            context, is_slave=lambda: self.replication.is_slave, refusal=self._refusal, wake=wake
+        )
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
         retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
@@ -194,6 +204,7 @@ class Broker:
             topic_created=self.topics_changed,
             retries=retries,
             place=self._placement.place,
+            transactions=transactions,
             recall_handle=self._placement.recall_handle,
         )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
@@ -208,6 +219,7 @@ class Broker:
             self.offsets,
             context.held_pulls,
             self.statistics,
+            self.filters,
             monotonic_ms=monotonic_ms,
         )
         self._bulk = bulk = BulkPull(
@@ -228,7 +240,16 @@ class Broker:
         send_back = SendBack(context, retries, self._placement.place, self._refusal, rng)
         timer_requests = TimerRequests(context, self.timers, self._placement, self._refusal)
         timer_requests.waits = lambda: sends.waits
-        self.requests = Requests(context)
+        ends = EndTransaction(
+            context,
+            transactions,
+            is_slave=lambda: self.replication.is_slave,
+            refusal=self._refusal,
+            waits=lambda: sends.waits,
+            wait=self._wait,
+            place=self._placement.place,
+        )
+        self.requests = Requests(context, self.filters)
         self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
@@ -239,6 +260,7 @@ class Broker:
             RequestCode.ROPEWALK_BULK_PULL: bulk.pull,
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
+            RequestCode.END_TRANSACTION: ends.end,
         }
         sends.replicate_early = self.replication.replicate_early
         runs = SendRuns(sends)
@@ -263,6 +285,7 @@ class Broker:
         )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
+        self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
         self._published_generation = -1
         self._topics_stale = False
@@ -286,6 +309,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.member.record.role,
+                self.transactions,
                 self.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,
@@ -311,6 +335,7 @@ class Broker:
             ("consumerOffset.json", self.offsets.load),
             ("messageRequestMode.json", self.request_modes.load),
             ("timermetrics", self.timers.metrics.load),
+            ("consumerFilter.json", lambda value: self.filters.load(value, now)),
         ):
             value, findings = json_file.load(directory / name)
             findings = list(findings)
@@ -323,13 +348,16 @@ class Broker:
             log.warning("config file", file="offsetTimes.json", finding=finding)
         self.offsets.load_times(times or {})
         self.timers.open()
+        self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
         self.member.open()
+        self.transactions.role_changed()
 
     def _role_changed(self) -> None:
         self._sends.wait(self.store.config.sync_flush or self.replication.waits)
+        self.transactions.role_changed()
         if not self.replication.is_slave:
             # A topic made moments before its master died: its messages came here, its configuration did not.
             self._adopt_orphans(self.context.now_ms())
@@ -341,6 +369,15 @@ class Broker:
         for finding in [*findings, *odd]:
             log.warning("config file", file=path.name, finding=finding)
         self.delays.load(offsets)
+
+    def _load_transaction_counts(self, path: Path) -> None:
+        try:
+            value, findings = json_file.load(path)
+        except json_file.StoreConfigDamaged as exc:
+            value, findings = None, [str(exc)]  # all of it is counted anew from the log
+        for finding in findings:
+            log.warning("config file", file=path.name, finding=finding)
+        self.transactions.counts.load(value or {})
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
@@ -379,6 +416,10 @@ class Broker:
                 self.timers.metrics.generation,
                 lambda: self.timers.metrics.dump(self.context.now_ms()),
             )
+        if self.transactions.changed:
+            tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
+        if self.filters.generation:
+            tables[directory / "consumerFilter.json"] = self.filters.generation, self.filters.dump
         if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
@@ -396,7 +437,10 @@ class Broker:
         self._delay_progress.stop()
         self.timers.stop()
         self.store.close()
-        # Only now is all that was delivered flushed, and the file may say so.
+        # Only now is all that was delivered flushed, and the files may say so.
+        if self.transactions.stop():
+            offsets = self.offsets.dump(self.context.now_ms())
+            json_file.save(self.config.store_path_root_dir / "config" / "consumerOffset.json", offsets)
         data = self._delay_progress.final(self.context.now_ms())
         json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
 
@@ -406,8 +450,10 @@ class Broker:
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
         self._placement.rules = _placement_rules(config)
+        self.transactions.configure()
         self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
+        self.filters.rules = FilterRules.of(config)
         self.reader.limits = _read_limits(config)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
@@ -488,6 +534,7 @@ class Broker:
 
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
+        self.transactions.targets.closed(session)
         self.admin.ha.forget(session)
         self.requests.notify(self.clients.closed(session))
 
@@ -557,6 +604,7 @@ class Broker:
 
     def on_wakeup(self) -> None:
         self.store.run_completions()
+        self.transactions.wakened()
         if self._delays_behind or self._timers_behind:
             self._deliver()
         self._note_delays()
@@ -579,10 +627,12 @@ class Broker:
         store = self.store
         if self.intake is not None:
             self.intake.flush_deferred()
+        self.transactions.end_turn()
         if self._topics_stale:
             self.publish_topics()
         self.replication.end_turn()
         store.publish()
+        self.transactions.published()
         while store.woken:
             woken = dict.fromkeys(store.woken)
             store.woken.clear()
@@ -622,6 +672,7 @@ class Broker:
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
+        self.transactions.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.timers.tick()
         self.held_pulls.expire(now)
@@ -641,6 +692,7 @@ class Broker:
             peer.link.close()
         self.requests.notify(notifications)
         self.context.locks.expire(now)
+        self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 
@@ -663,6 +715,7 @@ def _send_rules(config: BrokerConfig) -> SendRules:
         config.trace_on,
         config.max_message_size,
         bool(config.broker_permission & Permission.WRITE),
+        config.reject_transaction_message,
     )
 
 
@@ -694,6 +747,10 @@ def _pull_rules(config: BrokerConfig) -> PullRules:
 
 def _bulk_rules(config: BrokerConfig) -> BulkRules:
     return BulkRules(bool(config.broker_permission & Permission.READ), config.bulk_read_max_bytes)
+
+
+def _bloom_geometry(config: BrokerConfig) -> BloomGeometry:
+    return BloomGeometry.of(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
 
 
 def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:

@@ -24,6 +24,10 @@ class BrokerOptions:
     """Port of the embedded name server; 0 means any free one, None the default."""
     print_config: bool = False
     json: bool = False
+    log_level: str | None = None
+    """A log level of `broker.logs.LEVELS`; None leaves level, form and file to the configuration."""
+    log_format: str | None = None
+    log_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,6 @@ class NamesrvOptions:
     """0 means any free one, printed in the ready line."""
     host: str = "127.0.0.1"
     json: bool = False
+    log_level: str = "info"
+    log_format: str = "auto"
+    log_file: Path | None = None

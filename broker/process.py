@@ -32,19 +32,22 @@ from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard
+from broker.logs import configure_logs, set_log_level
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.block_repair import BlockRepair
-from broker.replication.master_slave import SLAVE, promise_of
+from broker.replication.master_slave import promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
+from broker.service_manager import notify
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
+from ha.group.roles import SLAVE
 from ha.stream.connection import HaConnection
 from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip
@@ -85,19 +88,15 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def configure_logs() -> None:
-    """key=value on a terminal, JSON otherwise; always on standard error, so that the ready line stands alone."""
-    terminal = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer() if terminal else structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+def _open_log(level: str, form: str, file: Path | None) -> None:
+    try:
+        configure_logs(level, form, file, time.monotonic_ns)
+    except OSError as exc:
+        raise StartFailed(
+            f"cannot append to the log file {file}: {exc.strerror}. Choose another one with --log-file, or none"
+        ) from exc
+    if file is not None:  # standard output has the ready line; a file of its own shows where a process begins
+        log.info("starting", version=ropewalk.__version__, pid=os.getpid())
 
 
 def _refuse_unfit_interpreter() -> None:
@@ -354,6 +353,7 @@ class BrokerProcess:
         self._save_soon.set()
 
     def _settings_changed(self, changes: dict[str, str]) -> None:
+        set_log_level(self.broker.config.log_level)
         if self.options.config_file is None:
             log.warning("there is no configuration file to keep the change in: it ends with this process")
             return
@@ -371,6 +371,7 @@ class BrokerProcess:
             raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
+            notify("READY=1")
             if self._metrics_server is not None:
                 self._metrics_server.start()
             async with trio.open_nursery() as nursery:
@@ -381,7 +382,9 @@ class BrokerProcess:
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._replicate)
                 nursery.start_soon(self._routes.run)
-                async for _signal in signals:
+                async for number in signals:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    notify("STOPPING=1")
                     break
                 nursery.start_soon(self._second_signal, signals)
                 await self._stop()
@@ -495,7 +498,6 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
-        log.info("stopping")
         self.broker.replication.leave()  # first: its master's producers wait for this slave
         self.shell.flush()
         await self._registrar.unregister()
@@ -568,7 +570,7 @@ def _shown_host(config: BrokerConfig) -> str:
 
 
 def _way_out(exc: OSError, any_port: str, other_address: str) -> str:
-    """What to do about an address that cannot be listened on."""
+    """Return the advice for an address that cannot be listened on."""
     if exc.errno == errno.EADDRINUSE:
         return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
     if exc.errno == errno.EACCES:
@@ -597,13 +599,19 @@ def print_config(config: BrokerConfig, *, as_json: bool) -> None:
 def run_broker(options: BrokerOptions) -> None:
     """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
     started = time.monotonic()
-    configure_logs()
     _refuse_unfit_interpreter()
     named = {}
     if options.name_server is not None:
         named["namesrvAddr"] = options.name_server
     if options.namesrv_port is not None:
         named["namesrvPort"] = str(options.namesrv_port)
+    for key, value in (
+        ("logLevel", options.log_level),
+        ("logFormat", options.log_format),
+        ("logFile", options.log_file),
+    ):
+        if value is not None:
+            named[key] = str(value)
     temporary = tempfile.mkdtemp(prefix="ropewalk-") if options.ephemeral else None
     if temporary is not None:
         named["storePathRootDir"] = temporary
@@ -619,6 +627,7 @@ def run_broker(options: BrokerOptions) -> None:
         if options.print_config:
             print_config(config, as_json=options.json)
             return
+        _open_log(config.log_level, config.log_format, config.log_file)
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
         _raise_file_limit()
@@ -645,6 +654,7 @@ def run_broker(options: BrokerOptions) -> None:
             sys.stderr.flush()
             os._exit(_EXIT_FAILED)
         process.close()
+        log.info("stopped")
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -692,10 +702,13 @@ class NamesrvProcess:
     async def run(self, ready_line: str) -> None:
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)
+            notify("READY=1")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
                 nursery.start_soon(self._sweep)
-                async for _signal in signals:
+                async for number in signals:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    notify("STOPPING=1")
                     break
                 nursery.cancel_scope.cancel()
 
@@ -711,8 +724,8 @@ class NamesrvProcess:
 
 def run_namesrv(options: NamesrvOptions) -> None:
     """Run a name server in the foreground."""
-    configure_logs()
     _refuse_unfit_interpreter()
+    _open_log(options.log_level, options.log_format, options.log_file)
     _raise_file_limit()
     process = NamesrvProcess()
     port = process.start(options)

@@ -9,7 +9,7 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
-from ropewalk import Producer, PushConsumer, ReceivedMessage
+from ropewalk import Message, Producer, PushConsumer, ReceivedMessage
 
 name_server = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
 arrived: list[str] = []
@@ -24,9 +24,9 @@ def ring(message: ReceivedMessage) -> None:
 
 
 with Producer(name_server, group="alarms") as producer:
-    producer.send("alarms", b"get up", deliver_at=datetime.now(UTC) + timedelta(seconds=3))
-    snooze = producer.send("alarms", b"snooze", delay=timedelta(seconds=4))
-    producer.send("alarms", b"leave the house", delay=5)
+    producer.send("alarms", Message(b"get up", deliver_at=datetime.now(UTC) + timedelta(seconds=3)))
+    snooze = producer.send("alarms", Message(b"snooze", delay=timedelta(seconds=4)))
+    producer.send("alarms", Message(b"leave the house", delay=timedelta(seconds=6)))
     assert snooze.recall_handle is not None
     producer.recall(snooze.recall_handle)
 

@@ -7,6 +7,7 @@ and the store are imported by the command that uses them, and `--help` imports n
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Collection
@@ -68,6 +69,32 @@ app = typer.Typer(
     help="A commitlog message broker that speaks Apache RocketMQ's protocol, and the tools around it.",
     epilog="Start with `ropewalk broker`, and in another shell `ropewalk produce demo hello`.",
 )
+
+
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="Log nothing below this: debug, info (the default), warning, error, critical.",
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        metavar="text|json|auto",
+        help="How a line of the log is written; auto is text on a terminal and JSON elsewhere.",
+    ),
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-file",
+        metavar="FILE",
+        help="Append the log to this file, in place of standard error. Renaming it starts a new one.",
+    ),
+]
 
 
 def _complete_setting(incomplete: str) -> list[str]:
@@ -161,6 +188,9 @@ def broker(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every configuration value and its origin, and exit.")
     ] = False,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
     """Start a broker in the foreground; Ctrl-C stops it cleanly.
@@ -180,7 +210,16 @@ def broker(
             except BadAddress as exc:
                 raise UsageError(f"-n {name_server}: {exc}") from exc
         options = BrokerOptions(
-            config, name_server or None, tuple(settings or ()), ephemeral, namesrv_port, print_config, as_json
+            config,
+            name_server or None,
+            tuple(settings or ()),
+            ephemeral,
+            namesrv_port,
+            print_config,
+            as_json,
+            log_level,
+            log_format,
+            log_file,
         )
         try:
             run_broker(options)
@@ -196,14 +235,37 @@ def namesrv(
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every network of this machine.")
     ] = "127.0.0.1",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
-    """Start a name server in the foreground: it tells clients which broker serves which topic."""
+    """Start a name server in the foreground: it tells clients which broker serves which topic.
+
+    Its log is set as a broker's is, by option or by ROPEWALK_LOG_LEVEL, ROPEWALK_LOG_FORMAT and ROPEWALK_LOG_FILE.
+    """
+    from broker.logs import FORMATS, LEVELS
     from broker.options import NamesrvOptions
     from broker.process import run_namesrv
 
     with expected_errors(as_json=as_json):
-        run_namesrv(NamesrvOptions(port, host, as_json))
+        environ = os.environ
+        path = str(log_file or environ.get("ROPEWALK_LOG_FILE", ""))
+        options = NamesrvOptions(
+            port,
+            host,
+            as_json,
+            log_level or environ.get("ROPEWALK_LOG_LEVEL") or "info",
+            log_format or environ.get("ROPEWALK_LOG_FORMAT") or "auto",
+            Path(path) if path else None,
+        )
+        for flag, word, words in (
+            ("--log-level", options.log_level, LEVELS),
+            ("--log-format", options.log_format, FORMATS),
+        ):
+            if word not in words:
+                raise UsageError(f"{flag} {word}: must be one of {', '.join(words)}")
+        run_namesrv(options)
 
 
 app.command()(produce)

@@ -26,7 +26,7 @@ from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
 from ropewalk.format import names
 from ropewalk.format.headers import ConsumerSendBackHeader, decode_header
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, fit_properties
 from ropewalk.format.record import Record, decode_record, encode_host
 from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
@@ -201,7 +201,8 @@ class SendBack:
         properties = record.properties
         place, tag_code = self._place(queue, properties)
         try:
-            raw = encode_properties(properties)
+            # A message whose properties leave no room for what a retry adds would be tried for ever.
+            raw = encode_properties(fit_properties(properties, PROPERTIES_SIZE_MAX))
             if len(raw) > PROPERTIES_SIZE_MAX:
                 raise LocalProtocolError(f"the properties would have {len(raw)} bytes")
             message = (

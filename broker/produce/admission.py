@@ -1,7 +1,8 @@
 """Admission: what a message asks for besides being stored, and what becomes of that. The one rule, as rows.
 
     rule             found by                          a single message        in a batch
-    half             TRAN_MSG, flag bits               refused                 refused
+    half             TRAN_MSG, the PREPARED bits       the half topic          refused
+    decided half     other transaction bits            refused                 refused
     timed            TIMER_DELAY_*, TIMER_DELIVER_MS   waits in timer topic    refused
     inner batch      INNER_NUM, flag bits              refused                 refused
     light queues     INNER_MULTI_DISPATCH              refused                 refused
@@ -18,6 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, Final, TypeAlias, cast
 
 from ropewalk.codes import MessageSysFlag, ResponseCode
@@ -25,6 +28,7 @@ from ropewalk.format.properties import P
 
 __all__ = [
     "FLAG_BITS",
+    "HALF",
     "OWN_PROPERTIES",
     "PLAIN",
     "ROWS",
@@ -32,9 +36,11 @@ __all__ = [
     "Refusal",
     "Row",
     "classify",
+    "is_delayed",
     "is_plain",
     "is_plain_batch",
     "refusal_in_batch",
+    "refusal_of_half",
 ]
 
 Properties: TypeAlias = Mapping[str, str]
@@ -62,11 +68,15 @@ def is_delayed(properties: Properties) -> bool:
 
 
 def _is_half(properties: Properties, sys_flag: int, reconsume_times: int) -> bool:
-    if sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
-        return True
-    asked = properties.get(P.TRAN_MSG, "").lower() == "true" or sys_flag & MessageSysFlag.TRANSACTION_MASK
-    # A record that is sent back keeps the property of the transaction that it once was part of, but is no half.
-    return bool(asked) and not (reconsume_times > 0 and is_delayed(properties))
+    prepared = sys_flag & MessageSysFlag.TRANSACTION_MASK == MessageSysFlag.TRANSACTION_PREPARED
+    if not prepared and properties.get(P.TRAN_MSG, "").lower() != "true":
+        return False
+    # A message that is sent back keeps property and bits of the transaction that it once was part of, but is no half.
+    return not _is_sent_back(properties, reconsume_times)
+
+
+def _is_sent_back(properties: Properties, reconsume_times: int) -> bool:
+    return reconsume_times > 0 and is_delayed(properties)
 
 
 def _is_timed(properties: Properties, sys_flag: int, reconsume_times: int) -> bool:
@@ -90,13 +100,17 @@ class Row:
 
 
 _MESSAGE_ILLEGAL: Final = ResponseCode.MESSAGE_ILLEGAL
+HALF: Final = Row("half", (P.TRAN_MSG,), MessageSysFlag.TRANSACTION_MASK, _is_half, None)
 ROWS: Final = (
+    HALF,
     Row(
-        "half",
-        (P.TRAN_MSG,),
+        "decided half",
+        (),
         MessageSysFlag.TRANSACTION_MASK,
-        _is_half,
-        (ResponseCode.NO_PERMISSION, "transactional messages are not supported by this broker"),
+        lambda properties, sys_flag, times: (
+            bool(sys_flag & MessageSysFlag.TRANSACTION_MASK) and not _is_sent_back(properties, times)
+        ),
+        (_MESSAGE_ILLEGAL, "a message cannot be sent as a committed or rolled back transaction"),
     ),
     Row("timed", ("TIMER_",), 0, _is_timed, None),
     Row(
@@ -117,8 +131,23 @@ ROWS: Final = (
 )
 PLAIN: Final = Row("plain", (), 0, lambda properties, sys_flag, times: True, None)
 
-FLAG_BITS: Final = ROWS[0].flags | ROWS[1].flags | ROWS[2].flags | ROWS[3].flags | ROWS[4].flags
+FLAG_BITS: Final = reduce(or_, (row.flags for row in ROWS))
 """The bits of sysFlag that no plain message has."""
+
+
+def refusal_of_half(properties: Properties, sys_flag: int) -> Refusal | None:
+    """Return the refusal of a feature that a half message cannot have; None if all are allowed.
+
+    A delay or a time is allowed: it begins to count at the commit.
+    """
+    return next(
+        (
+            row.refusal
+            for row in ROWS
+            if row.refusal and row.applies(properties, sys_flag & ~MessageSysFlag.TRANSACTION_MASK, 0)
+        ),
+        None,
+    )
 
 
 def _covering(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Codes 10, 310 and 320: a producer's messages, rules_version, given their place, appended, answered.
+"""Codes 10, 310 and 320: producers' messages, judged, given their place, appended, answered.
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
-sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is rules_version once
+sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
 and remembered in `Target` until the topic table changes.
 
 This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
@@ -23,11 +23,14 @@ import structlog
 from broker.consume.retry import RetryRules
 from broker.produce.admission import (
     FLAG_BITS,
+    HALF,
     STRIPPED_PROPERTIES,
+    Row,
     classify,
     is_plain,
     is_plain_batch,
     refusal_in_batch,
+    refusal_of_half,
 )
 from broker.produce.batch import AlikeBatches
 from broker.produce.responses import SendAnswers
@@ -36,6 +39,13 @@ from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicTable
+from broker.transactions.records import (
+    HALF_PROPERTIES_SIZE_MAX,
+    HALF_QUEUE,
+    half_properties,
+    new_half,
+)
+from broker.transactions.service import TransactionService
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
@@ -65,6 +75,7 @@ _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
 _UNIQ: Final = P.UNIQ_KEY + "\x01"
+_REPLIES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 NO_WAIT = P.WAIT + "\x01false"
 
 
@@ -78,7 +89,7 @@ class Target:
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
     queues_by_text: dict[bytes, ConsumeQueue]
-    """Those that a plain message went to, by their id as text."""
+    """Queues that a plain message went to, by their id as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,7 @@ class SendRules:
     trace_on: bool = True
     max_message_size: int = 4 << 20
     broker_writable: bool = True
+    reject_transactions: bool = False
 
 
 class Stored(NamedTuple):
@@ -133,6 +145,7 @@ class SendProcessor:
         topic_created: Callable[[], None],
         retries: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
+        transactions: TransactionService,
         recall_handle: Callable[[dict[str, str]], str] = lambda properties: "",
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
@@ -151,11 +164,12 @@ class SendProcessor:
         self._retries = retries
         self._place = place
         self._recall_handle = recall_handle
+        self._transactions = transactions
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
         self.rules_version = object()
-        """Stands for the rules and topics by which a shape was rules_version; another one when these change."""
+        """Stands for the rules and topics by which a header template was judged; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
@@ -276,6 +290,12 @@ class SendProcessor:
         """
         try:
             target, queue = self._admit(header)
+            properties, flags = parse_properties(header.properties or ""), header.sys_flag | target.sys_flag
+            if classify(properties, flags, header.reconsume_times or 0) is HALF:
+                # Its requester would have it before anybody decides the transaction.
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a transactional message"
+                )
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
@@ -322,23 +342,34 @@ class SendProcessor:
         sys_flag = header.sys_flag | target.sys_flag
         reconsume_times, topic = header.reconsume_times or 0, queue.topic
         plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
+        half = False
         if plain is not None:
             raw, key, tag_code, waits = plain
         else:
-            properties = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
+            half = row is HALF
+            if half and request.code in _REPLIES:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "the answer to a request is no transaction"
+                )
+            sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
             if given_up:
                 properties[P.DELAY] = "-1"
                 topic = properties.get(P.RETRY_TOPIC, target.config.name)
             try:
-                queue, tag_code = self._place(queue, properties)
+                if half:
+                    queue, tag_code = self._place_half(queue, properties, header.producer_group)
+                else:
+                    queue, tag_code = self._place(queue, properties)
             except ValueError as exc:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
             raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
             recall_handle = self._recall_handle(properties)
-            if len(raw) > PROPERTIES_SIZE_MAX:
+            size_max = HALF_PROPERTIES_SIZE_MAX if half else PROPERTIES_SIZE_MAX
+            if len(raw) > size_max:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"the properties have {len(raw)} bytes with the broker's own, at most {PROPERTIES_SIZE_MAX}",
+                    f"the properties have {len(raw)} bytes with the broker's own, at most {size_max}",
                 )
         message = (
             queue,
@@ -358,8 +389,20 @@ class SendProcessor:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
             self.statistics.dead(topic, group, self.store.now, len(body))
         offset, queue_offset = stored[0]
+        if half:
+            self._transactions.opened(new_half(properties, queue_offset, offset, self.store.now), session)
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
         return Stored(offset, asked, queue_offset, key, waits, recall_handle)
+
+    def _place_half(
+        self, queue: ConsumeQueue, properties: dict[str, str], producer_group: str
+    ) -> tuple[ConsumeQueue, int]:
+        """Return the half queue and the tag code of a half message; what it has to carry is added to `properties`."""
+        self._place(
+            queue, dict(properties)
+        )  # a delay or time that cannot be is refused now, not at the commit
+        half_properties(properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], producer_group)
+        return self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), tags_code(properties.get(P.TAGS))
 
     def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
         """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
@@ -592,14 +635,14 @@ class SendProcessor:
             )
 
     def _known(self, name: str, config: TopicConfig) -> Target:
-        """What is known about a topic that has passed its checks, remembered."""
+        """Build the target of a topic that has passed its checks, and cache it."""
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
         queues = self.store.queues.setdefault(name, {})
         target = Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
-        ):  # each message there is rules_version by itself, so never in a run
+        ):  # each message there is judged by itself, so never in a run
             self.targets[name] = target
         return target
 
@@ -638,17 +681,24 @@ class SendProcessor:
             )
         return self._chance.randrange(_ANY_QUEUE_MAX) % target.config.write_queues
 
-    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> dict[str, str]:
-        """The properties to store, with the broker's own. Raises `RequestRefused` for what is not built."""
+    def _judge_properties(self, text: str, sys_flag: int, reconsume_times: int) -> tuple[dict[str, str], Row]:
+        """The properties to store, with the broker's own, and the row that decides. Raises `RequestRefused`."""
         properties = parse_properties(text)
-        refusal = classify(properties, sys_flag, reconsume_times).refusal
+        row = classify(properties, sys_flag, reconsume_times)
+        refusal = row.refusal
+        if row is HALF:
+            if self._rules.reject_transactions:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION, "the broker sending transaction message is forbidden"
+                )
+            refusal = refusal_of_half(properties, sys_flag)
         if refusal is not None:
             raise RequestRefused(*refusal)
         for name in STRIPPED_PROPERTIES:
             properties.pop(name, None)
         if P.UNIQ_KEY not in properties:
             properties[P.UNIQ_KEY] = self._make_unique_key()
-        return properties | self._own
+        return properties | self._own, row
 
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}

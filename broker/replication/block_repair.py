@@ -1,10 +1,10 @@
-"""Damaged places of this broker's log, mended from another member's copy while it runs.
+"""Repair damaged places of this broker's log from another member's copy, while the broker runs.
 
-A task looks every few tenths of a second whether there is any. One place at a time: the members that may have it are
+A task asks every few tenths of a second whether there are any. One place at a time: the members that may have it are
 asked in turn (`ha.group.block_repair`), and the first bytes that are right are put back by a thread
 (`store.integrity.block_repair`). Then it rests as long as the scrubber would take for as many bytes, so that neither
-disk nor network notices. What nobody can help with stays unserved, is told with the command that a person can run, and
-is tried again, ever more rarely.
+disk nor network notices. A place that no member can repair stays unserved, is told with the command that a person can
+run, and is tried again, ever more rarely.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.sidecar import BLOCK_SIZE
-from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
+from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, probe_place, put_back
 from store.log.segment import Segment
 
 __all__ = ["BlockRepair"]
 
-log = structlog.get_logger("broker.mending")
+log = structlog.get_logger("broker.block_repair")
 
-LOOK_S = 0.25
+PROBE_S = 0.25
 CONNECT_S = 2.0
 ASK_S = 10.0
 RATE_MIN = 1 << 20
@@ -47,7 +47,7 @@ RATE_MIN = 1 << 20
 
 
 class BlockRepair:
-    """The task of one broker."""
+    """The repair task of a broker."""
 
     def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
         self._broker = broker
@@ -60,7 +60,7 @@ class BlockRepair:
         """Until cancelled."""
         damage = self._broker.store.damage
         while damage is not None:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(PROBE_S)
             place = self._core.due(damage.places(), self._broker.monotonic_ms()) if len(damage) else None
             segment = damage.hold(place) if place is not None else None
             if place is None or segment is None:
@@ -76,7 +76,7 @@ class BlockRepair:
         where = f"{segment.file.path} at byte {place.start} to {place.stop} (log offset {place.offset} to {place.end})"
         reasons: list[str] = []
         try:
-            is_whole, before = await trio.to_thread.run_sync(look, segment, place)
+            is_whole, before = await trio.to_thread.run_sync(probe_place, segment, place)
             anew = self._core.is_uncertain(place)
             if is_whole and not anew:
                 damage.is_whole(place, mended=False)
@@ -115,7 +115,7 @@ class BlockRepair:
         return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
     async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
-        """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
+        """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
         search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
         try:
             async with open_connection(address, timeout=CONNECT_S) as link:

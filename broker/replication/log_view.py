@@ -1,4 +1,4 @@
-"""The log as a thread looks at it that compares it with another copy: a fixed extent, whose files stay meanwhile.
+"""Show a fixed extent of the log to a thread that compares it with another copy, and keep its files meanwhile.
 
 What is under checksums is held against them first. Bytes that were damaged after they were written look like another
 log; a slave would cut its own for them, or for its master's. So they are an error here, and no difference.

@@ -58,7 +58,7 @@ log = structlog.get_logger("broker.ha")
 
 SYNC_S = 0.1
 RETRY_S = 0.4
-LOOK_S = 1.0
+PROBE_S = 1.0
 ROCKETMQ_SYNC_S = 1.0
 CALL_S = 2.0
 COMPARE_S = 30.0
@@ -67,7 +67,7 @@ _PAUSE_S = 0.05
 
 
 class NotSame(OSError):
-    """Not now, or not with this master: the text says why."""
+    """A refusal to follow this master, or to follow it now: the text says why."""
 
 
 class Peer:
@@ -80,7 +80,7 @@ class Peer:
 
     @classmethod
     async def of(cls, link: AsyncConnection, secret: str) -> Peer | None:
-        """None for a stock RocketMQ broker."""
+        """Ask for the peer's challenge; return None for a RocketMQ broker."""
         answer = await link.call(Command(RequestCode.ROPEWALK_CHALLENGE), CALL_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -89,7 +89,7 @@ class Peer:
         return cls(link, secret, decode_untrusted(Challenge, answer.body))
 
     async def ask(self, code: int, message: msgspec.Struct, timeout_s: float = CALL_S) -> bytes:
-        """The body of the answer. Raises `NotSame` with the peer's words if it says no."""
+        """Ask a question and return the body of the answer. Raises `NotSame` with the peer's words if it says no."""
         body = encode(message)
         ext = {"proof": proof_of(self._secret, self._challenge, code, body)} if self._secret else {}
         answer = await self._link.call(Command(code, ext, body), timeout_s)
@@ -136,7 +136,7 @@ class SlaveSync:
         """Of the own journal of commits, up to where this master was told."""
         self._rocketmq_versions: dict[int, DataVersion] = {}
         self._troubles: dict[str, tuple[float, str]] = {}
-        """What is wrong -> since when, and what of it was told."""
+        """Faults by name: since when each has lasted, and the part of it that was logged."""
         self._replication.before_report = self.before_report
         self._replication.service.secret_required = bool(self._secret)
 
@@ -459,7 +459,7 @@ class SlaveSync:
         while True:
             if self._member.has_replicas:
                 await self._find_newest_master()
-            await trio.sleep(LOOK_S if not self._member.master_hint else _PAUSE_S)
+            await trio.sleep(PROBE_S if not self._member.master_hint else _PAUSE_S)
 
     async def _find_newest_master(self) -> None:
         """Find the newest master among everybody who may know, and follow it if it is newer than what is known."""
@@ -528,9 +528,9 @@ class SlaveSync:
         found: list[str] = []
 
         async def ask(name_server: str) -> None:
-            with trio.move_on_after(LOOK_S):
+            with trio.move_on_after(PROBE_S):
                 try:
-                    async with open_connection(name_server, timeout=LOOK_S) as link:
+                    async with open_connection(name_server, timeout=PROBE_S) as link:
                         found.extend(await self._members(link))
                 except (RopewalkError, OSError):
                     pass  # whoever else knows is asked too
@@ -541,7 +541,7 @@ class SlaveSync:
     async def _members(self, link: AsyncConnection) -> list[str]:
         config = self._broker.config
         ext = {"clusterName": config.broker_cluster_name, "brokerName": config.broker_name}
-        answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), LOOK_S)
+        answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), PROBE_S)
         if answer.code != ResponseCode.SUCCESS:
             return []
         document = fastjson.loads(answer.body)
@@ -557,9 +557,9 @@ class SlaveSync:
         found: list[MemberStatusMessage] = []
 
         async def ask_one(address: str) -> None:
-            with trio.move_on_after(LOOK_S):
+            with trio.move_on_after(PROBE_S):
                 try:
-                    async with open_connection(address, timeout=LOOK_S) as link:
+                    async with open_connection(address, timeout=PROBE_S) as link:
                         peer = await Peer.of(link, self._secret)
                         if peer is not None:
                             found.append(await peer.status())

@@ -95,9 +95,9 @@ class BrokerConfig:
     broker_id: int
     broker_role: str
     broker_ip1: str
-    """What clients are told to connect to."""
+    """The host that clients are told to connect to."""
     broker_ip2: str
-    """What slaves are told to connect to."""
+    """The host that slaves are told to connect to."""
     bind_address: str
     listen_port: int
     """0: any free port, and then also for the ports derived from it."""
@@ -123,7 +123,7 @@ class BrokerConfig:
     slave_read_enable: bool
     ack_after_flush: bool
     ropewalk_secret: str
-    """What the members of a group prove to each other that they know; empty: nobody has to."""
+    """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str
     """The master's remoting address, where no name server tells it."""
     ha_sync_from_last_file: bool
@@ -175,6 +175,13 @@ class BrokerConfig:
     store_reply_message_enable: bool
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
+    reject_transaction_message: bool
+    transaction_time_out: int
+    """How long a half message is left alone before its producer is asked."""
+    transaction_check_interval: int
+    transaction_check_max: int
+    transaction_op_msg_max_size: int
+    """Bytes of the half offsets in one operation record, about."""
     long_polling_enable: bool
     lite_pull_message_enable: bool
     short_polling_time_mills: int
@@ -183,6 +190,12 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int
     max_transfer_count_on_message_in_disk: int
     access_message_in_memory_max_ratio: int
+    enable_property_filter: bool
+    filter_support_retry: bool
+    filter_data_clean_time_span: int
+    max_error_rate_of_bloom_filter: int
+    expect_consumer_num_use_filter: int
+    filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
@@ -198,6 +211,10 @@ class BrokerConfig:
     metrics_prom_exporter_port: int
     metrics_label: str
     """`name:value,name:value`: labels that every metric carries besides its own."""
+    log_level: str
+    log_format: str
+    log_file: Path | None
+    """None: standard error."""
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()
@@ -552,6 +569,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "deleteWhen": _hours,
     "metricsPromExporterHost": _bind,
     "metricsLabel": _labels,
+    "logFile": lambda text: Path(text).expanduser(),
     "msgTraceTopicName": _topic,
 }
 
@@ -618,6 +636,7 @@ def _derive(
     values.setdefault("metricsPromExporterHost", values["bindAddress"])
     values.setdefault("metricsPromExporterPort", METRICS_PORT if port else 0)
     values.setdefault("metricsLabel", "")
+    values.setdefault("logFile", None)
     if values.get("haListenPort", 0) == 0:
         values["haListenPort"] = port + 1 if port else 0
     if "storePathRootDir" not in values:

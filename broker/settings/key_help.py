@@ -134,6 +134,14 @@ appendTopicForTimerDeleteKey Whether recalls are stored with the topic in their 
     them; both kinds are understood.
 storeReplyMessageEnable Whether the answers of request-reply calls are stored too.
 maxMessageSize Bytes of a message's body at most.
+# Transactions
+rejectTransactionMessage Whether half messages are refused.
+transactionTimeOut Milliseconds after which an undecided half message is checked: its producer group is asked. A
+    message may ask for longer with `CHECK_IMMUNITY_TIME_IN_SECONDS`.
+transactionCheckInterval Milliseconds between two rounds of checks.
+transactionCheckMax How often a producer is asked before a half message is given up, into
+    `TRANS_CHECK_MAX_TIME_TOPIC`. Rounds in which no producer of the group was connected do not count.
+transactionOpMsgMaxSize Bytes of the half offsets in one operation record, about.
 # Pulls
 longPollingEnable Whether a pull that finds nothing waits for the next message.
 litePullMessageEnable Whether code 361 is served.
@@ -147,6 +155,16 @@ fastPathEnable Whether requests that come again and again are recognised by thei
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
+# Filters
+enablePropertyFilter Whether consumers may filter by SQL92 expressions over properties; the broker evaluates them.
+filterSupportRetry Whether SQL92 subscriptions of retry topics go by the expression for the topic that a message came
+    from. Clients subscribe to retry topics with `*`, to which this means nothing.
+filterDataCleanTimeSpan How long the expression of a group without members is kept, ms.
+maxErrorRateOfBloomFilter With `expectConsumerNumUseFilter` the geometry of RocketMQ's Bloom filter, which
+    `consumerFilter.json` has to agree with where RocketMQ is to read it. Percent.
+expectConsumerNumUseFilter See `maxErrorRateOfBloomFilter`.
+filterIgnoreTrailingText Whether text behind a complete expression is ignored, as by RocketMQ: `s LIKE 'h%'` then means
+    `s`. Otherwise it is an error.
 # Connections
 channelExpiredTimeout Silence after which a client is taken out of its groups, ms.
 serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.
@@ -160,4 +178,9 @@ metricsExporterType PROM serves `/metrics`, `/livez` and `/readyz`; DISABLE open
 metricsPromExporterHost The address of the metrics port. Default: `bindAddress`.
 metricsPromExporterPort The metrics port. Default: 5557, or any free one where `listenPort` is 0.
 metricsLabel Labels for every series, `name:value,name:value`.
+# The log
+logLevel The least serious events that are logged. Ropewalk's own; also `--log-level`.
+logFormat Text, JSON, or `auto`: text on a terminal, JSON elsewhere. Ropewalk's own; also `--log-format`.
+logFile A file that lines are appended to, in place of standard error; renaming it starts a new one. Ropewalk's own;
+    also `--log-file`.
 """

@@ -190,6 +190,12 @@ _HONOURED: Final = (
     _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
+    # Transactions; milliseconds, checks, bytes.
+    _bool("rejectTransactionMessage", False),
+    _long("transactionTimeOut", 6_000, 0),
+    _long("transactionCheckInterval", 30_000, 10),
+    _int("transactionCheckMax", 15, 1),
+    _int("transactionOpMsgMaxSize", 4_096, 1, MIB),
     # Pulls.
     _bool("longPollingEnable", True),
     _bool("litePullMessageEnable", True),
@@ -199,6 +205,14 @@ _HONOURED: Final = (
     _int("maxTransferBytesOnMessageInDisk", 64 * KIB, 1, 15 * MIB),
     _int("maxTransferCountOnMessageInDisk", 8, 1),
     _int("accessMessageInMemoryMaxRatio", 40, 0, 100),
+    # Filters by properties. How long the expression of a group without members is kept, milliseconds; the geometry of
+    # RocketMQ's Bloom filter, which stands in its file; Ropewalk's own: whether text behind an expression is ignored.
+    _bool("enablePropertyFilter", False),
+    _bool("filterSupportRetry", False),
+    _long("filterDataCleanTimeSpan", 86_400_000, 0),
+    _int("maxErrorRateOfBloomFilter", 20, 1, 99),
+    _int("expectConsumerNumUseFilter", 32, 1, 1_000_000),
+    _bool("filterIgnoreTrailingText", False),
     # Connections.
     _long("channelExpiredTimeout", 120_000, 1),
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
@@ -228,6 +242,10 @@ _HONOURED: Final = (
     _text("metricsPromExporterHost", None),
     _int("metricsPromExporterPort", None, 0, 65535),
     _text("metricsLabel", None),
+    # The log of the process, beside which RocketMQ has a file of logback's.
+    _text("logLevel", "info", "debug", "info", "warning", "error", "critical"),
+    _text("logFormat", "auto", "auto", "text", "json"),
+    _text("logFile", None),
 )  # fmt: skip
 
 _NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
@@ -339,7 +357,6 @@ enablePopBufferMerge bool false
 enablePopLog bool false
 enablePopMessageThreshold bool false
 enablePopMetrics bool true
-enablePropertyFilter bool false
 enableRegisterProducer bool true
 enableRemoteEscape bool false
 enableRemotingMetrics bool true
@@ -354,13 +371,10 @@ enableTransactionMetrics bool true
 endTransactionPoolQueueCapacity int 100000
 endTransactionThreadPoolNums int -
 estimateAccumulation bool true
-expectConsumerNumUseFilter int 32
 fetchControllerAddrByDnsLookup bool false
 fetchNameSrvAddrByDnsLookup bool false
 fetchNamesrvAddrByAddressServer bool false
 fetchNamesrvAddrInterval long 10000
-filterDataCleanTimeSpan long 86400000
-filterSupportRetry bool false
 flushConsumerOffsetHistoryInterval int 60000
 forceRegister bool true
 forwardTimeout long 3000
@@ -388,7 +402,6 @@ loadBalanceProcessorThreadPoolNums int 32
 loadBalanceThreadPoolQueueCapacity int 100000
 lockInStrictMode bool false
 maxClientEventCount int 100
-maxErrorRateOfBloomFilter int 20
 maxLiteSubscriptionCount long 100000
 maxMessageFilterNumForNotification int 64
 maxPopPollingSize long 100000
@@ -439,7 +452,6 @@ realTimeNotifyConsumerChange bool true
 recoverConcurrently bool false
 recoverThreadPoolNums int 32
 rejectPullConsumerEnable bool false
-rejectTransactionMessage bool false
 replyThreadPoolQueueCapacity int 10000
 retrieveMessageFromPopRetryTopicV1 bool true
 reviveAckWaitMs long 180000
@@ -461,15 +473,11 @@ subscriptionExpiredTimeout long 600000
 syncBrokerMemberGroupPeriod int 1000
 syncBrokerMetadataPeriod long 5000
 syncControllerMetadataPeriod long 10000
-transactionCheckInterval long 30000
-transactionCheckMax int 15
 transactionCheckRocksdbCoreThreads int 2
 transactionCheckRocksdbMaxThreads int 5
 transactionCheckRocksdbQueueCapacity int 2000
 transactionMetricFlushInterval long 10000
 transactionOpBatchInterval int 3000
-transactionOpMsgMaxSize int 4096
-transactionTimeOut long 6000
 transferMsgByHeap bool true
 updateNameServerAddrPeriod int 120000
 useMessageFilterForNotification bool true

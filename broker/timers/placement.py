@@ -115,7 +115,7 @@ class Placement:
         return self._store.queue(names.TIMER_TOPIC, 0), tag_code
 
     def recall_handle(self, properties: dict[str, str]) -> str:
-        """Return what the sender of a stored message can recall it by; empty for one that does not wait for a time."""
+        """Return the handle by which the sender of a stored message recalls it; empty for a message without a time."""
         slot, topic = properties.get(P.TIMER_OUT_MS, ""), properties.get(P.REAL_TOPIC, "")
         if not (slot.isascii() and slot.isdigit()) or not topic or topic.startswith(names.RETRY_PREFIX):
             return ""

@@ -1,4 +1,4 @@
-"""What is appended for a timer message whose time has come: its copy in the real topic, or in the timer topic again.
+"""Copies of timer messages whose time has come: in the real topic, or in the timer topic again.
 
 A copy has body, flags, born time and host, and retries of the waiting record, and its property text as it stands, with
 TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS behind it, as the original leaves it; a rolled one counts TIMER_ROLL_TIMES.

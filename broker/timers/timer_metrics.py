@@ -28,7 +28,7 @@ class TimerMetrics:
         self._versioned = 0
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
-        """Take over a loaded file; return what is odd about it."""
+        """Load the counts of a file; return findings about it."""
         table = value.get("timingCount")
         for topic, entry in table.items() if isinstance(table, dict) else ():
             if isinstance(entry, dict):

@@ -112,7 +112,7 @@ class TimerService:
     # -- life ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read what is pending. Blocks. Raises `StoreDamaged`."""
+        """Open the store of pending timers. Blocks. Raises `StoreDamaged`."""
         if not self.enabled:
             return
         self._worker, self._page_worker = self._make_worker("sync"), self._make_worker("page")
@@ -388,7 +388,7 @@ class TimerService:
             return False
         if self._walk is None:
             if timers.is_ahead_of(now):
-                return timers.set_back(now)
+                return self._set_back(now)
             self._walk = timers.next_due(now - now % timers.rules.precision_ms)
             self._planned = False
             if self._walk is None:
@@ -421,6 +421,17 @@ class TimerService:
         then = self._have_markers if self._markers else self._have_due
         read_records(self._store, self._reader, places, partial(then, walk, rows, places))
         return not self._reading and self._wake_ms <= now
+
+    def _set_back(self, now: int) -> bool:
+        """Follow a clock that was set back, once all that is delivered is on the disk; whether so."""
+        if not self.timers.set_back(now):
+            return False
+        # The checkpoint names the earlier time from now on: with the later one, a start would skip what is enqueued
+        # between the two. What is enqueued meanwhile becomes durable as ever.
+        now_at = self._progress()
+        self._durable = replace(now_at, queue_offset=self._durable.queue_offset)
+        self._known = self._store.log.end_offset, now_at
+        return True
 
     def _have_block(self, place: BlockPlace, data: bytes | None) -> None:
         self._reading = False

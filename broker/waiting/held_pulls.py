@@ -15,6 +15,7 @@ from itertools import count
 
 from broker.remoting.request import Request
 from broker.remoting.session import Session
+from ropewalk.filter import PropertyFilter
 from store.queues.consume_queue import ConsumeQueue
 
 HOLDS_MAX = 100_000
@@ -35,6 +36,8 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull, bool], None]
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
+    wanted: PropertyFilter | None = field(default=None)
+    """Its filter over properties, where it has one."""
     group: str = field(default="")
     scanned: int = field(default=0)
     """The queue offset to read on from: `offset`, or behind entries that are known not to match."""
@@ -48,8 +51,10 @@ class PullHold:
 
     def __init__(self) -> None:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
+        """A heap by deadline, with every waiting pull in it; one that was answered before its time may stay a while."""
         self._order = count()
         self.size = 0
+        """Pulls that wait: each stands in `held` of its queue, and is marked `waiting`, and no other is either."""
 
     @property
     def is_full(self) -> bool:
@@ -57,6 +62,7 @@ class PullHold:
 
     def park(self, held: HeldPull) -> None:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
+        assert not held.waiting, "a pull is held once"
         held.waiting = True
         self.size += 1
         held.request.forget()
@@ -85,10 +91,11 @@ class PullHold:
         """Read again for the pulls of a queue of which messages became readable."""
         waiting, queue.held = queue.held, None
         for held in waiting or ():
-            if held.waiting:
-                held.waiting = False
-                self.size -= 1
-                held.answer(held, False)
+            assert held.waiting, "the queue held a pull that was answered"
+            held.waiting = False
+            self.size -= 1
+            held.answer(held, False)
+        assert self.size >= 0, self.size
 
     def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
         """Answer the pulls of a queue (of one group, if named) as if their time were over."""
@@ -115,9 +122,12 @@ class PullHold:
         session.held.clear()
 
     def _unpark(self, held: HeldPull) -> None:
+        holders = held.queue.held
+        assert held.waiting and holders is not None and held in holders, (
+            "a pull that waits stands in its queue"
+        )
         held.waiting = False
         self.size -= 1
-        if held.queue.held is not None:
-            held.queue.held.pop(held, None)
-            if not held.queue.held:
-                held.queue.held = None
+        del holders[held]
+        if not holders:
+            held.queue.held = None

@@ -427,6 +427,13 @@ class CheckTransactionStateHeader(msgspec.Struct, rename="camel"):
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
+class ResumeCheckHeader(msgspec.Struct, rename="camel"):
+    """The header of code 323. `msg_id` is an offset message id."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 # Topics, groups and state, for tools
 
 

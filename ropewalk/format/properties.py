@@ -89,6 +89,9 @@ class P:
     TRANSIENT_TOPIC_SYS_FLAG: Final = "__RMQ.TRANSIENT.TOPIC_SYS_FLAG"
     TRANSIENT_GROUP_SYS_FLAG: Final = "__RMQ.TRANSIENT.GROUP_SYS_FLAG"
 
+    DROPPED_PROPERTIES: Final = "DROPPED_PROPERTIES"
+    """Ropewalk's own: names of properties that a retry had no room for."""
+
 
 def parse_properties(text: str | bytes) -> dict[str, str]:
     """Parse a property text. Every text is legal; pieces that say nothing are dropped."""
@@ -100,6 +103,11 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
         if name and value:
             result[name] = value
     return result
+
+
+def split_keys(text: str) -> list[str]:
+    """Split the text of a KEYS property into its keys, as the index of a broker does."""
+    return [key for key in text.split(" ") if key]
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -179,3 +187,32 @@ def tags_code_of(properties: bytes) -> int:
         if piece.startswith(b"TAGS\x01") and len(piece) > 5:
             tags = piece[5:].decode(errors="replace")
     return tags_code(tags)
+
+
+_KNOWN: Final = frozenset(value for name, value in vars(P).items() if not name.startswith("_"))
+_DROPPED_NAMES_MAX: Final = 64
+
+
+def fit_properties(properties: Mapping[str, str], size_max: int) -> dict[str, str]:
+    """Return the properties that fit, for a message that is stored again with more of them than it had.
+
+    Those of the program go first, the longest before the others, then keys, then tags; those that brokers and clients
+    live by stay. `DROPPED_PROPERTIES` names what was dropped, as far as a short text can.
+    """
+    size = len(encode_properties(properties))
+    if size <= size_max:
+        return dict(properties)
+    fitted = dict(properties)
+    lengths = {name: len(f"{name}{value}".encode()) + 2 for name, value in properties.items()}
+    own = sorted((name for name in properties if name not in _KNOWN), key=lambda name: -lengths[name])
+    dropped: list[str] = []
+    room = size_max - len(P.DROPPED_PROPERTIES) - 2 - _DROPPED_NAMES_MAX
+    for name in (*own, P.KEYS, P.TAGS):
+        if size <= room:
+            break
+        if name in fitted:
+            size -= lengths[name]
+            del fitted[name]
+            dropped.append(name)
+    told = ",".join(dropped).encode()[:_DROPPED_NAMES_MAX].decode(errors="ignore")
+    return {**fitted, P.DROPPED_PROPERTIES: told}

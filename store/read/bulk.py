@@ -25,7 +25,8 @@ from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.read.columns import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
 from store.read.one_by_one import is_of_topic
-from store.read.reader import GetStatus, out_of_range, read_pinned
+from store.read.pinned import read_pinned
+from store.read.reader import GetStatus, out_of_range
 
 COUNT_MAX = 8192
 """Entries of one read, for which the loop needs two or three milliseconds."""
@@ -113,7 +114,7 @@ class BulkReader:
         )
 
     def stop(self) -> None:
-        """Finish what is under way. Blocks."""
+        """Finish the reads that are under way. Blocks."""
         if self._worker is not None:
             self._worker.stop()
             self._worker = None

@@ -77,29 +77,31 @@ def cut_records(
     *,
     in_window: bool,
 ) -> bytes | memoryview | None:
-    """Return these records, of `total` bytes, side by side; None if one of them is not what its entry says. HOT.
+    """Return these records, of `total` bytes, side by side; None if a record does not match its entry. HOT.
 
     `data` holds the log from offset `base` on and ends behind the last of them, or later in the window. A long run
     `in_window` is a view of the map, everything else a copy. Without a `topic` the entries are this process's own.
     """
-    first, last = offsets[0], offsets[-1]
+    first, last, size = offsets[0], offsets[-1], sizes[0]
+    is_uniform = sizes.count(size) == len(sizes)
     if last + sizes[-1] - first == total:
         start = first - base
         if in_window and topic is None:
-            if _identity(data, start) != (sizes[0], queue_id, numbers[0], first):
+            if _identity(data, start) != (size, queue_id, numbers[0], first):
                 return None
             if _identity(data, last - base) != (sizes[-1], queue_id, numbers[0] + len(sizes) - 1, last):
                 return None
             return (memoryview(data) if total >= VIEW_MIN else data)[start : start + total]
         body = data[start : start + total]
+    elif is_uniform:
+        end = size - base
+        body = b"".join([data[at - base : at + end] for at in offsets])
     else:
-        body = b"".join(
-            [data[(at := offset - base) : at + size] for offset, size in zip(offsets, sizes, strict=True)]
-        )
+        body = b"".join([data[at - base : at - base + size] for at, size in zip(offsets, sizes, strict=True)])
     try:
-        if not _are_identified(body, queue_id, numbers, offsets, sizes):
+        if not _are_identified(body, queue_id, numbers, offsets, sizes, is_uniform=is_uniform):
             return None
-        return body if topic is None or _are_of_topic(body, topic, sizes) else None
+        return body if topic is None or _are_of_topic(body, topic, sizes, is_uniform=is_uniform) else None
     except (struct.error, OverflowError):
         return None  # a size that no record has, or more bytes than there are
 
@@ -110,10 +112,12 @@ def _are_identified(
     numbers: range | Sequence[int],
     offsets: tuple[int, ...],
     sizes: tuple[int, ...],
+    *,
+    is_uniform: bool,
 ) -> bool:
     """Whether the records of `body` have the sizes, queue offsets and log offsets that their entries say. HOT."""
     count, size = len(sizes), sizes[0]
-    if count >= _UNIFORM_MIN and sizes.count(size) == count:
+    if is_uniform and count >= _UNIFORM_MIN:
         fields = _identities(size, count)(body)
         return (
             fields[3::4] == offsets
@@ -134,7 +138,7 @@ def _identities(size: int, count: int) -> Callable[[bytes], tuple[int, ...]]:
     return Struct(">" + f"i8xi4xqq{size - IDENTITY.size}x" * count).unpack
 
 
-def _are_of_topic(body: bytes, topic: bytes, sizes: tuple[int, ...]) -> bool:
+def _are_of_topic(body: bytes, topic: bytes, sizes: tuple[int, ...], *, is_uniform: bool) -> bool:
     """Whether the records of `body`, which are of these sizes, have this topic."""
     count, size = len(sizes), sizes[0]
     hosts = int.from_bytes(body[36:40], "big") & _HOST_BITS
@@ -145,7 +149,7 @@ def _are_of_topic(body: bytes, topic: bytes, sizes: tuple[int, ...]) -> bool:
     if body_size < 0 or name_at + width > size:
         return False
     heads: tuple[Any, ...] = ()
-    if count >= _UNIFORM_MIN and sizes.count(size) == count:
+    if is_uniform and count >= _UNIFORM_MIN:
         heads = _topics(size, body_at, name_at, width, count)(body)
     if heads and heads[2::4].count(body_size) == count:
         magics, flags, names = heads[::4], heads[1::4], heads[3::4]

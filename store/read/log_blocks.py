@@ -14,8 +14,8 @@ The bytes lie in anonymous maps, which are used again and again, and given back 
 view of them may leave: who cuts records out of a block copies them.
 
 Measured: a block of 512 KiB is read in 30 us, which is 0.02 us for a message of 128 B and 0.07 us for one of 1 KiB; a
-smaller one costs less memory and cuts more answers in two. `mincore` and the segment's own map would cost a third of
-that, but a page may be gone between the question and the look at it.
+smaller one costs less memory and cuts more answers in two. `mincore` and the segment's own map would cost 13 us, but
+a page may be gone between the question and the look at it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,10 @@ class LogBlocks:
         """The bytes of memory that are held."""
         return sum(len(block.data) for block in self._blocks.values()) + len(self._spare or b"")
 
+    def __contains__(self, offset: int) -> bool:
+        """Whether the block that begins at a log offset is kept."""
+        return offset in self._blocks
+
     def place_of(self, offset: int) -> BlockPlace | None:
         """Return the block that log offset `offset` falls in, as far as it is written; None outside of the log."""
         segment = self._log.find(offset)
@@ -125,7 +129,7 @@ class LogBlocks:
         return b"".join(parts)
 
     def keep(self, place: BlockPlace, data: bytes | None, checks: ReadCheck | None) -> LogBlock | None:
-        """Keep what was read at a place under these checks, if all of it may be believed."""
+        """Keep the block read at a place under these checks; without `data`, note that no checksum vouched for it."""
         if data is None:
             self._unchecked.pop(place.offset, None)
             if len(self._unchecked) >= _UNCHECKED_MAX:
@@ -151,7 +155,7 @@ class LogBlocks:
         return block
 
     def can_be_read(self, place: BlockPlace) -> bool:
-        """Whether a reader thread may find the block worth keeping: not if it has no checksum, and needs one."""
+        """Tell whether a reader thread may bring this block: not if it needs a checksum and has none."""
         missing = object()
         return self._unchecked.get(place.offset, missing) is not place.segment.checks
 
@@ -163,7 +167,7 @@ class LogBlocks:
 
 
 def read_block(place: BlockPlace, checks: ReadCheck | None) -> bytes | None:
-    """Return the bytes of a block, checked; None if no checksum says what they should be.
+    """Return the bytes of a block, checked; None if they need a check and have no checksum.
 
     Blocks; for a reader thread. The kernel is asked to have what comes behind the block ready. Raises `OSError`,
     which `BlockDamaged` is.

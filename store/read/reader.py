@@ -33,10 +33,11 @@ from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
+from store.read.block_fetcher import BlockFetcher
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
-from store.read.log_blocks import BlockPlace, LogBlocks, read_block
 from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
+from store.read.pinned import hold_until, read_pinned
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -50,37 +51,6 @@ _SPREAD_MAX = 16
 _FETCHES_MAX = 12
 """Blocks that are brought for one answer, one after the other; more if others push them out again."""
 _iter_entries = ENTRY.iter_unpack
-
-
-def read_pinned(
-    worker: Worker,
-    job: Callable[[], object],
-    then: Callable[..., None],
-    failed: Callable[[], None],
-    segments: Sequence[Segment],
-) -> None:
-    """Run `job` on a reader's thread, then `then(result)`, or `failed()` after an OSError, on the loop.
-
-    The segments that it reads keep their files until it is done.
-    """
-    for segment in segments:
-        segment.pins += 1
-
-    def read() -> object:
-        try:
-            return job()
-        except OSError as exc:
-            return exc
-
-    def deliver(result: object) -> None:
-        for segment in segments:
-            segment.pins -= 1
-        if isinstance(result, OSError):
-            failed()
-        else:
-            then(result)
-
-    worker.submit(read, deliver)
 
 
 class GetStatus(enum.Enum):
@@ -178,14 +148,12 @@ class Reader:
         self._in_flight_max = in_flight_max
         self._warm_window = min(limits.warm_window, limits.memory_window)
         self._chunks: dict[ConsumeQueue, tuple[int, int, bytes]] = {}
-        self.blocks = LogBlocks(log)
-        """What was read of the log behind the window a moment ago."""
-        self._fetches: dict[int, list[Callable[[], None]]] = {}
-        """Blocks on their way, by log offset, and how each read that waits for one goes on."""
         self.cold_budget = ColdReadBudget()
-        """How many of the deferrable cold reads are made now."""
+        """The limit of the deferrable cold reads."""
+        self._fetcher = BlockFetcher(log, self.cold_budget, self._free_worker)
+        self.blocks = self._fetcher.blocks
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
-        """Those that are not: until when they wait at most, how they are made, and refused; the oldest first."""
+        """Deferred reads, the oldest first: until when they wait at most, how they are made, and refused."""
         self._missed: dict[ConsumeQueue, int] = {}
         """Queues of which something was in no cache, and how much is still to be read until that is forgotten."""
         self.failed = 0
@@ -196,7 +164,7 @@ class Reader:
     def get_resident(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
     ) -> GetResult | None:
-        """Return what `get` would find without a filter, if all of it is in memory; None leaves it to `get`."""
+        """Return the result of `get` without a filter, if all of it is in memory; None leaves it to `get`."""
         found = self.find_resident(queue, offset, max_count, max_bytes)
         if found is None:
             return None
@@ -216,7 +184,7 @@ class Reader:
         if count > left:
             count = left
         entries = self._entries(queue, offset, count if count > 0 else 1)
-        if not entries:
+        if entries is None or len(entries) < ENTRY_SIZE:
             return None
         count = len(entries) // ENTRY_SIZE
         offsets, sizes = entry_columns(entries[: count * ENTRY_SIZE], count)
@@ -241,12 +209,20 @@ class Reader:
         window_from = end - self._warm_window
         if window_from < log.trusted_offset:
             window_from = log.trusted_offset
+        is_cold = False
         if first < window_from:
-            if queue in self._missed or not _suit_blocks(first, last + sizes[-1], total, count):
+            is_cold = queue in self._missed
+            if is_cold and (self._deferred or not self.cold_budget.has_room):
+                return None
+            if not _suit_blocks(first, last + sizes[-1], total, count):
                 return None
         numbers = range(offset, offset + count)
         pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
-        return ResidentRead(pieces, count, total, last) if pieces is not None else None
+        if pieces is None:
+            return None
+        if is_cold:
+            self._spend(queue, total)
+        return ResidentRead(pieces, count, total, last)
 
     def _cut(
         self,
@@ -278,7 +254,7 @@ class Reader:
                 data, base, end = segment.map, segment.base_offset, segment.end_offset
             else:
                 size = sizes[begin]
-                block = self.blocks.find(first, size, self.cold_budget.now)
+                block = self._fetcher.find(first, size, window_from)
                 if block is not None:
                     data, base, end = block.data, block.base, block.end
                 elif (record := self.blocks.read_across(first, size, self.cold_budget.now)) is not None:
@@ -543,11 +519,11 @@ class Reader:
             runs = plan_runs(self._log, records)
         segments = [run.segment for run in runs]
         if fetches < _FETCHES_MAX and in_blocks:
-            place = self._missing_block(records, window_from)
+            place = self._fetcher.find_missing(records, window_from)
             if place is not None:
                 self._mark_missed(queue)
                 go_on = partial(self._carry_out, queue, result, records, done, runs, fetches + 1)
-                self._fetch(place, *_holding(segments, go_on, partial(done, None)))
+                self._fetcher.fetch(place, *hold_until(segments, go_on, partial(done, None)))
                 return
 
         def then(data: list[bytes]) -> None:
@@ -564,44 +540,6 @@ class Reader:
             return
         self._mark_missed(queue)
         self._submit(lambda: [read_run(run) for run in runs], then, done, segments)
-
-    def _missing_block(self, records: list[tuple[int, int, int]], window_from: int) -> BlockPlace | None:
-        """Return the first block of these records that is not in memory, and can be read by a thread."""
-        for offset, size, _number in records:
-            at = offset
-            while at < offset + size and offset < window_from:
-                block = self.blocks.find(at, 1, self.cold_budget.now)
-                if block is None:
-                    place = self.blocks.place_of(at)
-                    return place if place is not None and self.blocks.can_be_read(place) else None
-                at = block.end
-        return None
-
-    def _fetch(self, place: BlockPlace, go_on: Callable[[], None], refuse: Callable[[], None]) -> None:
-        """Have a reader thread deliver a block, then call `go_on`; reads that wait for one block share it."""
-        waiting = self._fetches.get(place.offset)
-        if waiting is not None:
-            if len(waiting) >= self._in_flight_max:
-                refuse()
-            else:
-                waiting.append(go_on)
-            return
-        worker = self._free_worker()
-        if worker is None:
-            refuse()
-            return
-        self._fetches[place.offset] = [go_on]
-        checks = place.segment.checks
-
-        def arrived(data: bytes | None) -> None:
-            self.blocks.keep(place, data, checks)
-            for go_on in self._fetches.pop(place.offset):
-                go_on()
-
-        # A block of which a part cannot be read, or is damaged, is read record by record: others may be whole.
-        read_pinned(
-            worker, lambda: read_block(place, checks), arrived, lambda: arrived(None), [place.segment]
-        )
 
     def _report_stale(self, queue: ConsumeQueue, number: int) -> None:
         if len(self.findings) < _FINDINGS_MAX:
@@ -665,27 +603,11 @@ class Reader:
         self._submit(job, then, done, tuple(self._log.segments))
 
     def stop(self) -> None:
-        """Refuse what was put off, and finish what is under way. Blocks."""
+        """Refuse the reads that were put off, and finish those that are under way. Blocks."""
         while self._deferred:
             self._deferred.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
-
-
-def _holding(
-    segments: Sequence[Segment], *calls: Callable[[], None]
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Pin segments until one of two calls is made; return these calls."""
-    for segment in segments:
-        segment.pins += 1
-
-    def releasing(call: Callable[[], None]) -> None:
-        for segment in segments:
-            segment.pins -= 1
-        call()
-
-    first, second = calls
-    return partial(releasing, first), partial(releasing, second)
 
 
 def _suit_blocks(first: int, end: int, total: int, count: int) -> bool:

@@ -54,7 +54,7 @@ assert (SLOT.size, UNIT.size) == (SLOT_SIZE, UNIT_SIZE)
 
 
 class Slot(NamedTuple):
-    """The timers of one second (or whatever the precision is)."""
+    """The slot of a second, or of another unit of the precision."""
 
     time: int
     """In units of the precision; 0: never used."""
@@ -65,7 +65,7 @@ class Slot(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """One timer in the timer log."""
+    """The entry of a timer in the timer log."""
 
     size: int
     prev: int
@@ -100,7 +100,7 @@ def is_blank(magic: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far timers are enqueued and delivered. Times in ms."""
+    """The progress of enqueueing and delivery, as the file and code 60 hold it. Times in ms."""
 
     read_ms: int = 0
     """Slots before this time are delivered."""

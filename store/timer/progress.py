@@ -29,7 +29,7 @@ _MAGIC: Final = b"RWT1"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far timers are delivered and enqueued."""
+    """The read time and queue offset that a broker has reached."""
 
     read_ms: int
     queue_offset: int

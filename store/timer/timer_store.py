@@ -171,11 +171,11 @@ class TimerStore:
         self.log.load()
         has_wheel = self.wheel.load(self.read_ms // precision)
         last = self._find_end(known, log_end, trusted=has_wheel)
+        if not known.read_ms and last is None:
+            self.read_ms = self._cleared_ms = self._floor(now_ms)
         offset = known.queue_offset
         if last is not None:
             offset = max(offset, queue_offset_of(last) + 1)
-        if known.master_queue_offset or known.queue_offset:
-            offset = min(offset, max(known.master_queue_offset, known.queue_offset))
         self.queue_offset = offset
 
     def _find_end(self, known: Checkpoint, log_end: int, *, trusted: bool) -> Unit | None:
@@ -205,7 +205,11 @@ class TimerStore:
         return last
 
     def _last_before(self, end: int, log_end: int) -> tuple[int, Unit | None, bool]:
-        """Go back to the last unit with a record in the commit log: where the log then ends, and whether that cuts."""
+        """Go back to the last unit with a record in the commit log: where the log then ends, and whether that cuts.
+
+        The end is right behind that unit, also where a checkpoint claims more: a reader stops at the first bytes that
+        are no unit, and would never see those behind a gap.
+        """
         cut = False
         for base in reversed(self.log.bases):
             if base >= end:
@@ -218,9 +222,9 @@ class TimerStore:
             while units:
                 at, unit = units.pop()
                 if unit.offset + unit.record_size <= log_end:
-                    return (at + UNIT_SIZE if cut else end), unit, cut
+                    return at + UNIT_SIZE, unit, cut
                 cut = True
-        return (self.log.bases[0] if cut else end), None, cut
+        return self.log.bases[0], None, cut
 
     def _raise(self, position: int, unit: Unit) -> None:
         """Make a unit the newest of its slot, unless the slot is delivered or has a newer one."""
@@ -420,7 +424,7 @@ class TimerStore:
         return job
 
     def flushed(self, result: Flushed) -> None:
-        """Note what a job of `flush` wrote, or could not write: the next one tries again."""
+        """Record the outcome of a job of `flush`; the next one repeats a write that failed."""
         if not result.failure:
             self.checkpoint = result.checkpoint
             return

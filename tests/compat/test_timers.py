@@ -20,8 +20,8 @@ from ropewalk.codes import ResponseCode
 from ropewalk.format.record import Record, decode_records
 from tests.bench.peers.rocketmq.original import Original
 from tests.crash.server import Place, Server
-from tests.ports import free_ports
-from tests.processes import checkout_command
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

@@ -1,16 +1,21 @@
 """The pytest fixtures, as a user's test meets them: in this process, and from an installed wheel."""
 
+import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from ropewalk import Admin, Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
+from tests.support.processes import checkout_environment
 
 START_S = 1.0
 RESET_S = 0.05
@@ -70,6 +75,28 @@ def test_a_broker_of_its_own_takes_names_as_they_are(ropewalk_own_broker: Ropewa
     assert [record.body for record in ropewalk_own_broker.messages("orders", 1)] == [b"plain"]
 
 
+def test_a_topic_that_comes_later_is_waited_for(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.name("made by its first message")
+    topic = topic.replace(" ", "-")
+    assert ropewalk_broker.messages(topic) == [], "which does not exist"
+    late = threading.Timer(0.2, lambda: ropewalk_broker.send(topic, "at last"))
+    late.start()
+    assert [message.body for message in ropewalk_broker.messages(topic, 1)] == [b"at last"]
+    late.join()
+
+
+def test_bodies_that_the_default_producer_compressed_are_unpacked(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic()
+    body = b"compressible " * 1000
+    with Producer(ropewalk_broker.namesrv) as producer:
+        sent = producer.send(topic, Message(body, keys=["a", "b"], tags="t"))
+    (message,) = ropewalk_broker.messages(topic, 1)
+    assert (message.body, message.topic, message.keys, message.tags) == (body, topic, ["a", "b"], "t")
+    assert message.message_id == sent.message_id
+    assert message.offset_message_id == sent.offset_message_ids[0]
+    assert repr(message).endswith("… (13000 bytes)>")
+
+
 def test_waiting_for_what_never_comes_says_what_is_there(ropewalk_broker: RopewalkBroker) -> None:
     topic = ropewalk_broker.topic()
     ropewalk_broker.send(topic, b"only")
@@ -111,3 +138,48 @@ def inner_pytest(folder: Path) -> str:
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def test_no_broker_of_a_fixture_joins_the_cluster_of_the_environment(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With NAMESRV_ADDR set, as on every developer's machine, its route would take the place of the real one's."""
+    for name in ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR"):
+        monkeypatch.setenv(name, ropewalk_broker.namesrv)
+    with Admin(ropewalk_broker.namesrv) as admin:
+        before = admin.members()
+        with BrokerProcess() as other:
+            assert other.namesrv != ropewalk_broker.namesrv
+            with Admin(other.namesrv) as its_own:
+                assert [member.address for member in its_own.members()] == [other.broker]
+            time.sleep(0.3)
+            assert admin.members() == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
+def test_a_pytest_that_is_killed_leaves_no_broker_behind(pytester_folder: Path) -> None:
+    (pytester_folder / "test_inner.py").write_text(
+        "import os, signal, pathlib\n"
+        "def test_it(ropewalk_broker):\n"
+        "    process = ropewalk_broker.process\n"
+        "    pathlib.Path('broker').write_text(f'{process.process.pid} {process.log.parent}')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    inner = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_inner.py"],
+        cwd=pytester_folder, env=checkout_environment(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert inner.returncode == -signal.SIGKILL, inner.stdout
+    pid, folder = (pytester_folder / "broker").read_text().split()
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and (is_alive(int(pid)) or Path(folder).exists()):
+        time.sleep(0.05)
+    assert not is_alive(int(pid)) and not Path(folder).exists()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in (Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else "")

@@ -51,7 +51,7 @@ app = typer.Typer(
     epilog="Where the group has a `ropewalkSecret`, these commands take it from ROPEWALK_SECRET.",
 )
 
-LOOK_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S = 1.0
 WATCH_EVERY_S = 0.2
 
 Target = Annotated[
@@ -75,7 +75,7 @@ def _operator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[tu
     secret = os.environ.get("ROPEWALK_SECRET", "")
     with (
         administrator(name_server, timeout, as_json=as_json) as admin,
-        Members(secret, min(timeout, LOOK_TIMEOUT_S)) as members,
+        Members(secret, min(timeout, PROBE_TIMEOUT_S)) as members,
     ):
         yield admin, members
 
@@ -156,7 +156,7 @@ def _link(each: MemberStatusMessage, master: MemberStatusMessage | None) -> str:
 
 
 def _damage(each: MemberStatusMessage) -> str:
-    """What is wrong with its log, or was."""
+    """Return the damage of its log, present and repaired."""
     damaged = f", {counted(each.damaged, 'damaged place')} in its log" if each.damaged else ""
     return damaged + (f", {counted(each.repaired, 'place')} repaired from others" if each.repaired else "")
 

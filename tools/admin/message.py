@@ -40,7 +40,8 @@ from tools.common.options import (
 )
 from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
 from tools.messages.consume import parse_moment, received_json, shortened
-from tools.messages.input import Stamp, check_properties, parse_delay
+from tools.messages.delay import parse_delay, tables_of
+from tools.messages.input import Stamp, check_properties
 
 app = typer.Typer(
     name="message",
@@ -79,7 +80,7 @@ def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) 
             message.source.queue.queue_id,
             message.queue_offset,
             message.tags,
-            message.keys,
+            " ".join(message.keys) or None,
             shortened(message.body, BODY_WIDTH),
         )
         for message in messages
@@ -113,7 +114,7 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
         "offset id": message.offset_message_id,
         "queue": f"{queue.broker_name} queue {queue.queue_id}, offset {message.queue_offset}",
         "log offset": message.log_offset,
-        "keys": message.keys,
+        "keys": " ".join(message.keys) or None,
         "tags": message.tags,
         "properties": " ".join(f"{key}={value}" for key, value in own.items()),
         "sent": Moment(message.born_timestamp_ms),
@@ -301,9 +302,7 @@ def send(
     keys: Annotated[
         str | None, typer.Option("--keys", "-k", help="Keys to find it by, separated by blanks.")
     ] = None,
-    tags: Annotated[
-        str | None, typer.Option("--tags", "-t", help="A tag that consumers can filter by.")
-    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="A tag that consumers can filter by.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -313,7 +312,9 @@ def send(
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", metavar="LEVEL|TIME", help="A level (1 to 18), or its time, as in 10s."),
+        typer.Option(
+            "--delay", metavar="LEVEL|TIME", help="A time, as in 10s, 90s, 2d, or a level (1 to 18)."
+        ),
     ] = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="To this queue.")] = None,
     broker: BrokerNameOption = None,
@@ -323,12 +324,15 @@ def send(
 ) -> None:
     """Send one message and show where it lies. For many, there is `ropewalk produce`."""
     with administrator(name_server, timeout, as_json=as_json) as admin:
+        tables = tables_of(
+            name_server, timeout, lambda: [one.broker_name for one in admin.masters(broker=broker)]
+        )
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
-            delay_level=parse_delay(delay) if delay is not None else 0,
             group=message_group,
+            later=parse_delay(delay, tables) if delay is not None else {},
         )
         message: Message = stamp.message(body.encode())
         with Producer(name_server, timeout=timeout) as producer:
@@ -349,8 +353,8 @@ def send(
                 "broker": result.queue.broker_name,
                 "queueId": result.queue.queue_id,
                 "queueOffset": result.queue_offset,
-                "msgId": result.unique_keys[0],
-                "offsetMsgId": result.message_ids[0],
+                "msgId": result.message_id,
+                "offsetMsgId": result.offset_message_ids[0],
             },
             as_json=as_json,
         )

@@ -23,7 +23,6 @@ REFUSED_BY_HANDLER: Final = frozenset[int]()
 """Codes with a handler whose answer is always a refusal in words of its own."""
 
 REASONS: Final[Mapping[str, tuple[int, ...]]] = {
-    "transactions are not built": (37, 323),
     "POP is not built": (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
     "static topics are not built": (513,),
     "users and access rules are not built": (*range(3001, 3011), 50, 51, 52, 53, 54),
@@ -83,7 +82,6 @@ def page(broker: Broker) -> str:
             ("code", "name", "what it does"),
             [row(code) for code in sorted(SENT_BY_BROKERS) if code not in reasons],
         ),
-        "Code 39 belongs to transactions and is not sent yet.\n",
         "## Refused\n",
         table(("code", "name", "what it would do", "answer", "why"), refused),
         "## Between Ropewalk's own processes\n",

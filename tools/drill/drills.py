@@ -137,8 +137,8 @@ async def kill_any(stage: Stage) -> None:
     await stage.calm(0.5 / kills)
     for _ in range(kills):
         master, slave = stage.pair()
-        victim = stage.chance.choice((master, slave))
-        await trio.sleep(stage.chance.uniform(0.05, 0.5))
+        victim = stage.rng.choice((master, slave))
+        await trio.sleep(stage.rng.uniform(0.05, 0.5))
         await _kill(stage, victim)
         if victim is master and not await stage.failover():
             return
@@ -188,7 +188,7 @@ async def corrupt_slave(stage: Stage) -> None:
     """A byte of an old message changes on the slave's disk. Somebody has to notice, and put it right."""
     master, slave = stage.pair()
     await stage.calm(0.3)
-    chosen = damage.choose_byte(slave.store, stage.chance)
+    chosen = damage.choose_byte(slave.store, stage.rng)
     if chosen is None:
         stage.cannot("the slave has no sealed segment yet: raise --seconds or --rate")
     if not await stage.wait_for(lambda: damage.is_summed(slave.store, chosen), MEND_S):
@@ -269,7 +269,7 @@ async def reset_link(stage: Stage) -> None:
     await stage.calm(0.2)
     for _ in range(RESETS):
         before = rule.hits
-        byte = stage.chance.randrange(1, 20_000)
+        byte = stage.rng.randrange(1, 20_000)
         stage.fault(f"reset the link from {master.name} to {slave.name} after {byte:,} more bytes")
         rule.change(reset_after=byte)
         if await stage.wait_for(lambda before=before: rule.hits > before, 10.0):  # type: ignore[misc]

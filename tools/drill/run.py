@@ -46,7 +46,7 @@ _PULL_TRIES = 10
 
 async def run_drill(drill: Drill, options: Options, progress: Progress) -> Result:
     """Carry out a drill on a throw-away cluster. Raises `CannotRun` when there can be no verdict."""
-    chance = random.Random(options.seed) if options.seed is not None else random.Random()
+    rng = random.Random(options.seed) if options.seed is not None else random.Random()
     folder = Path(tempfile.mkdtemp(prefix=f"ropewalk-drill-{drill.name}-"))
     try:
         cluster = Cluster(
@@ -54,7 +54,7 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             drill.members,
             settings={**drill.settings, **options.settings},
             command=options.command,
-            chance=chance,
+            rng=rng,
         )
         with ExitStack() as disks:
             if drill.slave_disk is not None:

@@ -34,14 +34,30 @@ from tools.common.output import (
 
 __all__ = ["consume", "produce", "pull"]
 
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="The topic, for who is used to naming it so."),
+]
+
+
+def _named_topic(
+    topic: str | None, option: str | None, messages: list[str] | None
+) -> tuple[str, list[str] | None]:
+    """Return the topic and the messages behind it; with `--topic`, the first word is a message. Raises `UsageError`."""
+    if option is not None:
+        return option, [topic, *(messages or ())] if topic is not None else messages
+    if topic is None:
+        raise UsageError("which topic? write it first, as in `ropewalk produce demo hello`")
+    return topic, messages
+
 
 def produce(
     topic: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TOPIC", help="Created by its first message if need be.", autocompletion=complete_topic
         ),
-    ],
+    ] = None,
     messages: Annotated[
         list[str] | None,
         typer.Argument(metavar="MESSAGE", help="Messages to send. Without any: --file or standard input."),
@@ -64,7 +80,7 @@ def produce(
     keys: Annotated[
         str | None, typer.Option("--keys", "-k", help="Keys to find the message by, separated by blanks.")
     ] = None,
-    tags: Annotated[str | None, typer.Option("--tags", "-t", help="A tag consumers can filter by.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="A tag consumers can filter by.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
@@ -81,7 +97,7 @@ def produce(
             "--delay",
             "-d",
             metavar="LEVEL|TIME",
-            help="Deliver later: a level (1 to 18), or any time up to three days, as in 10s, 90s, 1.5h, 2d.",
+            help="Deliver later: any time up to three days, as in 10s, 90s, 1.5h, 2d, or a level (1 to 18).",
         ),
     ] = None,
     deliver_at: Annotated[
@@ -92,6 +108,15 @@ def produce(
             help="Deliver at a time, as in 2026-01-31T08:00 (local without a zone), or milliseconds since 1970.",
         ),
     ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            "--transaction",
+            metavar="commit|rollback|leave",
+            help="Send each message in a transaction, and end it so; what is left the broker asks about.",
+        ),
+    ] = None,
+    topic_option: TopicOption = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
     ] = None,
@@ -117,52 +142,85 @@ def produce(
 
         ropewalk produce demo "remind me" --delay 90s
 
+        ropewalk produce demo "paid" --transaction commit
+
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
+    from tools.messages.delay import parse_delay, parse_time, tables_of
     from tools.messages.input import (
         LineSource,
         Stamp,
         check_properties,
-        parse_time,
-        parse_when,
         parser,
         read_arguments,
     )
-    from tools.messages.produce import Report, Sender, choose_queues, result_rows, summary
+    from tools.messages.produce import (
+        MessageSender,
+        Report,
+        Sender,
+        choose_queues,
+        note_of_new_topic,
+        result_rows,
+        summary,
+    )
     from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
+        topic, messages = _named_topic(topic, topic_option, messages)
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
         if delay is not None and deliver_at is not None:
             raise UsageError("give --delay or --deliver-at, not both")
-        level, span = parse_when(delay) if delay is not None else (0, None)
+        outcome = None
+        if transaction is not None:
+            from tools.messages import transactions  # an event loop, for those who ask
+
+            outcome = transactions.parse_outcome(transaction)
+        client = opened.enter_context(Client(name_server, timeout=timeout))
+
+        def brokers() -> list[str]:
+            queues = client.write_queues(topic)
+            return [chosen.broker_name for chosen in choose_queues(queues, topic, queue, broker_name)]
+
+        tables = tables_of(name_server, timeout, brokers)
+        later = parse_delay(delay, tables) if delay is not None else {}
+        if deliver_at is not None:
+            later = parse_time(deliver_at)
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
             message_group,
-            level,
-            parse_time(deliver_at) if deliver_at is not None else None,
-            span,
+            later,
         )
-        parse = parser(stamp, json_lines=json_lines)
+        parse = parser(stamp, json_lines=json_lines, tables=tables)
         given = read_arguments(messages, parse) if messages else []
         lines = None if given else LineSource(_open_input(file, opened), parse, interrupts)
         # Who types the messages needs the terminal for that, and sees how many there are.
         typed = lines is not None and file is None and sys.stdin.isatty()
         bar = ProgressLine(f"to {topic}", lines.size if lines else None, enabled=not typed)
         progress = opened.enter_context(bar)
-        client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def on_progress(so_far: Report) -> None:
             progress.update(lines.bytes_read if lines else 0, counted(so_far.acknowledged))
 
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
-        send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        sender: MessageSender = Sender(client, topic, queues, report)
+        if outcome is not None:
+            from ropewalk.client.blocking.transaction_producer import TransactionProducer
+
+            producer = TransactionProducer(
+                transactions.unknown, name_server, group=transactions.GROUP, timeout=timeout
+            )
+            opened.enter_context(producer)
+            sender = transactions.TransactionSender(producer, topic, queues, report, outcome)
+        send_all(sender, lines or [given], interrupts, on_progress)
+        made = note_of_new_topic(client, topic) if report.acknowledged + report.reserved else None
         unread = lines.unread_lines() if lines is not None and report.given_up else 0
+    if made is not None:
+        note(made)
     for text, number in report.problems.items():
         report_error(f"{counted(number)}: {text}" if number > 1 else text, as_json=as_json)
     with telling(lambda: summary(report)):
@@ -198,20 +256,21 @@ def _open_input(file: Path | None, opened: ExitStack) -> BinaryIO:
 
 def consume(
     topics: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="TOPIC",
             help="One or more, or patterns such as 'order*' (in quotes).",
             autocompletion=complete_topic,
         ),
-    ],
+    ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="earliest, latest, offset:N, a time (2026-01-31T12:00:00, local unless it names a zone), "
-            "or milliseconds since 1970. Without it: earliest, and latest with --follow. With --group it counts "
+            help="earliest (or first), latest (or last), offset:N, a time (2026-01-31T12:00:00, local unless it "
+            "names a zone), or milliseconds since 1970. Without it: earliest, and latest with --follow. With "
+            "--group it counts "
             "only where the group has read nothing yet.",
         ),
     ] = None,
@@ -240,8 +299,17 @@ def consume(
     ] = "text",
     tags: Annotated[
         str,
-        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+        typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
+    topic_option: TopicOption = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")] = None,
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="Only queues of the broker of this name.")
@@ -264,14 +332,28 @@ def consume(
         ropewalk consume 'order*' --follow --format json
 
         ropewalk consume demo --group billing --follow
+
+        ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
+    from tools.messages.consume import (
+        Form,
+        Reading,
+        check_sql,
+        check_tags,
+        choose_sources,
+        parse_form,
+        parse_start,
+    )
     from tools.messages.consume import consume as read_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
+        topics = [*filter(None, (topic_option,)), *(topics or ())]
+        if not topics:
+            raise UsageError("which topic? name one or more, as in `ropewalk consume demo`")
         form = "json" if as_json else parse_form(form)
         check_tags(tags)
+        check_sql(sql, tags)
         if group is not None and (queue is not None or broker_name is not None):
             raise UsageError("--queue and --broker do not go with --group: its members share out all queues")
         if orderly and group is None:
@@ -304,6 +386,7 @@ def consume(
                         follow,
                         count,
                         lambda: choose_sources(client, topics, queue, broker_name),
+                        sql,
                     )
                     handled = read_all(
                         client,
@@ -314,7 +397,7 @@ def consume(
                 else:
                     from tools.messages.consume_group import GroupReading, consume_as_group
 
-                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count)
+                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count, sql)
                     handled = consume_as_group(
                         name_server, timeout, as_member, lambda one: put(look.received(one)), interrupts
                     )
@@ -326,14 +409,23 @@ def consume(
 
 
 def pull(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", autocompletion=complete_topic)] = None,
+    topic_option: TopicOption = None,
     queue: Annotated[int, typer.Option("--queue", "-q", min=0, help="The queue to read.")] = 0,
     offset: Annotated[int, typer.Option("--offset", "-o", min=0, help="The first message wanted.")] = 0,
     count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many messages.")] = 32,
     tags: Annotated[
         str,
-        typer.Option("--tags", "-t", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
+        typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="The broker's name, if several have this queue.")
     ] = None,
@@ -346,18 +438,22 @@ def pull(
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
+    from tools.messages.consume import PULL_COLUMNS, check_sql, check_tags, pull_json, pull_rows
     from tools.messages.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
+        if topic is not None and topic_option is not None:
+            raise UsageError("the topic is given twice")
+        topic, _ = _named_topic(topic or topic_option, None, None)
         check_tags(tags)
+        check_sql(sql, tags)
         chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
         if len(chosen) > 1:
             names = ", ".join(sorted(each.broker_name for each in chosen))
             raise UsageError(
                 f"several brokers have queue {queue} of {topic}: choose one with --broker ({names})"
             )
-        result = client.pull(topic, chosen[0], offset, count, subscription=tags)
+        result = client.pull(topic, chosen[0], offset, count, subscription=tags, sql=sql)
         if as_json:
             print_json(pull_json(chosen[0], result))
             return

@@ -10,8 +10,9 @@ chosen ones) and walks them. There are two walks:
 
 Several topics are read like one, and a name may be a pattern (`order*`).
 
-`--from` is `earliest`, `latest`, `offset:N`, a time as ISO 8601 (local unless it names a zone), or
-milliseconds since 1970 (of 1973 at the earliest, so that nobody's offset is taken for a time).
+`--from` is `earliest`, `latest` (or one of their synonyms, RocketMQ's `first` and `last` among them), `offset:N`, a
+time as ISO 8601 (local unless it names a zone), or milliseconds since 1970 (of 1973 at the earliest, so that nobody's
+offset is taken for a time).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,10 +34,12 @@ import msgspec
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
 from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST, TIMESTAMP_MIN
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
+from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.common.interrupts import Interrupts
@@ -49,8 +53,6 @@ HOLD_SLACK_S = 10.0
 RETRY_PAUSE_S = 1.0
 DISCOVER_S = 5.0
 """How often a reader that follows looks for new topics and queues."""
-TIMESTAMP_MIN = 10**11
-"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ class Start:
 def parse_start(text: str, option: str = "--from") -> Start:
     """Read `--from`, or another option that names a place in a queue. Raises `UsageError`."""
     text = text.strip()
-    if text in ("earliest", "latest"):
-        return Start(text)
+    word = text.lower()
+    if word in EARLIEST or word in LATEST:
+        return Start("earliest" if word in EARLIEST else "latest")
     if text.startswith("offset:"):
         number = text.removeprefix("offset:")
         if number.isascii() and number.isdigit():
@@ -92,9 +95,11 @@ def parse_start(text: str, option: str = "--from") -> Start:
             return Start(timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
         except ValueError:
             pass
+    near = get_close_matches(word, (*EARLIEST, *LATEST), 1, 0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
     raise UsageError(
         f"{option} {text!r} is none of: earliest, latest, offset:N (as in offset:3), a time such as "
-        "2026-01-31T12:00:00, or milliseconds since 1970"
+        "2026-01-31T12:00:00, or milliseconds since 1970" + hint
     )
 
 
@@ -120,6 +125,8 @@ class Reading:
     count_max: int | None = None
     discover: Callable[[], Sequence[TopicQueue]] | None = None
     """Looks up what there is to read now, while following."""
+    sql: str | None = None
+    """An expression over properties, in place of a subscription to tags."""
 
 
 def choose_sources(
@@ -175,7 +182,7 @@ def consume(
 
 
 def check_tags(subscription: str) -> None:
-    """Refuse what a broker would take for tags although nobody meant it so. Raises `UsageError`."""
+    """Refuse a subscription that a broker would misread: a tag is missing, or it is SQL. Raises `UsageError`."""
     text = subscription.strip()
     if text in ("", "*"):
         return
@@ -185,8 +192,22 @@ def check_tags(subscription: str) -> None:
         )
     if _MORE_THAN_TAGS.search(text):
         raise UsageError(
-            f'--tags {subscription!r}: only tags are understood, as in "new || changed", and no SQL expressions'
+            f'--tags {subscription!r}: tags are names, as in "new || changed"; an expression over properties is --sql'
         )
+
+
+def check_sql(expression: str | None, tags: str) -> None:
+    """Refuse an expression that no broker would take, or one beside tags. Raises `UsageError`."""
+    if expression is None:
+        return
+    if tags.strip() not in ("", "*"):
+        raise UsageError(
+            "--tags and --sql do not go together: TAGS is a property like others, as in TAGS = 'new'"
+        )
+    try:
+        compile_filter(expression)
+    except SqlSyntaxError as exc:
+        raise UsageError(f"--sql {expression!r}: {exc}") from exc
 
 
 _MORE_THAN_TAGS = re.compile(r"[=<>'()]|(?<!\|)\|(?!\|)|\s(?:is|in|between|like|and|or|not)\s", re.IGNORECASE)
@@ -267,7 +288,7 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
 
 
 def _discovered(client: Client, reading: Reading) -> Sequence[TopicQueue]:
-    """What there is to read by now; nothing new while no name server can tell."""
+    """Find the queues to read by now; none is new while no name server can tell."""
     if reading.discover is None:
         return ()
     try:
@@ -311,6 +332,7 @@ def _pull(
         offset,
         PULL_COUNT,
         subscription=reading.subscription,
+        sql=reading.sql,
         suspend_ms=suspend_ms,
     )
 
@@ -336,7 +358,7 @@ def received_json(message: ReceivedMessage) -> dict[str, Any]:
         "queueOffset": message.queue_offset,
         "msgId": message.message_id,
         "offsetMsgId": message.offset_message_id,
-        "keys": message.keys,
+        "keys": " ".join(message.keys) or None,
         "tags": message.tags,
         "properties": dict(message.properties),
         "bornTimestamp": message.born_timestamp_ms,

@@ -9,32 +9,42 @@ behind it is read, because whoever mends the line wants to send from there on, a
 from __future__ import annotations
 
 import os
-import re
 import select
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 import msgspec
 
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
-from ropewalk.format.properties import P
+from ropewalk.format.properties import P, split_keys
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError
+from tools.messages.delay import Tables, default_tables, parse_delay, parse_time
 
 READ_SIZE = 256 * 1024
 LINE_SIZE_MAX = 16 * 1024 * 1024
 """Bytes. Far above what any broker takes; it only keeps a file without line ends out of memory."""
 
 BOOKKEEPING = frozenset(
-    {P.UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "INSTANCE_ID"}
+    {
+        *(P.UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "INSTANCE_ID"),
+        *(
+            P.TIMER_OUT_MS,
+            P.TIMER_ENQUEUE_MS,
+            P.TIMER_DEQUEUE_MS,
+            P.TIMER_ROLL_TIMES,
+            P.REAL_TOPIC,
+            P.REAL_QID,
+        ),
+        *(P.TRAN_MSG, P.TRANSACTION_ID, P.TRANSACTION_CHECK_TIMES, P.TRAN_PREPARED_QUEUE_OFFSET, P.PGROUP),
+    }
 )
 """Properties that clients and brokers add to every message: taken out of what `consume` printed."""
 
-FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties", "messageGroup", "delay"})
+FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties", "messageGroup", "delay", "deliverAt"})
 PRINTED_FIELDS = frozenset(
     {
         "topic",
@@ -73,9 +83,8 @@ class Stamp:
     properties: dict[str, str] = field(default_factory=dict)
     group: str | None = None
     """The message group, which keeps messages in order."""
-    delay_level: int = 0
-    deliver_at: datetime | None = None
-    delay: timedelta | None = None
+    later: dict[str, str] = field(default_factory=dict)
+    """The property that says when the messages are delivered, if not at once."""
 
     def __post_init__(self) -> None:
         if self.tags is not None and ("||" in self.tags or not self.tags or self.tags.split() != [self.tags]):
@@ -86,63 +95,17 @@ class Stamp:
         check_properties({P.KEYS: self.keys or "", P.TAGS: self.tags or "", P.SHARDING_KEY: self.group or ""})
 
     def message(self, body: bytes) -> Message:
-        message = Message(
-            body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
+        return Message(
+            body,
+            split_keys(self.keys or ""),
+            self.tags,
+            {**self.properties, **self.later},
+            group=self.group,
         )
-        return message.at(self.deliver_at, self.delay)
-
-
-DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
-"""What the levels from 1 on mean, unless a broker was configured otherwise (`messageDelayLevel`)."""
-
-
-def parse_delay(text: str) -> int:
-    """Return a delay level: its number, or its time (`10s`) by the levels brokers have by default.
-
-    Raises `UsageError`.
-    """
-    text = text.strip().lower()
-    if text in DELAY_LEVELS:
-        return DELAY_LEVELS.index(text) + 1
-    if text.isascii() and text.isdigit() and 0 < int(text) < 1000:
-        return int(text)
-    raise UsageError(
-        f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one: {', '.join(DELAY_LEVELS)}"
-    )
-
-
-_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
-_SPAN_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def parse_when(text: str) -> tuple[int, timedelta | None]:
-    """Return a delay level and 0 or None, or 0 and any other span of time, as in 90s, 1.5h, 2d.
-
-    Raises `UsageError`.
-    """
-    span = _SPAN.fullmatch(text.strip().lower())
-    if span is None or text.strip().lower() in DELAY_LEVELS:
-        return parse_delay(text), None
-    return 0, timedelta(seconds=float(span[1]) * _SPAN_S[span[2]])
-
-
-def parse_time(text: str) -> datetime:
-    """Return a time with its zone: ISO 8601 (local time without a zone), or milliseconds since 1970.
-
-    Raises `UsageError`.
-    """
-    try:
-        if text.isascii() and text.isdigit():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(
-            f"--deliver-at {text!r} is neither a time, as in 2026-01-31T08:00+01:00, nor milliseconds since 1970"
-        ) from None
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Refuse what the properties string cannot carry. Raises `UsageError`."""
+    """Refuse properties that the properties string cannot carry. Raises `UsageError`."""
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise UsageError(f"property {name!r} holds one of the bytes 01 and 02 that separate properties")
@@ -224,12 +187,14 @@ def _must_wait(descriptor: int) -> bool:
         return False
 
 
-def parser(stamp: Stamp, *, json_lines: bool) -> Callable[[bytes, int], Message]:
+def parser(
+    stamp: Stamp, *, json_lines: bool, tables: Tables = default_tables
+) -> Callable[[bytes, int], Message]:
     """Return a function that makes a message of a line and its number, or raises `BadLine`."""
 
     def parse(line: bytes, number: int) -> Message:
         try:
-            message = parse_json_line(line, stamp) if json_lines else stamp.message(line)
+            message = parse_json_line(line, stamp, tables) if json_lines else stamp.message(line)
         except UsageError as exc:
             raise BadLine(number, str(exc)) from exc
         if len(message.body) > BODY_SIZE_MAX:
@@ -250,12 +215,13 @@ def read_arguments(texts: Sequence[str], parse: Callable[[bytes, int], Message])
         raise UsageError(f"message {exc.number}: {exc.reason}; nothing was sent") from exc
 
 
-def parse_json_line(line: bytes, stamp: Stamp) -> Message:
+def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) -> Message:
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
-    a text or a list. `messageGroup` keeps messages in order, `delay` is a level or its time. What the line does
-    not say is taken from the options. The lines that `ropewalk consume --format json` prints are understood.
+    a text or a list. `messageGroup` keeps messages in order, `delay` is a level or a time, `deliverAt` a moment.
+    What the line does not say is taken from the options. The lines that `ropewalk consume --format json` prints are
+    understood.
     """
     try:
         document = msgspec.json.decode(line)
@@ -289,16 +255,19 @@ def parse_json_line(line: bytes, stamp: Stamp) -> Message:
     check_properties(
         {P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else "", P.SHARDING_KEY: group or ""}
     )
-    level, span = parse_when(_text(delay)) if delay else (stamp.delay_level, stamp.delay)
-    message = Message(
+    deliver_at = document.get("deliverAt")
+    if delay and deliver_at:
+        raise UsageError('"delay" and "deliverAt" are both given: when is it delivered?')
+    later = parse_delay(_text(delay), tables) if delay else stamp.later
+    if deliver_at:
+        later = parse_time(_text(deliver_at))
+    return Message(
         body,
-        keys_text or given.pop(P.KEYS, None) or stamp.keys,
+        split_keys(keys_text or given.pop(P.KEYS, None) or stamp.keys or ""),
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        delay_level=level,
-        properties=check_properties({**stamp.properties, **given}),
+        properties=check_properties({**stamp.properties, **given, **later}),
     )
-    return message.at(None if delay else stamp.deliver_at, span)
 
 
 def json_text(value: Any) -> str:

@@ -2,12 +2,14 @@
 
     {"orders|broker-a|0": 17, ...}
 
-Written beside and renamed, so that a crash leaves the old file or the new one. A file that cannot be read is treated
-as missing: its consumer begins where `consume_from` says.
+Written beside and renamed, so that a crash leaves the old file or the new one. A file that is none of these is kept
+aside as `<name>.broken` and told to the log: its consumer begins where `consume_from` says. So it does where the file
+cannot be read, which is told too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,19 +17,36 @@ from pathlib import Path
 
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.core.routes import Queue
+from ropewalk.client.log import logger
 
 
 def load_offsets(path: Path) -> dict[TopicQueue, int]:
     """Return the offsets that a file holds; none if it is missing."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        logger().warning("progress not read", file=path, reason=exc.strerror or str(exc))
+        return {}
+    except ValueError as exc:
+        return _kept_aside(path, exc)
+    try:
         offsets: dict[TopicQueue, int] = {}
-        for name, offset in document.items():
+        for name, offset in json.loads(text).items():
             topic, broker, queue_id = name.split("|")
             offsets[TopicQueue(topic, Queue(broker, int(queue_id)))] = int(offset)
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
+    except (ValueError, AttributeError, TypeError) as exc:
+        return _kept_aside(path, exc)
     return offsets
+
+
+def _kept_aside(path: Path, reason: Exception) -> dict[TopicQueue, int]:
+    aside = path.with_name(path.name + ".broken")
+    with contextlib.suppress(OSError):
+        path.replace(aside)
+    logger().warning("progress file broken", file=path, kept_as=aside, reason=repr(reason))
+    return {}
 
 
 def save_offsets(path: Path, offsets: Mapping[TopicQueue, int]) -> None:

@@ -21,7 +21,6 @@ import uuid
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Unpack
 
@@ -31,12 +30,12 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -61,7 +60,7 @@ from ropewalk.client.core.request_reply import (
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
-from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
@@ -108,7 +107,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
@@ -118,8 +117,8 @@ class AsyncProducer:
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self._core = ProducerCore(
-            name_servers,
-            ProducerOptions(**options),
+            name_servers_or_default(name_servers),
+            make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
             clock=clock,
@@ -151,7 +150,7 @@ class AsyncProducer:
         await self._lifespan.start()
 
     async def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncProducer:
@@ -172,19 +171,14 @@ class AsyncProducer:
         *,
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
-        deliver_at: datetime | int | None = None,
-        delay: timedelta | float | None = None,
         timeout: float | None = None,
     ) -> SendResult:
         """Send one message and wait for the broker's answer, for at most `timeout` seconds with all attempts.
 
-        It is delivered at `deliver_at`, a time with a zone or milliseconds since 1970, or after `delay`, a `timedelta`
-        or seconds; the result's `recall_handle` takes it back until then.
-
         Raises `Refused` and its kinds when nothing was stored, `OutcomeUnknown` when that cannot be said,
         `Unreachable` when nobody was there, `LocalProtocolError` for a message that no broker would take.
         """
-        messages = [as_message(message, deliver_at, delay)]
+        messages = [as_message(message)]
         return await self._open_links.drive(
             self._core.send(topic, messages, queue=queue, selector=selector, timeout=timeout)
         )
@@ -245,7 +239,7 @@ class AsyncProducer:
         return pending
 
     async def flush(self) -> None:
-        """Send what waits for company, and return once every message handed over has its outcome."""
+        """Send the waiting batches at once, and return when every message handed over has its outcome."""
         while self._pending_count:
             self._batcher.close_batches()
             self._wake.set()
@@ -260,7 +254,7 @@ class AsyncProducer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """

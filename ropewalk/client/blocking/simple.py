@@ -21,7 +21,7 @@ import msgspec
 
 from ropewalk.client.admin.results import topic_kind
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, AddressRing, parse_address_list
+from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.directory import NoNameServer
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
@@ -41,6 +41,7 @@ from ropewalk.client.core.messages import (
 )
 from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import answer_header, require_success
+from ropewalk.client.machine import name_servers_or_default
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, error_for
 from ropewalk.format import fastjson
@@ -100,21 +101,23 @@ class Client:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         timeout: float = TIMEOUT_S,
         unique_keys: UniqueKeys | None = None,
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `timeout` seconds bound each connect and call.
+        """`name_servers` is `host:port;host:port`, else the environment's; `timeout` seconds bound a connect or call.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self.timeout = timeout
-        self._name_servers = AddressRing(parse_address_list(name_servers))
+        self._name_servers = AddressRing(parse_address_list(name_servers_or_default(name_servers)))
         self._unique_keys = unique_keys or default_unique_keys()
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._write_routes: dict[str, TopicRoute] = {}
+        self.new_topics: set[str] = set()
+        """Topics that did not exist when they were first sent to: their first message makes them."""
         self._pull_from: dict[tuple[str, Queue], int] = {}
         self._turn = count()
 
@@ -218,11 +221,17 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PullResult:
-        """Read up to `max_count` messages. With `suspend_ms` the broker holds an empty answer that long."""
+        """Read up to `max_count` messages, by tags or by an SQL92 expression over properties.
+
+        With `suspend_ms` the broker holds an empty answer that long.
+        """
         return self.finish_pull(
-            self.start_pull(topic, queue, offset, max_count, subscription=subscription, suspend_ms=suspend_ms)
+            self.start_pull(
+                topic, queue, offset, max_count, subscription=subscription, sql=sql, suspend_ms=suspend_ms
+            )
         )
 
     def start_pull(
@@ -233,12 +242,14 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PendingPull:
         """Write a pull and do not wait."""
         broker_id = self._pull_from.get((topic, queue), MASTER_ID)
         connection = self._broker_connection(self.route(topic), queue.broker_name, broker_id)
-        command = pull_request(topic, queue, offset, max_count, subscription, suspend_ms)
+        wanted = subscription if sql is None else sql
+        command = pull_request(topic, queue, offset, max_count, wanted, suspend_ms, is_sql=sql is not None)
         timeout = self.timeout + suspend_ms / 1000
         return PendingPull(connection, connection.start(command), topic, queue, timeout)
 
@@ -329,6 +340,7 @@ class Client:
                         answer.code, f"topic {topic} does not exist, and no broker creates topics"
                     )
                 self._write_routes[topic] = parse_route(require_success(template).body).as_template()
+                self.new_topics.add(topic)
             else:
                 self._write_routes[topic] = parse_route(require_success(answer).body)
         return self._write_routes[topic]
@@ -351,19 +363,26 @@ class Client:
 
     def _ask_name_server(self, command: Command) -> Command:
         failures: list[str] = []
+        unknown: Command | None = None
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         for address in self._name_servers.one_round():
             reused = str(address) in self._connections
             try:
                 try:
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
                 except OutcomeUnknown:
                     # A connection that was idle for long may have been cut unnoticed, and a question
                     # can be asked twice.
                     if not reused or not self._connection_is_gone(str(address)):
                         raise
-                    return self._connection(str(address)).call(command)
+                    answer = self._connection(str(address)).call(command)
+                if not is_route or answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    return answer
+                unknown = answer  # another one may have heard of it
             except (Unreachable, OutcomeUnknown) as exc:
                 failures.append(str(exc))
+        if unknown is not None:
+            return unknown
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(failures)}")
 
     def _connection_is_gone(self, address: str) -> bool:

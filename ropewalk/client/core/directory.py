@@ -2,7 +2,7 @@
 
 A route is good for `REFRESH_S` seconds, as in the official clients; then the next need asks again. A name server
 that does not answer is no reason to stop: the old route stays in use and is asked for again a little later. Any one
-name server will do; the next takes over when it does not answer.
+name server will do; the next takes over when it does not answer. A topic does not exist if none of them knows it.
 
 A topic that does not exist yet has a *write route* all the same: the one its first message will create it with, made
 from the template topic. Once the topic exists its own route takes over.
@@ -169,6 +169,8 @@ class Directory:
         Those that are left share the time that is left.
         """
         failures: list[str] = []
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        unknown: Command | None = None
         left = len(self._name_servers)
         for address in self._name_servers.one_round():
             answer: Command | None = None
@@ -190,6 +192,9 @@ class Directory:
                 except OutcomeUnknown as exc:
                     failures.append(str(exc))
             left -= 1
+            if answer is not None and is_route and answer.code == ResponseCode.TOPIC_NOT_EXIST and left:
+                unknown = answer  # another one may have heard of it: brokers register with each by itself
+                continue
             if answer is not None:
                 refused = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 if refused and command.code in _EVERY_NAME_SERVER_ANSWERS:
@@ -197,5 +202,7 @@ class Directory:
                     hint = "name servers listen at port 9876 by default, brokers at 10911"
                     raise error_for(answer.code, f"{address} is no name server, but a broker perhaps: {hint}")
                 return answer
+        if unknown is not None:
+            return unknown
         self._name_servers.advance()
         raise NoNameServer(f"no name server at {self._name_servers}: {'; '.join(dict.fromkeys(failures))}")

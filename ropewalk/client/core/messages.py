@@ -1,30 +1,33 @@
 """Messages, their results, and the requests that carry them. Pure.
 
 A send goes out in the short form (310), several messages for one queue as a batch (320), as the
-official clients do it. Keys and tags are properties like any other on the wire; here they have names.
+official clients do it. Keys and tags are properties like any other on the wire; here they have names, and keys, which
+the wire separates by blanks, are a list.
 A pull carries its own subscription, since a client without a group announces none.
 """
 
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from ropewalk.client.core.produce.delay_levels import delay_level_of
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, RecallMessageHeader, encode_header
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
 
 _DEFAULT_TOPIC_QUEUES = str(DEFAULT_TOPIC_QUEUE_COUNT)
+PROPERTIES_RESERVE = 1024
+"""Bytes of properties that a send leaves free: retries and dead letters add their own."""
 PRODUCER_GROUP = "ropewalk-client"
 READER_GROUP = "TOOLS_CONSUMER"
 """A group every RocketMQ broker knows from birth; a pull must name one even if it commits nothing."""
@@ -52,60 +55,74 @@ SEND_STATUSES = {status.value: status for status in SendStatus}
 PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATER = frozenset({P.DELAY, P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS})
-_SECONDS_MAX = 1e12
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send. `keys` are separated by blanks, `tags` is one tag in practice.
+    """A message to send. `keys` are what it can be found by: a list, or a string for a single one. `tags` is one tag.
 
-    With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later. Which
-    levels there are is the broker's affair: one above the highest counts as the highest, and below 1 there is no delay.
+    It is delivered at `deliver_at`, a time with a zone or milliseconds since 1970, or after a `delay`, as in
+    `timedelta(minutes=1)`; the broker says how far ahead (three days by default). Until then it can be recalled by the
+    `recall_handle` of the result. A delay of one of the 18 lengths that every broker has a level for (1 s, 5 s, 10 s,
+    30 s, 1 min, … 2 h) is sent as that level, also to brokers without timers, and cannot be recalled. A `delay_level`
+    is the number of one, whose length is each broker's affair: one above the highest counts as the highest.
     Messages of one `group` are stored in one queue, in the order they were sent.
+
+    Raises `TypeError` and `ValueError`, which say what is right: a key with a blank would be two on the wire.
     """
 
     body: bytes
-    keys: str | None = None
+    keys: Sequence[str] | None = None
     tags: str | None = None
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
     group: str | None = None
+    delay: timedelta | None = None
+    deliver_at: datetime | int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
+        if self.keys is not None:
+            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
+        if self.delay is not None or self.deliver_at is not None:
+            if (self.delay_level > 0) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+                raise ValueError("a message has one of delay, delay_level and deliver_at, not both")
+            later_property(self)
 
     @property
     def can_be_batched(self) -> bool:
         """Brokers refuse batches that hold delayed messages."""
         properties = self.properties
-        return not self.delay_level and (not properties or not _LATER.intersection(properties))
+        return later_property(self) is None and (not properties or not _LATER.intersection(properties))
 
-    def at(self, deliver_at: datetime | int | None, delay: timedelta | float | None) -> Message:
-        """Return the message with the time at which it is to be delivered, as property of a timer message.
 
-        `deliver_at` is a time with a zone, or milliseconds since 1970; `delay` a `timedelta`, or seconds from when the
-        broker has it. Raises `LocalProtocolError` for both at once, and for a time that is none.
-        """
-        if deliver_at is None and delay is None:
-            return self
-        if deliver_at is not None and delay is not None:
-            raise LocalProtocolError("deliver_at and delay both say when: give one of them")
-        if delay is not None:
-            seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-            if not 0 <= seconds < _SECONDS_MAX:
-                raise LocalProtocolError(f"a delay of {delay} cannot be waited for")
-            name, value = P.TIMER_DELAY_MS, math.ceil(seconds * 1000)
-        elif isinstance(deliver_at, datetime):
+def later_property(message: Message) -> tuple[str, str] | None:
+    """Return the property that says when a message is delivered, and its value; None for one without a delay.
+
+    Raises `TypeError` and `ValueError` for a time that is none.
+    """
+    if message.delay is not None:
+        if level := delay_level_of(message.delay):
+            return P.DELAY, str(level)
+        return (P.TIMER_DELAY_MS, str(_milliseconds(message.delay))) if message.delay else None
+    if (deliver_at := message.deliver_at) is not None:
+        if isinstance(deliver_at, datetime):
             if deliver_at.tzinfo is None:
-                raise LocalProtocolError("deliver_at has no time zone: give one, as in datetime.now(UTC)")
-            name, value = P.TIMER_DELIVER_MS, math.ceil(deliver_at.timestamp() * 1000)
-        else:
-            assert deliver_at is not None
-            name, value = P.TIMER_DELIVER_MS, deliver_at
-        return msgspec.structs.replace(self, properties={**self.properties, name: str(value)})
+                raise ValueError("deliver_at has no time zone: give one, as in datetime.now(UTC)")
+            deliver_at = _milliseconds(deliver_at - _EPOCH)
+        elif not isinstance(deliver_at, int):
+            raise TypeError(f"deliver_at is a datetime or milliseconds since 1970, and not {deliver_at!r}")
+        return P.TIMER_DELIVER_MS, str(deliver_at)
+    return (P.DELAY, str(message.delay_level)) if message.delay_level else None
+
+
+def _milliseconds(span: timedelta) -> int:
+    """Round up, so that nothing is delivered a fraction early."""
+    return -(-span // timedelta(milliseconds=1))
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -115,12 +132,22 @@ class SendResult(msgspec.Struct, frozen=True):
     queue: Queue
     queue_offset: int
     """Of the first message; the others of a batch follow it without a gap."""
+    offset_message_ids: tuple[str, ...]
+    """One for each message, from the place where it lies: what the official clients call offsetMsgId."""
     message_ids: tuple[str, ...]
-    """One for each message, from the place where it lies: what `view` takes."""
-    unique_keys: tuple[str, ...]
-    """One for each message, given before it was sent: what the official clients call msgId."""
+    """One for each message, given before it was sent: the `message_id` of the received one, msgId elsewhere."""
     recall_handle: str | None = None
-    """Of a message that waits for its time: what `recall` takes."""
+    """The handle by which `recall` takes the message back until its time; None for one that waits for none."""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message, the first one of a batch: what its consumers see as `message_id`."""
+        return self.message_ids[0]
+
+    def __repr__(self) -> str:
+        ids = self.message_id if len(self.message_ids) == 1 else f"{len(self.message_ids)} messages"
+        where = f"{self.queue.broker_name}/{self.queue.queue_id}@{self.queue_offset}"
+        return f"<SendResult {self.status.name} {where} {ids}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +160,22 @@ class PullResult:
     min_offset: int
     max_offset: int
     """The offset the queue's next message will get."""
+
+
+def check_properties(message: Message) -> None:
+    """Refuse properties that leave no room for those that retries add. Raises `LocalProtocolError`."""
+    if not (message.properties or message.keys or message.tags):
+        return
+    room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
+    # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
+    texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
+    if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
+        return
+    size = len(_properties(message, "0" * 32))
+    if size > room:
+        raise LocalProtocolError(
+            f"the message has {size} bytes of properties; {room} are taken, because a retry and a dead letter add some"
+        )
 
 
 def route_request(topic: str) -> Command:
@@ -194,9 +237,19 @@ def recall_request(handle: str, topic: str, *, producer_group: str = PRODUCER_GR
 
 
 def pull_request(
-    topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
+    topic: str,
+    queue: Queue,
+    offset: int,
+    max_count: int,
+    subscription: str,
+    suspend_ms: int,
+    *,
+    is_sql: bool = False,
 ) -> Command:
-    """Return a pull that carries its own subscription, since no heartbeat has announced one."""
+    """Return a pull that carries its own subscription, since no heartbeat has announced one.
+
+    `is_sql`: the subscription is an SQL92 expression over properties, and not of tags.
+    """
     header = PullMessageHeader(
         consumer_group=READER_GROUP,
         topic=topic,
@@ -208,7 +261,7 @@ def pull_request(
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
         subscription=subscription,
-        expression_type="TAG",
+        expression_type="SQL92" if is_sql else "TAG",
     )
     return command_of(RequestCode.PULL_MESSAGE, header)
 
@@ -235,20 +288,32 @@ def _send_ext(
 
 
 def _properties(message: Message, unique_key: str) -> bytes:
-    if not (message.properties or message.keys or message.tags or message.delay_level or message.group):
+    later = later_property(message)
+    if not (message.properties or message.keys or message.tags or later or message.group):
         return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
     properties = dict(message.properties)
     if message.keys:
-        properties[P.KEYS] = message.keys
+        properties[P.KEYS] = " ".join(message.keys)
     if message.tags:
         properties[P.TAGS] = message.tags
-    if message.delay_level:
-        properties[P.DELAY] = str(message.delay_level)
+    if later:
+        properties[later[0]] = later[1]
     if message.group:
         properties[P.SHARDING_KEY] = message.group
     properties.setdefault(P.WAIT, "true")
     properties[P.UNIQ_KEY] = unique_key
     return encode_properties(properties)
+
+
+def _list_of_keys(keys: Sequence[str]) -> list[str]:
+    found = [keys] if isinstance(keys, str) else list(keys)
+    for key in found:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is text, and not {key!r}")
+        if not key or " " in key:
+            several = f"; several keys are a list, as in keys={split_keys(key)!r}" if key.strip() else ""
+            raise ValueError(f"{key!r} cannot be a key: keys are separated by blanks on the wire{several}")
+    return found
 
 
 def command_of(code: int, header: msgspec.Struct, body: bytes = b"") -> Command:

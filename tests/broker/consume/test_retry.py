@@ -7,10 +7,11 @@ import pytest
 
 from broker.state.groups import SubscriptionGroupConfig
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.properties import tags_code
+from ropewalk.format.properties import encode_properties, tags_code
 from ropewalk.format.record import Record, decode_record, encode_host, encode_record
 from ropewalk.format.remoting import Command, encode_frame
-from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess
+from tests.broker.harness import Client, FlushGate, FullDisk, InProcess
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 SCHEDULE, RETRY, DLQ = "SCHEDULE_TOPIC_XXXX", "%RETRY%cg", "%DLQ%cg"
@@ -353,3 +354,29 @@ def test_old_clients_are_judged_by_the_groups_maximum(running: InProcess) -> Non
         client.feed(encode_frame(Command(310, ext, b"x", opaque=times, version=OLD_VERSION)))
         assert client.answer(times).code == 0
     assert (len(running.stored(RETRY)), len(running.stored(DLQ))) == (1, 1)
+
+
+# -- properties that leave no room ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spare", [0, 20, 60, 150])
+def test_a_message_near_the_property_limit_is_tried_as_often_as_others_and_then_a_dead_letter(
+    running: InProcess, spare: int
+) -> None:
+    properties = {"TAGS": "TagA", "KEYS": "order-7", "colour": "blue", "long": ""}
+    record = consumed(running, properties=properties)
+    room = 32_767 - len(encode_properties(record.properties)) - len("long") - 2
+    record = consumed(running, properties={**properties, "long": "x" * (room - spare)})
+    client = running.connect()
+    for tries in range(3):
+        assert send_back(client, record, maxReconsumeTimes=3).code == 0, tries
+        running.tick(3_600_000)
+        record = running.stored(RETRY, 0)[-1]
+        assert record.reconsume_times == tries + 1
+        assert (record.properties["RETRY_TOPIC"], record.properties["KEYS"]) == ("T", "order-7")
+    assert send_back(client, record, maxReconsumeTimes=3).code == 0
+    (dead,) = running.stored(DLQ)
+    assert dead.reconsume_times == 4 and dead.body == b"body"
+    assert dead.properties["colour"] == "blue" and dead.properties["TAGS"] == "TagA"
+    if dead.properties.get("long") is None:
+        assert dead.properties["DROPPED_PROPERTIES"] == "long"

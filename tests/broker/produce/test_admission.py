@@ -21,12 +21,13 @@ from ropewalk.format.properties import P, encode_properties, parse_properties
 
 ASKING = {
     "half": {P.TRAN_MSG: "true"},
+    "decided half": {},
     "timed": {P.TIMER_DELIVER_MS: "1"},
     "inner batch": {P.INNER_NUM: "2"},
     "light queues": {P.INNER_MULTI_DISPATCH: "q"},
     "delayed": {P.DELAY: "3"},
 }
-"""A property text for each row that asks for it by properties."""
+"""Properties for each row that ask for it; a decided half is told by the sys flag alone."""
 ORDINARY = {P.UNIQ_KEY: "7F00", P.TAGS: "A", P.KEYS: "order 17", P.WAIT: "true"}
 
 
@@ -83,7 +84,11 @@ def test_no_text_at_all_is_plain_for_one_view_and_not_for_the_other(
         ({}, MessageSysFlag.TRANSACTION_PREPARED, 3, "half"),
         ({P.TRAN_MSG: "true", P.DELAY: "3"}, 0, 1, "delayed"),
         ({P.TRAN_MSG: "true", P.DELAY: "3"}, 0, 0, "half"),
-        ({P.TRAN_MSG: "true", P.DELAY: "3"}, MessageSysFlag.TRANSACTION_PREPARED, 1, "half"),
+        ({P.TRAN_MSG: "true", P.DELAY: "3"}, MessageSysFlag.TRANSACTION_PREPARED, 0, "half"),
+        ({P.TRAN_MSG: "true", P.DELAY: "3"}, MessageSysFlag.TRANSACTION_PREPARED, 1, "delayed"),
+        ({}, MessageSysFlag.TRANSACTION_COMMIT, 0, "decided half"),
+        ({}, MessageSysFlag.TRANSACTION_ROLLBACK, 1, "decided half"),
+        ({P.DELAY: "3"}, MessageSysFlag.TRANSACTION_COMMIT, 1, "delayed"),
         ({P.TIMER_DELAY_SEC: "5"}, 0, 0, "timed"),
         ({P.TIMER_DELAY_SEC: "5", P.TIMER_OUT_MS: "7"}, 0, 0, "plain"),
         ({P.TIMER_DELAY_MS: "5", P.DELAY: "2"}, 0, 0, "delayed"),
@@ -99,7 +104,7 @@ def test_the_first_row_that_applies_decides(asked: dict[str, str], flags: int, t
 
 def test_a_batch_refuses_what_a_single_message_may_ask_for() -> None:
     for name, properties in ASKING.items():
-        assert refusal_in_batch(properties) is not None, name
+        assert refusal_in_batch(properties) is not None or not properties, name
     assert refusal_in_batch(ORDINARY) is None
 
 

@@ -14,7 +14,6 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.record import message_id
 from ropewalk.format.remoting import JSON, ROCKETMQ
 from tests.broker.harness import (
-    START_MS,
     UNIQ,
     Client,
     FlushGate,
@@ -26,6 +25,7 @@ from tests.broker.harness import (
     taken,
     text_of,
 )
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])
@@ -372,11 +372,10 @@ def test_an_empty_body_is_a_message(client: Client) -> None:
 
 
 NOT_BUILT = [
-    ({"TRAN_MSG": "true"}, 0, ResponseCode.NO_PERMISSION, "transaction"),
-    ({"TRAN_MSG": "TRUE"}, 0, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_PREPARED, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_COMMIT, ResponseCode.NO_PERMISSION, "transaction"),
-    ({}, MessageSysFlag.TRANSACTION_ROLLBACK, ResponseCode.NO_PERMISSION, "transaction"),
+    ({}, MessageSysFlag.TRANSACTION_COMMIT, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
+    ({}, MessageSysFlag.TRANSACTION_ROLLBACK, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
+    ({"TRAN_MSG": "true", "INNER_NUM": "2"}, 0, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
+    ({"TRAN_MSG": "true", "DELAY": "soon"}, 0, ResponseCode.SYSTEM_ERROR, "delay level 'soon' is no number"),
     ({"DELAY": "soon"}, 0, ResponseCode.SYSTEM_ERROR, "delay level 'soon' is no number"),
     ({"INNER_NUM": "2"}, 0, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
     ({}, MessageSysFlag.INNER_BATCH, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
@@ -428,12 +427,15 @@ def test_a_message_sent_back_keeps_the_property_of_its_transaction(running: InPr
     assert record.properties["TRAN_MSG"] == "true"
 
 
-@pytest.mark.parametrize(
-    "sys_flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK]
-)
-def test_a_half_message_is_refused_however_often_it_was_consumed(client: Client, sys_flag: int) -> None:
-    answer = client.send("%RETRY%g", properties={"DELAY": "3"}, reconsumeTimes=1, sysFlag=sys_flag)
-    assert answer.code == ResponseCode.NO_PERMISSION
+@pytest.mark.parametrize("sys_flag", [MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_COMMIT])
+def test_a_message_sent_back_is_outside_its_transaction(running: InProcess, sys_flag: int) -> None:
+    client = running.connect()
+    answer = client.send(
+        "%RETRY%g", properties={"DELAY": "3"}, reconsumeTimes=1, maxReconsumeTimes=16, sysFlag=sys_flag
+    )
+    assert answer.code == 0
+    (record,) = running.stored("SCHEDULE_TOPIC_XXXX", 2)
+    assert record.sys_flag == 0
 
 
 # -- waiting for the flush --------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from broker.state.statistics import TopicMeter
 from ropewalk.codes import RequestCode
 from store.io.disk import MappedFile
 from tests.broker.harness import (
-    START_MS,
     UNIQ,
     FlushGate,
     InProcess,
@@ -24,6 +23,7 @@ from tests.broker.harness import (
     send_ext,
     text_of,
 )
+from tests.support.clocks import START_MS
 
 V2 = RequestCode.SEND_MESSAGE_V2
 ONEWAY = 2
@@ -152,10 +152,10 @@ def test_sends_whose_sender_reads_no_answer_count_apart(timed: Timed, count: int
     client.send("T")
     for _ in range(3):  # judged, learned, taken by columns
         client.feed(frames(count, flag=ONEWAY))
-    client.feed(request(V2, send_ext("T", properties=text_of({"TRAN_MSG": "true"})), flag=ONEWAY))
+    client.feed(request(V2, send_ext("T", properties=text_of({"INNER_NUM": "2"})), flag=ONEWAY))
     assert client.answers() == []
     assert timed.classes("send_message_v2", result="oneway") == {1: 3 * count}
-    assert timed.classes("send_message_v2", "no_permission", result="oneway") == {1: 1}
+    assert timed.classes("send_message_v2", "message_illegal", result="oneway") == {1: 1}
     assert timed.classes("send_message_v2", result="success") == {1: 1}
 
 

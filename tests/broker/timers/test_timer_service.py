@@ -11,7 +11,8 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
 from store.timer.layout import Checkpoint
-from tests.broker.harness import START_MS, Client, InProcess, config_of
+from tests.broker.harness import Client, FlushGate, InProcess, config_of
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 TIMERS = "rmq_sys_wheel_timer"
@@ -200,6 +201,27 @@ def test_a_clock_set_back_makes_nothing_early_and_nothing_twice(running: InProce
     assert bodies(running) == [b"first", b"second"]
     pass_time(running, 59_000)
     assert bodies(running) == [b"first", b"second", b"third"]
+
+
+def test_the_checkpoint_follows_a_clock_that_was_set_back_before_anything_more_is_flushed(
+    running: InProcess, flush_gate: FlushGate
+) -> None:
+    client, store, timers = running.connect(), running.broker.store, running.broker.timers
+    timed(client, b"first", TIMER_DELAY_SEC=2)
+    pass_time(running, 5_000)
+    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    pass_time(running, 100)
+    flush_gate.shut()
+    client.send("U", b"unflushed")
+    pass_time(running, 50)
+    running.clock.set_wall(-4_000)
+    pass_time(running, 50)
+    timed(client, b"second", TIMER_DELAY_SEC=2)
+    pass_time(running, 500)
+    # With the later time, a start after a power cut would skip the slot of the second message.
+    assert timers._checkpoint().read_ms == timers.timers.read_ms == running.clock.ms // 1000 * 1000
+    assert timers._checkpoint().queue_offset == 1, "the second is enqueued, and not flushed"
+    flush_gate.open()
 
 
 def test_a_clock_set_forward_delivers_what_is_due_by_it(running: InProcess) -> None:

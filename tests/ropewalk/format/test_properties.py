@@ -9,6 +9,7 @@ from ropewalk.format.properties import (
     append_property,
     encode_properties,
     find_property,
+    fit_properties,
     java_hash,
     parse_properties,
     tags_code,
@@ -155,3 +156,21 @@ def test_no_tag_hashes_to_zero() -> None:
 def test_one_property_is_found_as_if_all_were_read(text: str, found: bytes | None) -> None:
     assert find_property(text.encode(), b"a") == found
     assert parse_properties(text).get("a") == (found.decode() if found else None)
+
+
+def test_what_does_not_fit_is_dropped_longest_first_and_named() -> None:
+    properties = {"a": "1", "long": "x" * 500, "longer": "y" * 600, "KEYS": "k" * 50, "UNIQ_KEY": "u"}
+    assert fit_properties(properties, 5000) == properties
+    fitted = fit_properties(properties, 700)
+    assert set(fitted) == {"a", "long", "KEYS", "UNIQ_KEY", "DROPPED_PROPERTIES"}
+    assert fitted["DROPPED_PROPERTIES"] == "longer"
+    assert len(encode_properties(fitted)) <= 700
+    least = fit_properties(properties, 90)
+    assert least["UNIQ_KEY"] == "u" and "KEYS" not in least and "a" not in least
+
+
+def test_only_what_brokers_and_clients_live_by_stays_to_the_last() -> None:
+    many = {f"name-{number}": "v" * 20 for number in range(2000)} | {"TAGS": "t", "DELAY": "3"}
+    fitted = fit_properties(many, 1000)
+    assert (fitted["TAGS"], fitted["DELAY"]) == ("t", "3")
+    assert len(encode_properties(fitted)) <= 1000

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from store.message_store import MessageStore, StoreConfig
 from store.read import log_blocks
 from store.read.columns import cut_records
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
-from tests.store.read.test_reader import COLD, FAR, WARM, ColdDisk, numbers, outcome, reading
+from tests.store.read.reading import COLD, FAR, WARM, ColdDisk, numbers, outcome, reading
 from tests.store.worlds import HOST, World, put, settle, wait_for
 
 EVERYTHING = 128 << 20
@@ -32,7 +33,7 @@ def reading_slowly(store: MessageStore, limits: ReadLimits) -> Iterator[Reader]:
     """A reader that has no columns and no blocks."""
     with reading(store, limits) as reader:
         reader._cut = lambda *_args: None  # type: ignore[method-assign]
-        reader._missing_block = lambda *_args: None  # type: ignore[method-assign]
+        reader._fetcher.find_missing = lambda *_args: None  # type: ignore[method-assign]
         yield reader
 
 
@@ -231,7 +232,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_read_alike(world: World) -> 
             put(store, [b"neighbour's"] * 40, topic="U")
             gone: list[bool] = []
             store.delete_topic("T", gone.append)
-            wait_for(store, lambda gone=gone: bool(gone))
+            wait_for(store, partial(bool, gone))
         put(store, [b"second life"] * 15)
         settle(store)
     for limits in (WARM, COLD):
@@ -338,3 +339,30 @@ def test_reads_that_wait_for_one_block_share_it(tmp_path: Path) -> None:
         wait_for(store, lambda: len(results) == 4)
         assert [numbers(result) for result in results if result is not None] == [list(range(32))] * 4
         assert disk.reads <= 2, "the block, and what its checksum covers"
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_blocks_are_brought_ahead_of_a_cold_drain_while_the_loop_has_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    monkeypatch.setattr(log_blocks, "BLOCK_SIZE", 4096)
+    monkeypatch.setattr("store.read.block_fetcher.BLOCK_SIZE", 4096)
+    world = World(tmp_path / "store", segment_size=1 << 16, queue_file_size=20_000)
+    with world.opened() as store:
+        put(store, [b"x" * 100] * 300)
+    with world.opened(ColdDisk()) as store, reading(store, COLD) as reader:
+        queue = store.queue("T", 0)
+        file, position, size = queue.place(0, 300)
+        reader._chunks[queue] = queue.epoch, 0, file.read_at(position, size)
+        if busy:
+            for turn in range(100):
+                reader.cold_budget.observe(100.0 + turn / 1000, 0.0, 1 + turn)
+            reader.cold_budget.spend(8 << 20)
+            assert not reader.cold_budget.has_room
+        results: list[GetResult | None] = []
+        reader.get(queue, 0, 10, EVERYTHING, None, results.append, deferrable=False)
+        wait_for(store, lambda: bool(results) and reader._fetcher.is_idle)
+        assert results[0] is not None and numbers(results[0]) == list(range(10))
+        assert (4096 in reader.blocks, 4 * 4096 in reader.blocks) == (not busy, not busy)
+        if not busy:
+            assert reader.get_resident(queue, 25, 32, EVERYTHING) is not None, "it stands in the second block"

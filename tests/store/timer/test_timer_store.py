@@ -1,6 +1,7 @@
 """Wheel and log against a dumb list, through restarts, kills and clocks that are set."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -145,6 +146,38 @@ def test_units_of_records_that_the_log_lost_are_cut(tmp_path: Path) -> None:
     assert again.findings == ["the timer wheel is built again from the timer log"]
     third = opened(tmp_path, log_end=70 * RECORD_SIZE)
     assert third.log.end == again.log.end
+
+
+def test_units_behind_the_checkpoint_are_not_enqueued_again(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS + 5_000)
+    flush(timers)
+    enqueue(timers, 1, START_MS + 6_000)
+    timers.write()
+    assert opened(tmp_path).queue_offset == 2, "the unit is there, and a second one would deliver it twice"
+
+
+@pytest.mark.parametrize("count", [0, 3, 20])
+def test_units_follow_each_other_without_a_gap_after_a_checkpoint_that_claimed_more(
+    tmp_path: Path, count: int
+) -> None:
+    timers = opened(tmp_path)
+    for number in range(count):
+        enqueue(timers, number, START_MS + 5_000)
+    flush(timers)
+    path = tmp_path / "config" / "timercheck"
+    known = Checkpoint.decode(path.read_bytes())
+    if not count:
+        enqueue(timers, 0, START_MS + 5_000)
+        timers.write()
+        path_of_log = tmp_path / "timerlog" / f"{0:020d}"
+        path_of_log.write_bytes(bytes(FILE_SIZE))
+    path.write_bytes(replace(known, log_end=(count + 5) * UNIT_SIZE).encode())
+    again = opened(tmp_path)
+    enqueue(again, count, START_MS + 5_000)
+    again.write()
+    units = [unit.offset // RECORD_SIZE for _position, unit in opened(tmp_path).log.units(0)]
+    assert units == list(range(count + 1)), "the original reads up to the first bytes that are no unit"
 
 
 def test_a_week_without_the_broker_loses_what_was_due_before_it(tmp_path: Path) -> None:

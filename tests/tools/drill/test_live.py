@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.trio]
 
 @asynccontextmanager
 async def group(root: Path, members: int, **settings: str) -> AsyncIterator[Cluster]:
-    async with Cluster(root, members, settings=settings, chance=random.Random()) as cluster:
+    async with Cluster(root, members, settings=settings, rng=random.Random()) as cluster:
         await cluster.start()
         yield cluster
 

@@ -190,7 +190,7 @@ class Node(Process, Member):
         self.own_address = f"{settings['bindAddress']}:{settings['listenPort']}"
         """Where it listens: behind the proxy's back."""
         self.address = f"{settings['brokerIP1']}:{settings['listenPort']}"
-        """What it advertises: its door."""
+        """The address that it advertises: its door."""
         super().__init__(
             name, [*command, "broker", "--json", "--config", str(self.config_file)], root, environment
         )
@@ -209,14 +209,14 @@ class Cluster(Group):
         *,
         settings: Mapping[str, str],
         command: Sequence[str] | None = None,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         """`settings` are configuration keys for every member; `command` starts another build than this one."""
         self.root = root
         words = list(command or this_command())
         self.secret = settings.get("ropewalkSecret", "")
         environment = child_environment() | ({SECRET_VARIABLE: self.secret} if self.secret else {})
-        self._net, self.port = _free_network(chance)
+        self._net, self.port = _free_network(rng)
         self.name_server = f"{self._net}.100:{self.port + 10}"
         """The name server's door."""
         self._name_server = Process(
@@ -347,12 +347,12 @@ def module_paths() -> list[str]:
     return [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _free_network(chance: random.Random) -> tuple[str, int]:
+def _free_network(rng: random.Random) -> tuple[str, int]:
     """A part of the loopback network, and a port that is free on it. Raises `CannotRun`."""
     trouble: OSError | None = None
     for _ in range(50):
-        net = f"127.{chance.randint(10, 250)}.{chance.randint(1, 250)}"
-        port = chance.randrange(*_PORTS)
+        net = f"127.{rng.randint(10, 250)}.{rng.randint(1, 250)}"
+        port = rng.randrange(*_PORTS)
         try:
             for host in (f"{net}.1", f"{net}.11", f"{net}.101"):
                 for each in (port - 2, port, port + 1, port + 10):

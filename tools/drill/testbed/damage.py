@@ -119,7 +119,7 @@ def is_summed(store: Path, byte: Byte) -> bool:
     return sidecar is not None and byte.position < sidecar.covered
 
 
-def choose_byte(store: Path, chance: random.Random) -> Byte | None:
+def choose_byte(store: Path, rng: random.Random) -> Byte | None:
     """A byte in the body of some message in a sealed segment; None when there is no such segment yet."""
     files = find_log_files(store)
     records = [found for found in read_log(files) if not isinstance(found, Damage) and found.body]
@@ -135,8 +135,8 @@ def choose_byte(store: Path, chance: random.Random) -> Byte | None:
     ]
     if not candidates:
         return None
-    file, record = chance.choice(candidates)
+    file, record = rng.choice(candidates)
     content = file.path.read_bytes()
     body_at = content.index(record.body, record.offset - file.base_offset)
-    position = body_at + chance.randrange(len(record.body))
+    position = body_at + rng.randrange(len(record.body))
     return Byte(file.path, position, content[position])

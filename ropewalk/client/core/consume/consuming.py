@@ -33,7 +33,14 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, d
 from ropewalk.client.core.consume.skipped import SkipReason
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.ids import UniqueKeys
-from ropewalk.client.core.messages import PULL_STATUSES, Message, PullStatus, command_of, send_request
+from ropewalk.client.core.messages import (
+    PROPERTIES_RESERVE,
+    PULL_STATUSES,
+    Message,
+    PullStatus,
+    command_of,
+    send_request,
+)
 from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
@@ -52,7 +59,7 @@ from ropewalk.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from ropewalk.format.names import RETRY_PREFIX, check_group
-from ropewalk.format.properties import P
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, fit_properties
 from ropewalk.format.remoting import Command
 
 CALL_TIMEOUT_S = 3.0
@@ -135,7 +142,7 @@ class ConsumerCore:
     # Membership
 
     def heartbeats(self) -> Steps[dict[str, RopewalkError | None]]:
-        """Send a heartbeat with our subscriptions to every broker of our topics; return what each made of it."""
+        """Send a heartbeat with our subscriptions to every broker of our topics; return the outcome by address."""
         me = self.identity
         where = {"earliest": "FIRST_OFFSET", "latest": "LAST_OFFSET"}.get(str(me.begin), "TIMESTAMP")
         document = consumer_document(
@@ -283,7 +290,7 @@ class ConsumerCore:
             suspend_timeout_millis=suspend_ms,
             sub_version=0 if self.identity.active else subscription.version,
             subscription=subscription.expression if self.identity.active else None,
-            expression_type="TAG",
+            expression_type=subscription.kind,
         )
         return address, command_of(RequestCode.PULL_MESSAGE, header)
 
@@ -367,6 +374,7 @@ class ConsumerCore:
             P.MAX_RECONSUME_TIMES: str(max_retries),
             P.DELAY: str(RETRY_DELAY_LEVEL + message.reconsume_times),
         }
+        properties = fit_properties(properties, PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE)
         route = yield from self.directory.write_route(topic)
         queues = route.write_queues()
         if not queues:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -43,6 +42,7 @@ from ropewalk.client.core.messages import (
     SendResult,
     SendStatus,
     batch_request,
+    check_properties,
     recall_request,
     send_request,
 )
@@ -63,7 +63,7 @@ from ropewalk.errors import (
     error_for,
 )
 from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
-from ropewalk.format.names import check_topic
+from ropewalk.format.names import check_group, check_topic
 from ropewalk.format.remoting import Command
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -116,7 +116,7 @@ class ProducerOptions:
 
 
 class ProducerSettings(TypedDict, total=False):
-    """The fields of `ProducerOptions` as keywords, for who checks types."""
+    """The fields of `ProducerOptions` as keywords, for type checkers."""
 
     group: str
     timeout: float
@@ -178,6 +178,8 @@ class ProducerCore:
         clock: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
+        if (reason := check_group(options.group)) is not None:
+            raise LocalProtocolError(reason)
         self.options = options
         self.client_id = client_id
         self.counts = SendCounts()
@@ -210,7 +212,7 @@ class ProducerCore:
         return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
-        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
         check = self.options.batch_bytes > BODY_SIZE_MAX
         return self._accounted(messages, self._send(topic, messages, check=check))
 
@@ -276,6 +278,10 @@ class ProducerCore:
             now = self._clock()
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
                 yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
+
+    def announce(self, address: str) -> Steps[None]:
+        """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
+        return self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
@@ -460,14 +466,9 @@ def at_broker(broker_name: str) -> QueueSelector:
     return select
 
 
-def as_message(
-    message: Message | bytes,
-    deliver_at: datetime | int | None = None,
-    delay: timedelta | float | None = None,
-) -> Message:
-    """Return a message; plain bytes become one without anything else. `Message.at` reads the times."""
-    message = message if isinstance(message, Message) else Message(message)
-    return message if deliver_at is None and delay is None else message.at(deliver_at, delay)
+def as_message(message: Message | bytes) -> Message:
+    """Return a message; plain bytes become one without anything else."""
+    return message if isinstance(message, Message) else Message(message)
 
 
 def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
@@ -477,7 +478,7 @@ def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], boo
 
 def split_result(result: SendResult) -> list[SendResult]:
     """Split the result of a batch into one for each message."""
-    status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
+    status, queue, ids, keys = result.status, result.queue, result.offset_message_ids, result.message_ids
     if len(keys) == 1:
         return [result]
     return [
@@ -487,10 +488,12 @@ def split_result(result: SendResult) -> list[SendResult]:
 
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
-    """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
+    for message in messages:
+        check_properties(message)
     if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
         return
     if not messages:

@@ -21,9 +21,10 @@ public final class Driver {
         void run(World world, Events events) throws Exception;
     }
 
-    // Played on request only: one makes a store for others to read, one lasts until it is told to end.
+    // Played on request only: one makes a store for others to read, two last until they are told to end.
     private static final String FILL_STORE = "fill_store";
     private static final String LASTING = "lasting";
+    private static final String TRANSACTING = "transacting";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -34,6 +35,10 @@ public final class Driver {
         SCENARIOS.put("orderly_dlq", Everyday::orderlyDlq);
         SCENARIOS.put("orderly", Everyday::orderly);
         SCENARIOS.put("request_reply", Everyday::requestReply);
+        SCENARIOS.put("sql_push", Filtering::sqlPush);
+        SCENARIOS.put("sql_retry", Filtering::sqlRetry);
+        SCENARIOS.put("sql_pull", Filtering::sqlPull);
+        SCENARIOS.put("sql_refused", Filtering::sqlRefused);
         SCENARIOS.put("push_pair", Pushing::pushPair);
         SCENARIOS.put("assigned", Pushing::assigned);
         SCENARIOS.put("broadcast", Pushing::broadcast);
@@ -59,6 +64,7 @@ public final class Driver {
         SCENARIOS.put("round_trip", Producing::roundTrip);
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
         SCENARIOS.put(LASTING, Lasting::group);
+        SCENARIOS.put(TRANSACTING, Transacting::produce);
     }
 
     private Driver() {
@@ -74,6 +80,7 @@ public final class Driver {
             names.addAll(SCENARIOS.keySet());
             names.remove(FILL_STORE);
             names.remove(LASTING);
+            names.remove(TRANSACTING);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));

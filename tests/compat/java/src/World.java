@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -54,6 +55,14 @@ final class World implements AutoCloseable {
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.start();
+        closers.add(producer::shutdown);
+        return producer;
+    }
+
+    TransactionMQProducer transactionProducer() {
+        TransactionMQProducer producer = placed(new TransactionMQProducer(group + "-producer"));
+        producer.setSendMsgTimeout(10_000);
+        producer.setRetryTimesWhenSendFailed(0);
         closers.add(producer::shutdown);
         return producer;
     }

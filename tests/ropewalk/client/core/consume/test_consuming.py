@@ -84,7 +84,7 @@ def test_a_queue_begins_where_the_group_is_or_where_it_wants(
 
 def message(**properties: str) -> ReceivedMessage:
     source = TopicQueue("T", Queue("a", 1))
-    return ReceivedMessage("T", b"body", None, None, properties, "M1", 2, 0, 0, source, 5, 777, "OFFSET-ID")
+    return ReceivedMessage("T", b"body", [], None, properties, "M1", 2, 0, 0, source, 5, 777, "OFFSET-ID")
 
 
 def test_a_message_is_given_back_by_its_place_with_the_level_and_the_maximum() -> None:
@@ -142,7 +142,7 @@ def test_gaps_are_what_lies_between_and_behind() -> None:
     queue = TopicQueue("T", Queue("a", 0))
 
     def at(*offsets: int) -> list[ReceivedMessage]:
-        return [ReceivedMessage("T", b"", None, None, {}, "", 0, 0, 0, queue, n, 0, "") for n in offsets]
+        return [ReceivedMessage("T", b"", [], None, {}, "", 0, 0, 0, queue, n, 0, "") for n in offsets]
 
     assert gaps(queue, 5, at(5, 6, 7), 8) == []
     assert gaps(queue, 5, [], 5) == []
@@ -151,3 +151,11 @@ def test_gaps_are_what_lies_between_and_behind() -> None:
         (5, 7, "missing"), (9, 10, "missing"), (11, 13, "missing"),
     ]  # fmt: skip
     assert sum(gap.count for gap in found) == 5
+
+
+def test_what_is_sent_again_drops_what_leaves_no_room_for_the_tries() -> None:
+    script, core = stage(takes_back=False)
+    script.hold(core.send_back(message(KEYS="k", colour="blue", long="x" * 32_700), 0, 16))
+    properties = parse_properties(script.asked[-1][1].ext["i"])
+    assert properties["colour"] == "blue" and properties["RECONSUME_TIME"] == "3"
+    assert "long" not in properties and properties["DROPPED_PROPERTIES"] == "long"

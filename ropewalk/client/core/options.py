@@ -1,0 +1,43 @@
+"""Options of clients, checked where they are given: names, types and ranges, with the nearest right name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+AT_LEAST: Mapping[str, float] = {"max_retries": -1, "pull_count": 1, "concurrency": 1, "batch_bytes": 1}
+"""The least value of an option; others may be 0, and counts of things that wait must be 1."""
+COUNTS = ("batch_count", "pending_max", "cached_count_max", "cached_bytes_max")
+POSITIVE = ("timeout", "consume_timeout", "commit_interval", "rebalance_interval")
+
+
+def make_options(cls: type[T], given: Mapping[str, Any]) -> T:
+    """Return the options as a dataclass. Raises `TypeError` and `ValueError`, which name what is right."""
+    known: dict[str, Any] = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise TypeError(f"there is no option {name!r}; {hint}")
+        _check(name, value, known[name])
+    return cls(**given)
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is True or False, and not {value!r}")
+    elif isinstance(default, int | float):
+        kinds = (int,) if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            kind = "a whole number" if kinds == (int,) else "a number of seconds"
+            raise TypeError(f"{name} is {kind}, and not {value!r}")
+        if name in POSITIVE and not value > 0:
+            raise ValueError(f"{name} must be more than 0, and is {value!r}")
+        least = AT_LEAST.get(name, 1 if name in COUNTS else 0)
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, and is {value!r}")
