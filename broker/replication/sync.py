@@ -9,7 +9,7 @@ of the broker's state is made in a turn of its own, between two awaits.
     newer master     once a second: ask every member that is known, and follow a master of a newer epoch
 
 A master that answers 3 to the challenge is RocketMQ's: it is followed as RocketMQ's slaves do it, with requests 21, 43,
-45 and 201, and the logs are not compared.
+45, 60, 61 and 201, and the logs are not compared.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ SYNC_S = 0.1
 RETRY_S = 0.4
 PROBE_S = 1.0
 ROCKETMQ_SYNC_S = 1.0
+TIMER_COUNTS_S = 5.0
 CALL_S = 2.0
 COMPARE_S = 30.0
 TROUBLE_S = 2.0
@@ -329,7 +330,7 @@ class SlaveSync:
                     if peer is None:
                         await self._sync_with_rocketmq(link, address)
                     else:
-                        await self._sync(peer, address)
+                        await self._sync(link, peer, address)
             except (RopewalkError, OSError) as exc:
                 with self._turn():
                     self._member.lost_contact()
@@ -340,11 +341,15 @@ class SlaveSync:
     def _follows(self, address: str) -> bool:
         return not self._member.core.is_master and self._master_address() == address
 
-    async def _sync(self, peer: Peer, address: str) -> None:
+    async def _sync(self, link: AsyncConnection, peer: Peer, address: str) -> None:
         member, broker = self._member, self._broker
         self._sent = 0
         wanted = False
+        counted = -TIMER_COUNTS_S
         while self._follows(address):
+            counts = None
+            if broker.timers.enabled and trio.current_time() - counted >= TIMER_COUNTS_S:
+                counted, counts = trio.current_time(), await self._timer_counts(link)
             topics, groups = member.adopted_topics, member.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
@@ -373,6 +378,8 @@ class SlaveSync:
             self._sent, wanted = sequence, answer.wants_tables
             with self._turn():
                 member.apply_sync(answer)
+                if counts is not None:
+                    broker.timers.metrics.adopt(counts)
             self._report_trouble("no metadata from the master", None)
             if not wanted and not answer.more and len(commits) == len(ask.commits):
                 await trio.sleep(SYNC_S)
@@ -388,9 +395,12 @@ class SlaveSync:
                 delays = await self._rocketmq_table(link, RequestCode.GET_ALL_DELAY_OFFSET)
                 groups = await self._rocketmq_table(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
                 timers = await self._rocketmq_timers(fast)
+                counts = await self._timer_counts(fast) if timers is not None else None
                 with self._turn():
                     if timers is not None:
                         self._broker.timers.follow(timers)
+                    if counts is not None:
+                        self._broker.timers.metrics.adopt(counts)
                     self._adopt_rocketmq_tables(topics, offsets, delays, groups)
                     self._member.lost_ms = -1
                 self._report_trouble("no metadata from the master", None)
@@ -406,6 +416,17 @@ class SlaveSync:
         except ValueError as exc:
             raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_CHECK_POINT}: {exc}") from exc
         return Progress(found.read_ms, found.master_queue_offset)
+
+    async def _timer_counts(self, link: AsyncConnection) -> dict[str, Any] | None:
+        """The pending timer messages of a master by topic; None where its wheel is switched off."""
+        answer = await link.call(Command(RequestCode.GET_TIMER_METRICS), CALL_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            value = fastjson.loads(answer.body)
+        except fastjson.FastjsonError as exc:
+            raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_METRICS}: {exc}") from exc
+        return value if isinstance(value, dict) else None
 
     async def _rocketmq_table(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
         """A table of a RocketMQ master; None if it has not moved since it was taken."""

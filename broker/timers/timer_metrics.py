@@ -36,6 +36,14 @@ class TimerMetrics:
         self.data_version = DataVersion.from_json(value.get("dataVersion"))
         return []
 
+    def adopt(self, value: Mapping[str, Any]) -> None:
+        """Take a master's counts over, whole."""
+        if DataVersion.from_json(value.get("dataVersion")) == self.data_version and self._counts:
+            return
+        self._counts.clear()
+        self.load(value)
+        self.generation = self._versioned = self.generation + 1
+
     def add(self, topic: str, change: int, now_ms: int) -> None:
         """Count messages of a topic that have come, or gone."""
         entry = self._counts.get(topic)

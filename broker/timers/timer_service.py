@@ -374,7 +374,8 @@ class TimerService:
                     delete=delete,
                     follows=follows,
                 ):
-                    self.metrics.add(topic, -1 if delete else 1, self._store.now)
+                    if not follows:  # a slave takes its master's counts over
+                        self.metrics.add(topic, -1 if delete else 1, self._store.now)
                 timers.queue_offset += 1
                 self.enqueued += 1
         except OSError as exc:
