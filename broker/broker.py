@@ -19,7 +19,9 @@ import structlog
 
 from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
+from broker.consume.bloom import BloomGeometry
 from broker.consume.bulk_pull import BulkPull, BulkRules
+from broker.consume.filters import FilterRules, FilterTable
 from broker.consume.pull import PullProcessor, PullRules
 from broker.consume.query import Queries
 from broker.consume.requests import Requests
@@ -60,7 +62,8 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
-from store.message_store import NO_LIMIT, MessageStore, StoreConfig
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore, StoreConfig
 from store.read.bulk import BulkReader
 from store.read.reader import Reader, ReadLimits
 from store.recovery.delay_levels import DelayLevels
@@ -113,7 +116,9 @@ class Broker:
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
         self.offsets = OffsetTable(now_ms)
+        self.filters = FilterTable(FilterRules.of(config), _bloom_geometry(config))
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
+        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.rpc_times = self.statistics.rpc
         self.acks = AckQueue(self.rpc_times)
@@ -192,6 +197,7 @@ class Broker:
             self.offsets,
             context.held_pulls,
             self.statistics,
+            self.filters,
             monotonic_ms=monotonic_ms,
         )
         self._bulk = bulk = BulkPull(
@@ -219,7 +225,7 @@ class Broker:
             wait=self._wait,
             place=self.delays.place,
         )
-        self.requests = Requests(context)
+        self.requests = Requests(context, self.filters)
         self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
@@ -278,6 +284,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.member.record.role,
+                self.transactions,
                 self.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,
@@ -302,6 +309,7 @@ class Broker:
             ("subscriptionGroup.json", self.groups.load),
             ("consumerOffset.json", self.offsets.load),
             ("messageRequestMode.json", self.request_modes.load),
+            ("consumerFilter.json", lambda value: self.filters.load(value, now)),
         ):
             value, findings = json_file.load(directory / name)
             findings = list(findings)
@@ -378,6 +386,8 @@ class Broker:
         }
         if self.transactions.changed:
             tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
+        if self.filters.generation:
+            tables[directory / "consumerFilter.json"] = self.filters.generation, self.filters.dump
         if self.member.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
@@ -409,6 +419,7 @@ class Broker:
         self.transactions.configure()
         self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
+        self.filters.rules = FilterRules.of(config)
         self.reader.limits = _read_limits(config)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
@@ -644,6 +655,7 @@ class Broker:
             peer.link.close()
         self.requests.notify(notifications)
         self.context.locks.expire(now)
+        self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
 
@@ -682,6 +694,10 @@ def _pull_rules(config: BrokerConfig) -> PullRules:
 
 def _bulk_rules(config: BrokerConfig) -> BulkRules:
     return BulkRules(bool(config.broker_permission & Permission.READ), config.bulk_read_max_bytes)
+
+
+def _bloom_geometry(config: BrokerConfig) -> BloomGeometry:
+    return BloomGeometry.of(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
 
 
 def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:

@@ -570,7 +570,7 @@ def _shown_host(config: BrokerConfig) -> str:
 
 
 def _way_out(exc: OSError, any_port: str, other_address: str) -> str:
-    """What to do about an address that cannot be listened on."""
+    """Return the advice for an address that cannot be listened on."""
     if exc.errno == errno.EADDRINUSE:
         return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
     if exc.errno == errno.EACCES:

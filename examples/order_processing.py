@@ -26,8 +26,8 @@ done = threading.Event()
 
 
 def handle(message: ReceivedMessage) -> None:
-    assert message.keys is not None
-    history[message.keys].append(message.body.decode())
+    (order,) = message.keys
+    history[order].append(message.body.decode())
     if sum(map(len, history.values())) == len(ORDERS) * len(STEPS):
         done.set()
 

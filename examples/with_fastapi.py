@@ -29,8 +29,8 @@ class Order(BaseModel):
 
 async def handle(message: ReceivedMessage) -> None:
     """Runs in the application's own event loop, beside its requests."""
-    assert message.keys is not None
-    handled[message.keys] = f"{message.body.decode()} is on its way"
+    (number,) = message.keys
+    handled[number] = f"{message.body.decode()} is on its way"
 
 
 @asynccontextmanager

@@ -2,9 +2,9 @@
 
     from ropewalk import Message, Producer
 
-`Producer`, `PullConsumer`, `PushConsumer` and `Admin` block; the same with `Async` before the name are for trio and
-asyncio. Every public name is imported when it is first used, so that `import ropewalk` costs nothing and a blocking
-program never pays for an event loop. `ropewalk.testing` holds pytest fixtures.
+`Producer`, `TransactionProducer`, `PullConsumer`, `PushConsumer` and `Admin` block; the same with `Async` before the
+name are for trio and asyncio. Every public name is imported when it is first used, so that `import ropewalk` costs
+nothing and a blocking program never pays for an event loop. `ropewalk.testing` holds pytest fixtures.
 
 `format` holds every byte layout as pure functions, `client` the sans-IO client core and its shells, `codes` the
 numbers both ends agree on, `errors` what callers can catch. Nothing here imports the broker's own rooms (`broker`,
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from ropewalk.client.aio.producer import AsyncProducer
     from ropewalk.client.aio.pull_consumer import AsyncPullConsumer
     from ropewalk.client.aio.push_consumer import AsyncPushConsumer
+    from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer
     from ropewalk.client.blocking.admin import Admin
     from ropewalk.client.blocking.producer import Producer
     from ropewalk.client.blocking.pull_consumer import PullConsumer
     from ropewalk.client.blocking.push_consumer import PushConsumer
+    from ropewalk.client.blocking.transaction_producer import TransactionProducer
     from ropewalk.client.core.connection import NotOpen, Unreachable
     from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
     from ropewalk.client.core.consume.skipped import Skipped
     from ropewalk.client.core.messages import Message, SendResult, SendStatus
+    from ropewalk.client.core.produce.transacting import Outcome, Transaction
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
     from ropewalk.client.core.routes import Queue
     from ropewalk.errors import (
@@ -49,6 +52,10 @@ __all__ = [
     "SendStatus",
     "ReplyMessage",
     "NoReply",
+    "TransactionProducer",
+    "AsyncTransactionProducer",
+    "Transaction",
+    "Outcome",
     "PullConsumer",
     "AsyncPullConsumer",
     "PushConsumer",
@@ -78,11 +85,14 @@ _HOMES = {
     "ropewalk.client.blocking.producer": ("Producer",),
     "ropewalk.client.blocking.pull_consumer": ("PullConsumer",),
     "ropewalk.client.blocking.push_consumer": ("PushConsumer",),
+    "ropewalk.client.blocking.transaction_producer": ("TransactionProducer",),
     "ropewalk.client.core.connection": ("NotOpen", "Unreachable"),
     "ropewalk.client.core.messages": ("Message", "SendResult", "SendStatus"),
     "ropewalk.client.aio.producer": ("AsyncProducer",),
     "ropewalk.client.aio.pull_consumer": ("AsyncPullConsumer",),
     "ropewalk.client.aio.push_consumer": ("AsyncPushConsumer",),
+    "ropewalk.client.aio.transaction_producer": ("AsyncTransactionProducer",),
+    "ropewalk.client.core.produce.transacting": ("Outcome", "Transaction"),
     "ropewalk.client.core.consume.received": ("ReceivedMessage", "RetryLater", "TopicQueue"),
     "ropewalk.client.core.consume.skipped": ("Skipped",),
     "ropewalk.client.core.routes": ("Queue",),

@@ -5,7 +5,7 @@ pytest finds this module by itself once ropewalk is installed (entry point `pyte
     def test_an_order_is_announced(ropewalk_broker):
         topic = ropewalk_broker.topic("orders")
         announce(order, name_servers=ropewalk_broker.namesrv, topic=topic)
-        assert [record.body for record in ropewalk_broker.messages(topic, 1)] == [b"order 7"]
+        assert [message.body for message in ropewalk_broker.messages(topic, 1)] == [b"order 7"]
 
 `ropewalk_broker` is one broker process for the whole session, on free ports of the loopback interface, its data in a
 temporary folder that is removed at the end. Tests do not meet on it because every test gets names of its own:
@@ -47,8 +47,8 @@ import pytest
 
 if TYPE_CHECKING:
     from ropewalk.client.blocking.simple import Client
+    from ropewalk.client.core.consume.received import ReceivedMessage
     from ropewalk.client.core.messages import Message, SendResult
-    from ropewalk.format.record import Record
 
 READY_TIMEOUT_S = 30.0
 """A loaded machine may be slow; a healthy one needs about half a second."""
@@ -57,7 +57,7 @@ WAIT_S = 10.0
 """How long the helpers wait for what a test expects."""
 
 _NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
-"""What would make a broker of ours register with a cluster of others, and take its messages."""
+"""Variables that would make a test's broker register with a cluster of others, and take its messages."""
 
 _BROKER = """
 import os, runpy, shutil, signal, sys, threading, time
@@ -86,7 +86,7 @@ _prefixes = itertools.count(1)
 
 
 class BrokerDidNotStart(RuntimeError):
-    """The broker process ended or stayed silent; the message holds what it said."""
+    """The broker process ended or stayed silent; the message holds its output."""
 
 
 class BrokerProcess:
@@ -97,7 +97,7 @@ class BrokerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-test-")
         home = Path(self._folder.name)
         self.log = home / "broker.log"
-        """What the broker writes to standard error."""
+        """The file that holds the broker's standard error."""
         broker = _BROKER.format(patience=STOP_TIMEOUT_S)
         command = [sys.executable, "-c", broker, "broker", "--ephemeral", "--json"]
         for key, value in {"listenPort": "0", **(settings or {})}.items():
@@ -174,7 +174,7 @@ class RopewalkBroker:
         self.broker = process.broker
         """The address of the broker, `host:port`."""
         self.prefix = prefix
-        """What every name of this test begins with; empty at a broker of the test's own."""
+        """The prefix of every name of this test; empty at a broker of the test's own."""
         self._client: Client | None = None
 
     def name(self, plain: str) -> str:
@@ -214,7 +214,7 @@ class RopewalkBroker:
 
     @property
     def client(self) -> Client:
-        """A blocking client without a group, for looking at what a program did. Closed with the test."""
+        """A blocking client without a group, to look at the program's messages and offsets. Closed with the test."""
         if self._client is None:
             from ropewalk.client.blocking.simple import Client
 
@@ -222,19 +222,23 @@ class RopewalkBroker:
         return self._client
 
     def send(self, topic: str, body: bytes | str | Message) -> SendResult:
-        """Send one message, as somebody else than the program under test."""
+        """Send one message from a client of the test's own, apart from the program under test."""
         from ropewalk.client.core.messages import Message
 
         if not isinstance(body, Message):
             body = Message(body.encode() if isinstance(body, str) else body)
         return self.client.send(topic, body)
 
-    def messages(self, topic: str, count: int | None = None, *, timeout: float = WAIT_S) -> list[Record]:
-        """Return the messages of a topic, in the order in which they were stored. Consumes nothing.
+    def messages(
+        self, topic: str, count: int | None = None, *, timeout: float = WAIT_S
+    ) -> list[ReceivedMessage]:
+        """Return the messages of a topic as a consumer gets them, in the order of their storing. Consumes nothing.
 
-        With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`.
+        With `count`, waits up to `timeout` seconds until at least that many are there; raises `TimeoutError`. The topic
+        need not exist yet: `messages(f"%DLQ%{group}", 1)` waits for the first dead letter of a group, and without
+        `count` a topic that does not exist has no messages.
         """
-        found: list[Record] = []
+        found: list[ReceivedMessage] = []
 
         def enough() -> bool:
             found[:] = self._read(topic)
@@ -269,16 +273,27 @@ class RopewalkBroker:
             self._client.close()
             self._client = None
 
-    def _read(self, topic: str) -> list[Record]:
+    def _read(self, topic: str) -> list[ReceivedMessage]:
+        from ropewalk.client.core.consume.received import TopicQueue, received
         from ropewalk.client.core.messages import PullStatus
+        from ropewalk.codes import ResponseCode
+        from ropewalk.errors import Rejected
 
-        records: list[Record] = []
-        for queue in self.client.read_queues(topic):
+        try:
+            queues = self.client.read_queues(topic)
+        except Rejected as exc:
+            if exc.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            self.client.forget_routes()
+            return []
+        messages: list[ReceivedMessage] = []
+        for queue in queues:
+            source = TopicQueue(topic, queue)
             offset = self.client.min_offset(topic, queue)
             while (result := self.client.pull(topic, queue, offset)).status is PullStatus.FOUND:
-                records += result.records
+                messages += [received(record, source) for record in result.records]
                 offset = result.next_offset
-        return sorted(records, key=lambda record: record.offset)
+        return sorted(messages, key=lambda message: message.log_offset)
 
     def _has_queues(self, topic: str, count: int) -> bool:
         from ropewalk.errors import Rejected

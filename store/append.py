@@ -394,7 +394,7 @@ class Appender:
         return numbers
 
     def forget(self, gone: Collection[ConsumeQueue]) -> None:
-        """These queues were deleted: nobody will see the entries of theirs that wait."""
+        """Drop the waiting entries of queues that were deleted."""
         self.unreadable = deque(
             (begin, end, [entry for entry in grown if entry[0] not in gone])
             for begin, end, grown in self.unreadable

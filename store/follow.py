@@ -9,7 +9,7 @@ counts to the outside (flush, consumers, checkpoints, what is reported to the ma
 behind it are of a record that may never become whole. When the stream ends they are dropped and asked for again.
 
 A segment is begun only when the helper thread has one ready and the one before the last is flushed, as in a master's
-log. Until then `take` takes fewer bytes than it is given: the caller stops reading, and tries again.
+log. Until then `append` takes fewer bytes than it is given: the caller stops reading, and tries again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Follower:
         self._log = store.log
         self._known = KnownQueues()
         self._rest: bytes | None = b""
-        """What the log holds behind the boundary; None where that is much, and is read from the log itself."""
+        """The log's bytes behind the boundary; None where they are many and read from the log itself."""
         self._come: bytes | None = None
         """The same with what was placed since the last look."""
         self.cut_pending = False
@@ -66,26 +66,26 @@ class Follower:
 
     @property
     def end(self) -> int:
-        """Where the next byte goes; 0 for a log that is empty and begins wherever its master's bytes do."""
+        """The log offset of the next byte; 0 for an empty log, which begins wherever its master's bytes do."""
         return self._log.end_offset
 
     @property
     def segment_size(self) -> int:
-        """What no piece of a master's log crosses a multiple of."""
+        """The size of a segment: no piece of a master's log crosses a multiple of it."""
         return self._log.segment_size
 
-    def take(self, offset: int, data: bytes | memoryview) -> int:
+    def append(self, offset: int, data: bytes | memoryview) -> int:
         """Append bytes that stand at `offset` in the master's log, and look at them; how many there was room for.
 
         Raises `StreamRejected` if they do not continue this log, or are no records.
         """
         try:
-            return self.place(offset, (data,))
+            return self.append_pieces(offset, (data,))
         finally:
-            self.look_through()
+            self.scan_arrived()
 
-    def place(self, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
-        """Append pieces that follow each other, as `take` does; what they are is seen by `look_through`. HOT.
+    def append_pieces(self, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
+        """Append pieces that follow each other, as `append` does; `scan_arrived` finds the records in them. HOT.
 
         One write for eight frames costs half of eight, and one look a fraction. It goes through the bytes that were
         just joined, which the processor has at hand, and not through pages of the map: those a look would bring into
@@ -108,7 +108,7 @@ class Follower:
                 f"is mappedFileSizeCommitLog ({segment.size} here) the master's?"
             )
         if self._come is not None:
-            self.look_through()
+            self.scan_arrived()
         if self._rest is None:
             segment.append(b"".join(pieces))
         else:
@@ -124,7 +124,7 @@ class Follower:
             last = log.segments[-1]
             if last.write_position < last.size:
                 return last
-            self.look_through()  # what is looked at stands in one segment
+            self.scan_arrived()  # what is looked at stands in one segment
         elif offset % log.segment_size:
             raise StreamRejected(
                 f"the master's bytes begin at log offset {offset}, which is no multiple of mappedFileSizeCommitLog "
@@ -138,8 +138,8 @@ class Follower:
             self.boundary = offset
         return segment
 
-    def look_through(self) -> None:
-        """Look at what has become whole, and move the boundary behind it. Raises `StreamRejected`."""
+    def scan_arrived(self) -> None:
+        """Scan the records that have become whole, and move the boundary behind them. Raises `StreamRejected`."""
         come, self._come = self._come, None
         if not self._log.segments or (come is None and self._rest is not None):
             return
@@ -204,7 +204,7 @@ class Follower:
         return StreamRejected(f"what the master sends for log offset {offset} is no record: {why}")
 
     def forget_queues(self) -> None:
-        """A queue was deleted: look up each again."""
+        """Look up every queue again, as one was deleted."""
         self._known.clear()
 
     def drop_partial(self) -> None:

@@ -39,12 +39,13 @@ from store.io.durations import Durations
 from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
-from store.log.preallocate import Ahead
+from store.log.limits import NO_LIMIT
+from store.log.preallocate import Preallocator
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.deleted_topics import DeletedTopics
 from store.queues.entry_pool import EntryPool
-from store.queues.queue_writer import await_writer, queue_files
+from store.queues.queue_writer import await_writer, queue_file_writer
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.recovery.opening import Opening
 from store.recovery.record_scan import ScannedRecord
@@ -54,7 +55,6 @@ from store.retention.rules import RetentionRules
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
 
 _SPARE_WAIT_S = 5.0
-NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class StoreConfig:
     check_at_start: int = 0
     """How much of the log's end is checked before a start believes it, records and queue entries alike."""
     scrub_bytes_per_second: int = 0
-    """What the scrubber may read; 0 is no scrubber."""
+    """The read rate of the scrubber, in bytes a second; 0 starts none."""
 
 
 class MessageStore:
@@ -108,7 +108,7 @@ class MessageStore:
         self.follower: Follower | None = None
         """The one writer of this log while it is a slave's."""
         self.readable_limit = NO_LIMIT
-        """What `limit_readable` was told last."""
+        """The limit that `limit_readable` set last."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -129,11 +129,11 @@ class MessageStore:
             directory = config.root / "ropewalk" / "checksums"
             self._checksums = Checksums(directory, config.checksum_block, self.log, disk)
         self.damage: Damage | None = None
-        """What is known to be damaged; None where nothing is under checksums."""
+        """The known damage; None where nothing is under checksums."""
         if self._checksums is not None:
             self.damage = Damage(self.log, self._checksums)
         self._scrubber: Scrubber | None = None
-        self._ahead = Ahead(
+        self._preallocator = Preallocator(
             self.log,
             disk,
             config.segment_size,
@@ -151,7 +151,7 @@ class MessageStore:
             disk,
             boot,
             self.pool,
-            queue_files(disk, self._queues_lock),
+            queue_file_writer(disk, self._queues_lock),
             config.queue_flush_interval_ms,
             self._count_queues,
             lambda: self.index.full_timestamp if self.index is not None else 0,
@@ -231,7 +231,7 @@ class MessageStore:
             sum(queue.written - queue.first for queue in self._each_queue()),
             inherited=self._opening.inherited,
         )
-        self._ahead.begin(end)
+        self._preallocator.begin(end)
         self._open_index(abnormal)
         self._open_checksums(end)
         if self.config.retention is not None:
@@ -263,7 +263,7 @@ class MessageStore:
                 config.scrub_bytes_per_second,
                 config.checksum_block,
                 worker,
-                self.damage.take,
+                self.damage.collect_reported,
             )
 
     def _open_index(self, abnormal: bool) -> None:
@@ -343,10 +343,10 @@ class MessageStore:
         segments = self.log.segments
         if segments and segments[-1].has_room_for(size):
             return segments[-1]
-        if self._ahead.full is not None and self.log.spare is None:
-            raise DiskFull(self._ahead.full)  # the helper thread keeps asking: no turn has to
+        if self._preallocator.full is not None and self.log.spare is None:
+            raise DiskFull(self._preallocator.full)  # the helper thread keeps asking: no turn has to
         until = time.monotonic() + _SPARE_WAIT_S
-        while self.log.spare is None and self._ahead.spare_wanted and time.monotonic() < until:
+        while self.log.spare is None and self._preallocator.spare_wanted and time.monotonic() < until:
             # The helper thread is creating this very file: waiting for it is shorter than refusing.
             self._helpers.pause()
             self.run_completions()
@@ -356,15 +356,15 @@ class MessageStore:
             self._helpers.pause()
             self.run_completions()
         try:
-            if self.log.spare is None and self._ahead.spare_wanted:
+            if self.log.spare is None and self._preallocator.spare_wanted:
                 raise DiskFull(f"the next segment was not allocated within {_SPARE_WAIT_S:.0f} s")
             if segments and self.flushed_offset < segments[-1].base_offset:
                 raise DiskFull(f"the disk did not take a whole segment's bytes within {_SPARE_WAIT_S:.0f} s")
             segment = self.log.segment_for(size)
         except DiskFull as exc:
-            self._ahead.full = str(exc)
+            self._preallocator.full = str(exc)
             raise
-        self._ahead.full = None
+        self._preallocator.full = None
         self.request_flush()  # the sealed segment counts as durable soon: see above
         return segment
 
@@ -385,17 +385,17 @@ class MessageStore:
 
     @property
     def full(self) -> str | None:
-        """Why appends are refused at the moment, or None."""
-        return self._ahead.full
+        """The reason why appends are refused at the moment, or None."""
+        return self._preallocator.full
 
     @property
     def refusal(self) -> str | None:
-        """Why no message should be taken because of the disk, or None; reads go on."""
+        """The reason why the disk lets no message be taken, or None; reads go on."""
         return self._cleaner.refusal if self._cleaner is not None else None
 
     @property
     def flush_times(self) -> Durations | None:
-        """How long the flushes of the log took; None before the store is open."""
+        """The durations of the log's flushes; None before the store is open."""
         return self._flusher.times if self._flusher is not None else None
 
     def remove_expired(self) -> None:
@@ -405,7 +405,7 @@ class MessageStore:
 
     @property
     def removed_files(self) -> int:
-        """How many of this store's files something else removed while they were in use."""
+        """The number of this store's files that something else removed while they were in use."""
         segments = self._cleaner.removed_files if self._cleaner is not None else 0
         return segments + len(self._missing_said)
 
@@ -428,7 +428,7 @@ class MessageStore:
             )
 
     def take_findings(self) -> list[str]:
-        """Return what index, retention and checksums have to tell people since the last time."""
+        """Return the findings of index, retention and checksums since the last time."""
         findings = list(self._missing_queue_files())
         for source in (self.index, self._cleaner, self._checksums, self._scrubber):
             if source is not None and source.findings:
@@ -438,12 +438,12 @@ class MessageStore:
 
     @property
     def last_store_ms(self) -> int:
-        """When the newest record was stored; for a slave by its master's clock."""
+        """The store time of the newest record, ms; for a slave by its master's clock."""
         return self._last_store_ms
 
     @property
     def whole_end(self) -> int:
-        """Where the last whole record ends: the end of the log, but for a slave that has part of one."""
+        """The end of the last whole record: the end of the log, but for a slave that has part of one."""
         return self.log.end_offset if self.follower is None else self.follower.boundary
 
     def request_flush(self) -> None:
@@ -452,6 +452,7 @@ class MessageStore:
         self._flusher.request(end, self.log.unflushed(end))
 
     def _note_flushed(self, offset: int) -> None:
+        assert self.flushed_offset <= offset <= self.whole_end, (self.flushed_offset, offset, self.whole_end)
         self.flushed_offset = self.log.flushed_offset = offset
         if self.config.sync_flush:
             self._move_readable()
@@ -484,7 +485,7 @@ class MessageStore:
     # -- following another log -----------------------------------------------------------------------
 
     def follow(self) -> Follower:
-        """From now on the log grows by a master's bytes alone; whatever was put is this slave's too."""
+        """Become a slave: from now on the log grows by a master's bytes alone, behind all that was put before."""
         assert self.follower is None
         self.follower = Follower(self)
         self._appender.closed = True
@@ -510,7 +511,7 @@ class MessageStore:
         if segments and self.flushed_offset < segments[-1].base_offset:
             self.request_flush()  # recovery counts what lies two segments back as durable
             return None
-        segment = self._ahead.segment_at(base_offset)
+        segment = self._preallocator.segment_at(base_offset)
         if segment is not None:
             self.log.begin(segment)
             self.request_flush()
@@ -533,7 +534,7 @@ class MessageStore:
         return queue
 
     def dispatched(self, queues: Iterable[ConsumeQueue], begin: int, end: int) -> None:
-        """These queues have got the entries of their records from log offset `begin` to `end`."""
+        """Hear which queues have got the entries of their records from log offset `begin` to `end`."""
         grown = [(queue, queue.next_offset) for queue in queues]
         self._appender.unreadable.append((begin, end, grown))
         for queue, _number in grown:
@@ -556,7 +557,7 @@ class MessageStore:
     # -- the work of time ----------------------------------------------------------------------------
 
     def run_completions(self) -> None:
-        """Take in what the helper threads finished. Raises their failures."""
+        """Run the completions of the helper threads. Raises their failures."""
         self.completions.run()
 
     def tick(self) -> None:
@@ -565,14 +566,14 @@ class MessageStore:
         if now < self._ticked_ms:  # the clock was set back: what was due in an hour is due now
             self._next_flush_ms = 0
             self._write_back.clock_set_back()
-            self._ahead.clock_set_back()
+            self._preallocator.clock_set_back()
         self._ticked_ms = now
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
             if self.whole_end > self.flushed_offset:
                 self.request_flush()
         self._write_back.tick(now, self.readable_offset, self._last_store_ms)
-        self._ahead.tick(now)
+        self._preallocator.tick(now)
         if self.index is not None:
             self.index.follow(self.readable_offset, self.log.min_offset)
         if self._cleaner is not None:
@@ -580,7 +581,7 @@ class MessageStore:
         if self._checksums is not None:
             self._checksums.tick(self.flushed_offset)
         if self.damage is not None:
-            self.damage.take()
+            self.damage.collect_reported()
         if self._scrubber is not None:
             self._scrubber.tick(now, self.flushed_offset)
 
@@ -615,7 +616,7 @@ class MessageStore:
         if self._checksums is not None:
             self._checksums.finish(self.log.end_offset)
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
-        self._ahead.stop()
+        self._preallocator.stop()
         self.run_completions()
         if self._count_queues() > SYNC_SINGLY_MAX:
             root = self.config.root

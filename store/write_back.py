@@ -33,7 +33,7 @@ from store.log.durable_bound import Bound
 from store.queues.consume_queue import TAIL_KEEP, ConsumeQueue
 from store.queues.entry_pool import EntryPool, Frozen
 from store.queues.file_layout import Waiting, Write
-from store.queues.queue_writer import QueueFiles
+from store.queues.queue_writer import QueueFileWriter
 
 _BOUND_INTERVAL_MS = 100
 _CHECKPOINT_INTERVAL_MS = 10_000
@@ -49,7 +49,7 @@ _PAUSE, _PAUSE_MAX_MS = 9, 10_000  # times as long as a pass over more queues th
 
 
 class WriteBack:
-    """What is dirty, what is written, and the thread in between; the loop owns it, `begin` starts it."""
+    """The write-back of queue entries, bound and checkpoint; the loop owns it, `begin` starts its thread."""
 
     worker: Worker
 
@@ -60,7 +60,7 @@ class WriteBack:
         disk: Disk,
         boot: bytes,
         pool: EntryPool[ConsumeQueue],
-        files: QueueFiles,
+        files: QueueFileWriter,
         queues_interval_ms: int,
         queue_count: Callable[[], int],
         index_ms: Callable[[], int],
@@ -94,7 +94,7 @@ class WriteBack:
         self._left: deque[ConsumeQueue] = deque()
         """Queues that the pass has still to come to."""
         self._through = 0
-        """What will be true of `queues_written` at its end, unless the disk is full."""
+        """The value of `queues_written` at the end of the pass, unless the disk is full."""
         self._pass_began_ms: int | None = None
         """When the last pass over many queues began, until it is known how long it took."""
         self._long_pass = False
@@ -133,11 +133,11 @@ class WriteBack:
     # -- the work of time ----------------------------------------------------------------------------
 
     def clock_set_back(self) -> None:
-        """What was due in an hour is due now."""
+        """Make all timers due now, as they were set by the old clock."""
         self._next_queues_ms = self._next_bound_ms = self._next_checkpoint_ms = 0
 
     def tick(self, now: int, readable_offset: int, stored_ms: int) -> None:
-        """Hand the worker what is due at `now`, ms; `stored_ms` is the store time of the newest record."""
+        """Submit the work due at `now`, ms, to the worker; `stored_ms` is when the newest record was stored."""
         if not self.writing:
             if self._pass_began_ms is not None:
                 # With thousands of queues the entries of several seconds go down at the price of one's.
@@ -290,7 +290,12 @@ class WriteBack:
         return unless_full(lambda: self._disk.create_paged(path, len(data)).write_at(0, data))
 
     def write_bound(self, *, clean: bool) -> None:
-        """Write what is true now; `clean` says in addition that the log ends here, in good order."""
+        """Write the bound as it is now; `clean` says in addition that the log ends here, in good order."""
+        assert self._log.flushed_offset <= self._log.end_offset, (
+            self._log.flushed_offset,
+            self._log.end_offset,
+        )
+        assert self.queues_written <= self._log.end_offset, (self.queues_written, self._log.end_offset)
         bound = Bound(
             self._log.flushed_offset,
             self.queues_written,
@@ -316,7 +321,7 @@ class WriteBack:
     # -- queues that shrink --------------------------------------------------------------------------
 
     def give_up(self, entries: int) -> None:
-        """So many written entries are about to go: the bound claims fewer before there are fewer."""
+        """Lower the bound's claim by so many entries, which are about to go."""
         self._entries_written -= entries
         self._entries_in_files -= entries
         self.write_bound(clean=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.consume.filters import FilterRules, check_expression
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
@@ -176,11 +177,11 @@ class AdminGroups:
         return body_of(request, {"data": table})
 
     def check_client(self, session: Session, request: Command) -> Command:
-        """Check the subscription of a client before it starts: only tags are served."""
+        """Check the subscription of a client before it starts: its filter is served, and can be parsed."""
         wish = object_of(request).get("subscriptionData")
-        kind = wish.get("expressionType") if isinstance(wish, dict) else None
-        if kind not in (None, "", TAG):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
-            )
+        if isinstance(wish, dict):
+            kind, expression = wish.get("expressionType"), wish.get("subString")
+            if kind not in (None, "", TAG):
+                text = expression if isinstance(expression, str) else ""
+                check_expression(FilterRules.of(self._broker.config), text, str(kind))
         return request.reply(ResponseCode.SUCCESS)

@@ -267,11 +267,15 @@ class AdminOffsets:
 
     def _send_to(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         broker = self._broker
+        queue = broker.store.find_queue(topic, queue_id)
+        # A pull that waits, or a group that is online: a consumer reads ahead, and its next pull may well ask for the
+        # very place where it is sent while it still has messages that the administrator wants passed over.
+        is_held = queue is not None and any(held.group == group for held in queue.held or ())
+        is_read = is_held or broker.clients.consumer_group(group) is not None
         try:
-            broker.offsets.reset(group, topic, queue_id, offset)
+            broker.offsets.reset(group, topic, queue_id, offset, is_read=is_read)
         except ValueError as exc:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-        queue = broker.store.find_queue(topic, queue_id)
         if queue is not None:
             broker.held_pulls.dismiss(queue, group)
 

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.consume.fast.header_template import PullTemplates, bytes_max_of
+from broker.consume.filtered_read import FilteredReader
+from broker.consume.filters import FilterTable
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
-from broker.state.subscription import SubscriptionData, SubscriptionParseError
+from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
 from broker.state.topics import TopicTable
 from broker.waiting.held_pulls import HeldPull, PullHold
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
@@ -83,6 +85,7 @@ class PullProcessor:
         offsets: OffsetTable,
         hold: PullHold,
         statistics: Statistics,
+        filters: FilterTable,
         *,
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -94,6 +97,8 @@ class PullProcessor:
         self._offsets = offsets
         self._hold = hold
         self._statistics = statistics
+        self._filters = filters
+        self._filtered = FilteredReader(reader, store.log)
         self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
         self._monotonic_ms = monotonic_ms
         self.closed: str | None = None
@@ -114,6 +119,11 @@ class PullProcessor:
         try:
             config = self._admit(group, topic, queue_id, request.code, self.closed)
             subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
+            wanted = None
+            if subscription.expression_type != TAG and not subscription.class_filter:
+                is_posted = bool(header.sys_flag & PullSysFlag.SUBSCRIPTION)
+                version = header.sub_version or 0
+                wanted = self._filters.filter_of(group, subscription, version, is_posted=is_posted)
         except RequestRefused as exc:
             session.answer(request, exc.code, exc.remark, exc.ext)
             return
@@ -139,9 +149,10 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if subscription.wants_all else subscription.matches,
+            None if subscription.wants_all or wanted is not None else subscription.matches,
             0,
             self._read_again,
+            wanted,
             scanned=header.queue_offset,
             group=group,
         )
@@ -171,7 +182,7 @@ class PullProcessor:
             config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
             if template.subscription is None:
                 subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
-                if subscription.expression_type != "TAG" or not subscription.wants_all:
+                if not subscription.wants_all:
                     return False
         except RequestRefused:
             return False
@@ -244,12 +255,6 @@ class PullProcessor:
                 raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
         else:
             subscription = self._known_subscription(group, topic, header, broadcast_allowed)
-        if subscription.expression_type != "TAG":
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type} "
-                "(enablePropertyFilter is false)",
-            )
         return subscription
 
     def _known_subscription(
@@ -290,8 +295,8 @@ class PullProcessor:
     def _read(self, held: HeldPull, *, may_hold: bool) -> None:
         if self._offsets.resets:
             queue = held.queue
-            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id)
-            if offset is not None and offset != held.offset:
+            offset = self._offsets.take_reset(held.group, queue.topic, queue.queue_id, held.offset)
+            if offset is not None:
                 self._answer(
                     held, GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.readable)
                 )
@@ -313,7 +318,10 @@ class PullProcessor:
             low, high = held.queue.min_offset, held.queue.readable
             self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
             return
-        self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
+        if held.wanted is None:
+            self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
+        else:
+            self._filtered.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.wanted, done)
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Hold the pull if there is nothing for it yet; return whether it is held."""

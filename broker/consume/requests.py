@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.consume.filters import FilterTable
 from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
 from broker.state.clients import HeartbeatData, HeartbeatRefused, Notification
@@ -34,8 +35,9 @@ from store.read import reader
 class Requests:
     """Handlers over the broker's state."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, filters: FilterTable) -> None:
         self._broker = broker
+        self._filters = filters
         self._owed: dict[tuple[Session, str], None] = {}
 
     def register(self, handlers: Handlers) -> None:
@@ -81,6 +83,9 @@ class Requests:
             )
         except HeartbeatRefused as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        if not data.without_sub:
+            for consumer in known:
+                self._filters.register(consumer.group, consumer.subscriptions, now)
         # The client asks for the route of its retry topic next: the name server has to know it by then.
         broker.topics_changed()
         self.notify(notifications)

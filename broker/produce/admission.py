@@ -136,7 +136,10 @@ FLAG_BITS: Final = reduce(or_, (row.flags for row in ROWS))
 
 
 def refusal_of_half(properties: Properties, sys_flag: int) -> Refusal | None:
-    """Return why a half message cannot ask for what else it asks for; None if it can: a delay begins at its commit."""
+    """Return the refusal of a feature that a half message cannot have; None if all are allowed.
+
+    A delay is allowed: it begins at the commit.
+    """
     return next(
         (
             row.refusal

@@ -32,7 +32,7 @@ from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.sidecar import BLOCK_SIZE
-from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, look, put_back
+from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, probe_place, put_back
 from store.log.segment import Segment
 
 __all__ = ["BlockRepair"]
@@ -76,7 +76,7 @@ class BlockRepair:
         where = f"{segment.file.path} at byte {place.start} to {place.stop} (log offset {place.offset} to {place.end})"
         reasons: list[str] = []
         try:
-            is_whole, before = await trio.to_thread.run_sync(look, segment, place)
+            is_whole, before = await trio.to_thread.run_sync(probe_place, segment, place)
             anew = self._core.is_uncertain(place)
             if is_whole and not anew:
                 damage.is_whole(place, mended=False)
@@ -115,7 +115,7 @@ class BlockRepair:
         return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
     async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
-        """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
+        """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
         search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
         try:
             async with open_connection(address, timeout=CONNECT_S) as link:

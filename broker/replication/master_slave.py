@@ -25,11 +25,12 @@ from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
-from ha.stream.group_transfer import EVERYTHING, GroupTransfer
+from ha.stream.group_transfer import GroupTransfer
 from ha.stream.service import HaService
 from ha.stream.source import LogSource
 from ropewalk.codes import ResponseCode
-from store.message_store import NO_LIMIT, MessageStore
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore
 
 log = structlog.get_logger("broker.replication")
 
@@ -224,7 +225,7 @@ class Replication:
         return -1 if self.role == SLAVE else self.transfer.confirmed
 
     def _judge(self) -> None:
-        """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""
+        """Return the limits of this turn: whether there are slaves to wait for, and whether messages are taken."""
         self.refused, self.available, self.unread = None, True, None
         if self.role == SLAVE:
             if not self._slave_reads and self.client is not None and self.client.link is not None:
@@ -428,6 +429,3 @@ class Replication:
                 connection.close()
                 client.closed_for(f"{address}: {exc}")
         shell.flush()
-
-
-assert EVERYTHING == NO_LIMIT

@@ -43,11 +43,11 @@ from ha.group.roles import (
 from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
+from store.log.limits import NO_LIMIT
 from store.offline.diverged import About
 
 log = structlog.get_logger("broker.ha")
 
-ALL_GONE_MS = 1 << 62
 _DELAYS_WAITING_MAX = 256
 TABLES_MS = 800
 """A table that is large travels no more often: to write it out costs the loop a tenth of a second."""
@@ -272,7 +272,7 @@ class HaMember:
         broker = self._broker
         if self._replication.client is None:
             self._replication.fence = None
-            broker.acks.expire(ALL_GONE_MS, broker.store.flushed_offset, -1)
+            broker.acks.expire(NO_LIMIT, broker.store.flushed_offset, -1)
             self._replication.follow()
 
     def _fenced(self) -> str:

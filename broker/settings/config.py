@@ -95,9 +95,9 @@ class BrokerConfig:
     broker_id: int
     broker_role: str
     broker_ip1: str
-    """What clients are told to connect to."""
+    """The host that clients are told to connect to."""
     broker_ip2: str
-    """What slaves are told to connect to."""
+    """The host that slaves are told to connect to."""
     bind_address: str
     listen_port: int
     """0: any free port, and then also for the ports derived from it."""
@@ -123,7 +123,7 @@ class BrokerConfig:
     slave_read_enable: bool
     ack_after_flush: bool
     ropewalk_secret: str
-    """What the members of a group prove to each other that they know; empty: nobody has to."""
+    """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str
     """The master's remoting address, where no name server tells it."""
     ha_sync_from_last_file: bool
@@ -182,6 +182,12 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_disk: int
     max_transfer_count_on_message_in_disk: int
     access_message_in_memory_max_ratio: int
+    enable_property_filter: bool
+    filter_support_retry: bool
+    filter_data_clean_time_span: int
+    max_error_rate_of_bloom_filter: int
+    expect_consumer_num_use_filter: int
+    filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int

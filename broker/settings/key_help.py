@@ -143,6 +143,16 @@ fastPathEnable Whether requests that come again and again are recognised by thei
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
+# Filters
+enablePropertyFilter Whether consumers may filter by SQL92 expressions over properties; the broker evaluates them.
+filterSupportRetry Whether SQL92 subscriptions of retry topics go by the expression for the topic that a message came
+    from. Clients subscribe to retry topics with `*`, to which this means nothing.
+filterDataCleanTimeSpan How long the expression of a group without members is kept, ms.
+maxErrorRateOfBloomFilter With `expectConsumerNumUseFilter` the geometry of RocketMQ's Bloom filter, which
+    `consumerFilter.json` has to agree with where RocketMQ is to read it. Percent.
+expectConsumerNumUseFilter See `maxErrorRateOfBloomFilter`.
+filterIgnoreTrailingText Whether text behind a complete expression is ignored, as by RocketMQ: `s LIKE 'h%'` then means
+    `s`. Otherwise it is an error.
 # Connections
 channelExpiredTimeout Silence after which a client is taken out of its groups, ms.
 serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.

@@ -196,6 +196,14 @@ _HONOURED: Final = (
     _int("maxTransferBytesOnMessageInDisk", 64 * KIB, 1, 15 * MIB),
     _int("maxTransferCountOnMessageInDisk", 8, 1),
     _int("accessMessageInMemoryMaxRatio", 40, 0, 100),
+    # Filters by properties. How long the expression of a group without members is kept, milliseconds; the geometry of
+    # RocketMQ's Bloom filter, which stands in its file; Ropewalk's own: whether text behind an expression is ignored.
+    _bool("enablePropertyFilter", False),
+    _bool("filterSupportRetry", False),
+    _long("filterDataCleanTimeSpan", 86_400_000, 0),
+    _int("maxErrorRateOfBloomFilter", 20, 1, 99),
+    _int("expectConsumerNumUseFilter", 32, 1, 1_000_000),
+    _bool("filterIgnoreTrailingText", False),
     # Connections.
     _long("channelExpiredTimeout", 120_000, 1),
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
@@ -340,7 +348,6 @@ enablePopBufferMerge bool false
 enablePopLog bool false
 enablePopMessageThreshold bool false
 enablePopMetrics bool true
-enablePropertyFilter bool false
 enableRegisterProducer bool true
 enableRemoteEscape bool false
 enableRemotingMetrics bool true
@@ -355,13 +362,10 @@ enableTransactionMetrics bool true
 endTransactionPoolQueueCapacity int 100000
 endTransactionThreadPoolNums int -
 estimateAccumulation bool true
-expectConsumerNumUseFilter int 32
 fetchControllerAddrByDnsLookup bool false
 fetchNameSrvAddrByDnsLookup bool false
 fetchNamesrvAddrByAddressServer bool false
 fetchNamesrvAddrInterval long 10000
-filterDataCleanTimeSpan long 86400000
-filterSupportRetry bool false
 flushConsumerOffsetHistoryInterval int 60000
 forceRegister bool true
 forwardTimeout long 3000
@@ -389,7 +393,6 @@ loadBalanceProcessorThreadPoolNums int 32
 loadBalanceThreadPoolQueueCapacity int 100000
 lockInStrictMode bool false
 maxClientEventCount int 100
-maxErrorRateOfBloomFilter int 20
 maxLiteSubscriptionCount long 100000
 maxMessageFilterNumForNotification int 64
 maxPopPollingSize long 100000

@@ -77,7 +77,7 @@ class Member:
     seen_ms: int
     """Its last heartbeat, by the monotonic clock."""
     subscriptions: tuple[SubscriptionData, ...] = ()
-    """What this member itself asked for last; the group's table may hold another's."""
+    """The subscription that this member sent last; the group's table may hold another member's."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,7 +119,7 @@ class ConsumerGroup:
 
 @dataclass(slots=True)
 class _Peer:
-    """What one connection is registered under; dicts serve as ordered sets."""
+    """The groups that one connection is registered under; dicts serve as ordered sets."""
 
     consumer_groups: dict[str, None] = field(default_factory=dict)
     producer_groups: dict[str, None] = field(default_factory=dict)
@@ -143,6 +143,8 @@ class ClientRegistry:
         self.conflicts: Counter[str] = Counter()
         """Conflicts since the start by kind: `subscription`, `client_id`. Each is in a finding once, too."""
         self._findings: list[str] = []
+        self.group_left: Callable[[str], None] = lambda group: None
+        """Called with a consumer group whose last member has gone."""
 
     # -- coming and going ------------------------------------------------------------------------------
 
@@ -321,6 +323,7 @@ class ClientRegistry:
             return []
         if not info.members:
             del self._consumers[group]
+            self.group_left(group)
             return []
         return self._tell(group)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import entry_text, quoted, table_text
@@ -32,6 +32,15 @@ SEPARATOR = "@"  # in no topic or group name
 _NONE = -(1 << 63)
 
 
+class Reset(NamedTuple):
+    """An administrator's reset of one queue, until a pull has been told of it."""
+
+    offset: int
+    is_read: bool
+    """Whether the group was reading at the time: then also a pull that asks for `offset` comes from a consumer that
+    holds messages of before."""
+
+
 class OffsetTable:
     """All consumer offsets of one broker. Plain and synchronous; the loop owns it."""
 
@@ -42,7 +51,7 @@ class OffsetTable:
         self.changed = 0
         """Rises with every change of a value; equal to what was last saved means nothing to save."""
         self.data_version = DataVersion()
-        self.resets: dict[tuple[str, str], dict[int, int]] = {}
+        self.resets: dict[tuple[str, str], dict[int, Reset]] = {}
         """(topic, group) -> queue id -> where an administrator sent the group, until its next pull has been told."""
         self.pulled: dict[tuple[str, str], dict[int, int]] = {}
         """(topic, group) -> queue id -> where the group's last pull began: what lies before it has been fetched.
@@ -117,22 +126,26 @@ class OffsetTable:
 
     # -- an administrator's reset ----------------------------------------------------------------------
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, is_read: bool = False) -> None:
         """Send a group to `offset`: from now on for whoever asks, and by its next pull for who reads already."""
         self.resets.get((topic, group), {}).pop(queue_id, None)
         self.pulled.get((topic, group), {}).pop(queue_id, None)
         self.commit(group, topic, queue_id, offset)
-        self.resets.setdefault((topic, group), {})[queue_id] = offset
+        self.resets.setdefault((topic, group), {})[queue_id] = Reset(offset, is_read)
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset that this pull has to be told, if there is one; it is told once."""
+    def take_reset(self, group: str, topic: str, queue_id: int, asked: int) -> int | None:
+        """Return the offset that a pull has to be sent to, if there is one; a reset is told once.
+
+        None for a pull that `asked` for that very offset, unless it may come from a consumer that read before the reset
+        and has messages at hand that are not to be handled.
+        """
         waiting = self.resets.get((topic, group))
         if waiting is None:
             return None
-        offset = waiting.pop(queue_id, None)
+        reset = waiting.pop(queue_id, None)
         if not waiting:
             del self.resets[topic, group]
-        return offset
+        return None if reset is None or (reset.offset == asked and not reset.is_read) else reset.offset
 
     # -- enumeration and removal -----------------------------------------------------------------------
 

@@ -5,8 +5,8 @@
 
 The broker never looks at the tag itself: a queue entry holds the tag's 32-bit Java hash, and that is
 compared. Two tags with one hash both pass here, and the client, which has the text, drops the stranger. A
-message without a tag has code 0 and passes `*` alone. SQL92 expressions are carried as they came, for those
-who ask what a group subscribes to; evaluating them is not this file's business, and `matches` lets
+message without a tag has code 0 and passes `*` alone. SQL92 expressions are carried as they came: they are
+judged by a message's properties (`broker.consume.filters`), which no queue entry holds, so `matches` lets
 everything through for them.
 """
 
@@ -51,10 +51,12 @@ class SubscriptionData:
     ) -> SubscriptionData:
         """Read the expression of a pull request or of a subscriber. Raises `SubscriptionParseError`."""
         kind = expression_type or TAG
+        if kind != TAG:
+            if not expression:
+                raise SubscriptionParseError(f"the {kind} expression for topic {topic} is empty")
+            return cls(topic, expression, version=version, expression_type=kind)
         if not expression or expression == ALL:
             return cls(topic, ALL, version=version, expression_type=kind)
-        if kind != TAG:
-            return cls(topic, expression, version=version, expression_type=kind)
         if len(expression) > EXPRESSION_SIZE_MAX:
             raise SubscriptionParseError(f"a subscription of {len(expression)} characters is too long")
         tags = _split(expression)
@@ -65,16 +67,16 @@ class SubscriptionData:
     def matches(self, tags_code: int) -> bool:
         """Tell whether a queue entry with this tag hash may match; `True` can still be another tag's hash."""
         return (
-            self.expression == ALL
-            or tags_code in self.codes
+            tags_code in self.codes
+            or self.expression == ALL
             or self.expression_type != TAG
             or self.class_filter
         )
 
     @property
     def wants_all(self) -> bool:
-        """True when no entry can be refused, so that a reader need not ask for each."""
-        return self.expression == ALL or self.expression_type != TAG or self.class_filter
+        """True when no message can be refused, so that a reader need not ask for each."""
+        return (self.expression == ALL and self.expression_type == TAG) or self.class_filter
 
     def same_wish(self, other: SubscriptionData) -> bool:
         """Tell whether both ask for the same messages, in any order and version."""

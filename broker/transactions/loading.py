@@ -68,7 +68,7 @@ def _first_behind(queue: FrozenQueue, log_offset: int) -> int:
 
 
 class _Identity(NamedTuple):
-    """What a half, its copies and the committed message have in common."""
+    """The identity of a transaction: equal in its half message, the copies of that and the committed message."""
 
     unique_key: str
     born_ms: int
@@ -82,7 +82,7 @@ def _identity_of(record: Record) -> _Identity:
 
 
 class Loader:
-    """One reading of the half and operation queues. `done` tells that it is complete."""
+    """A single pass over the half and operation queues, for open transactions. `done` tells that it is complete."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Loader:
         self.halves: dict[int, Half] = {}
         """Open transactions by their first record, once it is done."""
         self.committed: list[Half] = []
-        """Those of them whose commit is there, and no operation record."""
+        """Half messages whose commit is stored while their operation record is not."""
         self.low = 0
         """Queue offset of the first half record that was read."""
         self.ops: list[tuple[int, list[int]]] = []
@@ -183,7 +183,7 @@ class Loader:
         """Leave it to the next tick: too many reads wait, or the disk could not."""
 
     def retry(self) -> None:
-        """Try again what the reader refused, or what was not readable yet; for ticks."""
+        """Try again the reads that the reader refused, or that met records not readable yet; for ticks."""
         self._busy = False
         self.step()
 

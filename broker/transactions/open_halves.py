@@ -25,7 +25,7 @@ __all__ = ["CheckRules", "OpenHalves", "Verdict"]
 
 
 class Verdict(Enum):
-    """What a check round does about one open half."""
+    """The decision of a check round on one open half."""
 
     KEEP = auto()
     """Too young, or immune."""
@@ -48,7 +48,7 @@ class CheckRules:
         return max(half.immune_ms if half.immune_ms is not None else 0, self.timeout_ms)
 
     def judge(self, half: Half, now_ms: int) -> Verdict:
-        """Return what becomes of a half now. A clock that was set back makes it young for a while, and no more."""
+        """Return the verdict on a half now. A clock that was set back makes it young for a while, and no more."""
         age = now_ms - half.since_ms
         if half.checks >= self.checks_max or age > self.reserved_ms:
             return Verdict.GIVE_UP
@@ -136,7 +136,7 @@ class OpenHalves:
         self.end = max(self.end, end)
 
     def take_over(self, other: OpenHalves) -> None:
-        """Take over what another table has decided, but for its open halves."""
+        """Take over the decisions of another table, but not its open halves."""
         self.decided.extend(other.decided)
         self._ops.extend(other._ops)
         self.end = max(self.end, other.end)

@@ -54,7 +54,7 @@ _FOREVER_MS: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a committed message goes."""
+    """The topic and queue that a message goes to when it is committed."""
 
     topic: str
     queue_id: int
@@ -62,7 +62,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Half:
-    """One undecided transaction, under the newest of its half records."""
+    """An undecided transaction, under the newest of its half records."""
 
     offset: int
     """In the half queue."""
@@ -86,7 +86,7 @@ class Half:
 def half_properties(
     properties: dict[str, str], topic: str, queue_id: int, unique_key: str, producer_group: str
 ) -> None:
-    """Add to a message's properties what its half record carries, and take away what only copies do.
+    """Add the properties that a half record carries to those of its message, and remove those that only copies carry.
 
     A message that was consumed and is sent once more has the counters of the transaction that it was part of.
     """
@@ -218,7 +218,10 @@ def op_bodies(offsets: Iterable[int], size_max: int) -> list[tuple[bytes, int]]:
 
 
 def op_offsets(record: Record) -> list[int]:
-    """Return the half offsets that an operation record decides; what is no number, or of another tag, is none."""
+    """Return the half offsets that an operation record decides; none of a record with another tag.
+
+    Pieces of the body that are no numbers are passed over.
+    """
     if record.properties.get(P.TAGS) != REMOVE_TAG:
         return []
     return [int(piece) for piece in record.body.split(b",") if piece.isdigit() and len(piece) < 20]

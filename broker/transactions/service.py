@@ -178,11 +178,11 @@ class TransactionService:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is known what is open, and no check round is under way."""
+        """Tell whether the open transactions are known, and no check round is under way."""
         return self._is_loaded and not self._round and not self._reading and not self._questions
 
     def when_loaded(self, go_on: Callable[[], None]) -> bool:
-        """Have `go_on` called when it is known what is open; False if too much waits for that already."""
+        """Call `go_on` once the open transactions are known; False if too many calls wait for that already."""
         if self._is_loaded or self._is_slave():
             go_on()
             return True
@@ -212,7 +212,7 @@ class TransactionService:
     # -- turns ---------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Append the operation records of what was decided in this turn. HOT: mostly there is none."""
+        """Append the operation records of the transactions decided in this turn. HOT: mostly there is none."""
         if self.halves.decided and not self._is_slave():
             self._write_ops()
 
@@ -239,7 +239,7 @@ class TransactionService:
             context.statistics.put(queue.topic, context.store.now, len(stored), sum(sizes), sizes=sizes)
 
     def wakened(self) -> None:
-        """Carry on with what waited for the disk, or was too much for one turn."""
+        """Carry on with the work that waited for the disk, or was too much for one turn."""
         if self._loader is not None:
             self._load()
         elif self._round:

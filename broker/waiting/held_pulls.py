@@ -15,6 +15,7 @@ from itertools import count
 
 from broker.remoting.request import Request
 from broker.remoting.session import Session
+from ropewalk.filter import PropertyFilter
 from store.queues.consume_queue import ConsumeQueue
 
 HOLDS_MAX = 100_000
@@ -35,6 +36,8 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull, bool], None]
     """Read again and answer; the flag says that it is the last time. May hold the pull anew."""
+    wanted: PropertyFilter | None = field(default=None)
+    """Its filter over properties, where it has one."""
     group: str = field(default="")
     scanned: int = field(default=0)
     """The queue offset to read on from: `offset`, or behind entries that are known not to match."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind, RpcTimes
 from ropewalk.codes import ResponseCode
-
-NEVER = 1 << 62
+from store.log.limits import NO_LIMIT
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class _Entry:
     count: int
     """How many answers wait."""
     kinds: Sequence[Kind]
-    """What they answer (`rpc_times`); those of several sessions answer plain sends."""
+    """The request kinds that the acks answer (`rpc_times`); acks of several sessions answer plain sends."""
     read_at: float
 
 
@@ -53,7 +52,7 @@ class AckQueue:
         owed: Sequence[Owed],
         end: int,
         deadline_ms: int,
-        slaves_deadline_ms: int = NEVER,
+        slaves_deadline_ms: int = NO_LIMIT,
         *,
         kinds: Sequence[Kind] = (),
         read_at: float = 0.0,
@@ -85,7 +84,7 @@ class AckQueue:
             release(times, entry.owed, entry.kinds, entry.read_at)
         self._check()
 
-    def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NEVER) -> None:
+    def expire(self, now_ms: int, flushed: int = -1, confirmed: int = NO_LIMIT) -> None:
         """Answer producers that have waited too long; `flushed` and `confirmed` say how far disk and slaves are."""
         for entry in self._entries:
             if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
@@ -105,7 +104,7 @@ class AckQueue:
     def abandon(self, confirmed: int, code: int, remark: str) -> None:
         """Answer at once, with another code, producers that wait for slaves behind `confirmed`."""
         for entry in self._entries:
-            if entry.end > confirmed and entry.slaves_deadline_ms < NEVER:
+            if entry.end > confirmed and entry.slaves_deadline_ms < NO_LIMIT:
                 self._answer(entry, code, remark)
         while self._entries and not self._entries[0].count:
             self._entries.popleft()

@@ -27,7 +27,7 @@ from ropewalk.errors import RemoteProtocolError
 
 
 class State(Enum):
-    """How a peer is sent to."""
+    """The state of the replication to one peer."""
 
     PROBE = "PROBE"
     REPLICATE = "REPLICATE"
@@ -61,7 +61,7 @@ class RecentRuns:
 
 
 class EntryDispatcher:
-    """What a leader knows of one peer, in one term."""
+    """A leader's record of one peer in one term: its place in the log and the frames on their way to it."""
 
     __slots__ = (
         "_asked",
@@ -122,7 +122,7 @@ class EntryDispatcher:
         return self._sent(*found, log, term, now)
 
     def next_fetch(self, log: LogState, now: int) -> tuple[MemberId, int, int] | None:
-        """Return what the shell has to read for this peer to go on, after `next_send` had nothing."""
+        """Return the read (peer, index, bytes) to ask of the shell after `next_send` returned None; None if none."""
         if not self._may_send or self.next > log.end.index:
             return None
         if self._fetching == self.next and now - self._fetch_asked_at < 4 * self._settings.resend_ms:
@@ -172,7 +172,7 @@ class EntryDispatcher:
         return False
 
     def heard(self, answer: HeartbeatAnswer, log: LogState, now: int) -> bool:
-        """Take a heartbeat's answer, which tells what no answer to an Append could. Return whether `match` moved."""
+        """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
         asked = self._asked.pop(answer.round, -1)
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)

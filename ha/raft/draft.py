@@ -38,7 +38,7 @@ class Draft:
         self.sends.append((peer, message))
 
     def effects(self) -> Effects:
-        """Return what was filled in."""
+        """Return the effects that were filled in during this step."""
         if not (
             self.sends or self.save or self.cut or self.place or self.role or self.commit or self.fetches
         ):

@@ -60,7 +60,7 @@ LOG_NOT_LONGER = (*GRANTED, VoteResult.REJECT_ALREADY_VOTED)
 
 
 class Campaign(Enum):
-    """What a candidate is doing."""
+    """The stage of a candidate's campaign."""
 
     NONE = "NONE"
     PRE_VOTE = "PRE_VOTE"
@@ -70,7 +70,7 @@ class Campaign(Enum):
 
 
 class Election:
-    """The part of a member that decides who leads."""
+    """The election logic of one member: its role, its term and its votes."""
 
     __slots__ = (
         "_answers",
@@ -133,7 +133,7 @@ class Election:
         self._held.append((need, peer, message))
 
     def ballot_saved(self, ballot: Ballot, log: LogState, draft: Draft) -> None:
-        """Release what has waited for this ballot."""
+        """Release the messages that have waited until this ballot was on disk."""
         assert ballot.covers(self.saved), f"rule 12: ballots are saved in order: {ballot} after {self.saved}"
         self.saved = ballot
         held, self._held = self._held, []
@@ -205,7 +205,7 @@ class Election:
 
     @property
     def is_protecting(self) -> bool:
-        """Whether this member leads, or heard a leader within the smallest election timeout."""
+        """Tell whether this member leads, or heard a leader within the smallest election timeout."""
         return self.role is Role.LEADER or self.now - self.leader_heard < self.settings.election_min_ms
 
     # -- campaigns ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Acceptance(Struct, frozen=True):
-    """What has to happen to the log, in this order. `matched` already says how far it is compared then."""
+    """The changes that an accepted Append makes to the log, in this order. `matched` already counts them as done."""
 
     cut: Point | None
     place: Run | None
@@ -38,7 +38,7 @@ ALL_HERE = Acceptance(None, None, 0)
 
 
 class EntryHandler:
-    """What a member knows of the leader of its term."""
+    """A member's record of the leader of its term."""
 
     __slots__ = ("leader_commit", "matched", "term")
 

@@ -94,7 +94,7 @@ class Leadership:
     def send_what_is_due(
         self, quorum: QuorumAckChecker, log: LogState, stuck: bool, now: int, draft: Draft
     ) -> None:
-        """Fill in what the world owes a leader at the end of a step."""
+        """Fill in the messages and reads that are due at the end of a leader's step."""
         if not self._is_opening and not log.is_cutting and not stuck:
             self._is_opening = True
             draft.open_term = quorum.config

@@ -44,12 +44,12 @@ class LogState:
 
     @property
     def is_cutting(self) -> bool:
-        """Whether a cut was ordered that is not on disk yet."""
+        """Tell whether a cut was ordered that is not on disk yet."""
         return self.cuts_done < self.cuts
 
     @property
     def uncommitted_bytes(self) -> int:
-        """How many bytes a cut could remove."""
+        """The size of the uncommitted part of the log, which a cut could remove."""
         return self.end.pos - self.commit.pos
 
     def add(self, run: Run, skip: int = 0) -> None:

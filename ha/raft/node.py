@@ -63,7 +63,7 @@ from ropewalk.errors import RemoteProtocolError
 
 
 class RaftNode:
-    """One member. Two nodes that are fed the same events agree to the byte."""
+    """A member of a Raft group. Two nodes that are fed the same events agree to the byte."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class RaftNode:
 
     @property
     def dispatchers(self) -> dict[MemberId, EntryDispatcher]:
-        """One for each peer while this member leads."""
+        """The dispatcher of each peer while this member leads; empty otherwise."""
         return self.leadership.dispatchers if self.leadership is not None else {}
 
     @property
     def term_first(self) -> int:
-        """The index of the entry that opened this leader's term; -1 until it is appended, and where nobody leads."""
+        """The index of the entry that opened this leader's term; -1 until it is appended, and on any other member."""
         return self.leadership.term_first if self.leadership is not None else -1
 
     @property
@@ -137,11 +137,11 @@ class RaftNode:
 
     @property
     def quorum(self) -> QuorumAckChecker:
-        """What counts majorities, of the configuration in force."""
+        """The counter of majorities under the configuration in force."""
         return self.election.quorum
 
     def step(self, event: Event) -> Effects:
-        """Advance this member by one event and return what must now happen.
+        """Advance this member by one event and return the effects to carry out.
 
         Stale, repeated and reordered messages are ordinary and never raise. Raises `RemoteProtocolError` for one that
         no correct member sends; nothing has changed then, and the connection should be closed. An `AssertionError`
@@ -249,7 +249,7 @@ class RaftNode:
 
     @property
     def _confirmed(self) -> int:
-        """What may be told to the leader: what is on disk, of what was compared with it (rule 2)."""
+        """Return the offset to report to the leader: on disk, and compared with the leader's log (rule 2)."""
         return min(self.log.durable, self.handler.matched)
 
     def _follow(self, leader: MemberId) -> None:

@@ -84,7 +84,7 @@ class Member(Protocol):
 
 
 class Rules:
-    """The numbers of a member that may only rise, as they were after the last step, and what must hold of them."""
+    """The checks of one member, and its ballot and commit after the last step, below which neither may fall."""
 
     __slots__ = ("_ballot", "_commit", "_node")
 
@@ -133,7 +133,7 @@ class Rules:
         )
 
     def rule_4_a_follower_commits_what_it_has_on_disk(self) -> None:
-        """Only a leader's commit may pass its own disk, and a follower's only what it had passed as a leader."""
+        """A follower's commit advances within its durable log only; one that passed the disk while it led may stay."""
         log = self._node.log
         assert log.commit.index <= log.end.index, f"rule 12: commit {log.commit} is behind the end {log.end}"
         if self._node.role is Role.FOLLOWER and log.commit.index > self._commit:
@@ -142,7 +142,7 @@ class Rules:
             )
 
     def rule_5_no_cut_reaches_below_commit(self, effects: Effects) -> None:
-        """What is committed is never cut."""
+        """A committed entry is never cut."""
         if effects.cut is not None:
             assert effects.cut.index >= self._commit, f"rule 5: {effects.cut} is below commit {self._commit}"
 
@@ -175,7 +175,7 @@ class Rules:
             )
 
     def rule_12_terms_votes_and_commit_only_rise(self) -> None:
-        """One vote per term; terms and commit never fall."""
+        """A member votes once in a term, and neither its term nor its commit ever falls."""
         log, ballot = self._node.log, self._node.election.ballot
         assert self._node.applied.index <= log.commit.index <= log.end.index, (
             f"rule 12: applied {self._node.applied}, commit {log.commit}, end {log.end}"

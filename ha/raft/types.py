@@ -66,13 +66,13 @@ class Run(Struct, frozen=True):
 
 
 class Ballot(Struct, frozen=True, gc=False):
-    """What a member must not forget: its term, and whom it voted for in it."""
+    """The durable state of a member: its term, and its vote in that term."""
 
     term: int
     vote: MemberId = ""
 
     def covers(self, other: Ballot) -> bool:
-        """Return whether what was said under `other` may be said once this ballot is saved."""
+        """Tell whether messages that depend on `other` may leave once this ballot is saved."""
         return self.term > other.term or (
             self.term == other.term and (self.vote == other.vote or not other.vote)
         )
@@ -126,7 +126,7 @@ class Link(IntEnum):
 
 
 class Settings(Struct, frozen=True):
-    """What an operator may choose. Sizes in bytes."""
+    """The settings that an operator may choose. Sizes in bytes."""
 
     heartbeat_ms: int = 100
     election_min_ms: int = 500
@@ -161,7 +161,7 @@ class Append(Struct, frozen=True):
 
 
 class AppendAnswer(Struct, frozen=True):
-    """How far a follower agrees with the leader of this term."""
+    """A follower's answer to an Append: the extent to which its log agrees with the leader's in this term."""
 
     term: int
     ok: bool
@@ -246,7 +246,7 @@ class Linked(Struct, frozen=True):
 
 
 class Saved(Struct, frozen=True):
-    """This ballot is on disk, its name too."""
+    """The ballot is on disk, and so is the name of its file."""
 
     ballot: Ballot
 
@@ -271,7 +271,7 @@ class Stuck(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """This leader's shell appended a run. Said before any other event that arose later."""
+    """The leader's shell appended a run. Delivered before any other event that arose later."""
 
     run: Run
     now: int
@@ -288,7 +288,7 @@ class Fetched(Struct, frozen=True):
 
 
 class Applied(Struct, frozen=True):
-    """The broker has indexed the log and applied what it says, through `point`."""
+    """The broker has indexed the log and applied its records through `point`."""
 
     point: Point
 
@@ -308,7 +308,7 @@ Event = (
 
 
 class Effects(Struct, frozen=True):
-    """What the world owes a core after one step, in this order. Nothing in `send` waits for a write of the same step.
+    """The effects of one step, in the order to carry them out. Nothing in `send` waits for a write of the same step.
 
     `save`, `cut` and `place` go through one queue in the order in which they were asked for.
     """

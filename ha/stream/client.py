@@ -232,7 +232,7 @@ class HaClient:
                     else:
                         self._take(offset, pieces)
             finally:
-                self.follower.look_through()
+                self.follower.scan_arrived()
         except RemoteProtocolError as exc:
             self._refuse(exc)
             raise
@@ -242,7 +242,7 @@ class HaClient:
         follower = self.follower
         if pieces:
             self._retry_ms = 0
-            if not follower.place(offset, pieces):
+            if not follower.append_pieces(offset, pieces):
                 self._pending.appendleft((offset, b"".join(pieces)))
                 self._pause()
                 return False
@@ -284,7 +284,7 @@ class HaClient:
                     if not self._take(offset, (data,) if data else ()):
                         return
             finally:
-                self.follower.look_through()
+                self.follower.scan_arrived()
         except RemoteProtocolError as exc:
             self._refuse(exc)
             if self.link is not None:

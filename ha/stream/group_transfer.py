@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-EVERYTHING = 1 << 62
-"""The offset that is confirmed and decided where no slave has to be waited for."""
+from store.log.limits import NO_LIMIT
 
 
 class GroupTransfer:
@@ -40,12 +39,12 @@ class GroupTransfer:
     @property
     def confirmed(self) -> int:
         """Return the offset through which enough machines have the log."""
-        return self._confirmed if self.needed > 0 else EVERYTHING
+        return self._confirmed if self.needed > 0 else NO_LIMIT
 
     @property
     def decided(self) -> int:
         """Return the offset before which no answer is open; always the end of a record."""
-        return self._decided if self.needed > 0 else EVERYTHING
+        return self._decided if self.needed > 0 else NO_LIMIT
 
     def appended(self, end: int, now_ms: int, *, available: bool) -> None:
         """Begin the wait of a turn that ended with the log at `end`; `available`: enough slaves are there."""

@@ -2,3 +2,20 @@
 
 `sql92` is the one language that RocketMQ has. The broker evaluates expressions, clients only carry them.
 """
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class PropertyFilter(Protocol):
+    """A test of a message by its property text."""
+
+    @property
+    def cost(self) -> int:
+        """Return how many searches through a property text one test makes at most."""
+        raise AssertionError  # a protocol has no body to run
+
+    def matches(self, properties: bytes) -> bool:
+        """Return whether the message is wanted."""
+        raise AssertionError

@@ -151,11 +151,6 @@ def record_hashes(topic: bytes, properties: bytes) -> list[int]:
     return hashes
 
 
-def words_of(keys: str) -> Iterator[str]:
-    """Split a KEYS property into its keys."""
-    return (word for word in keys.split(" ") if word)
-
-
 def _absolute(state: int) -> int:
     """Java's absolute value of a hash, 0 for the one that has none."""
     return state if state < 0x80000000 else (0x100000000 - state) & 0x7FFFFFFF

@@ -105,6 +105,11 @@ def parse_properties(text: str | bytes) -> dict[str, str]:
     return result
 
 
+def split_keys(text: str) -> list[str]:
+    """Split the text of a KEYS property into its keys, as the index of a broker does."""
+    return [key for key in text.split(" ") if key]
+
+
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Encode a property text, with a 0x02 behind every entry.
 

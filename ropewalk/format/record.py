@@ -31,7 +31,7 @@ from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord, LocalProtocolError
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
 
 __all__ = [
     "CRC_PROPERTY_SIZE",
@@ -82,7 +82,7 @@ def _head(born_host_size: int, store_host_size: int) -> Struct:
 
 _HEADS: Final = {(born, store): _head(born, store) for born in (8, 20) for store in (8, 20)}
 HEAD_V4: Final = _HEADS[8, 8]
-"""What stands in front of the body of a record with IPv4 hosts."""
+"""The fields in front of the body of a record with IPv4 hosts."""
 # By the two bits of the sys flag.
 _HEAD_BY_BITS: Final = {
     (MessageSysFlag.BORN_HOST_V6 if born == 20 else 0)
@@ -130,7 +130,25 @@ class Record(msgspec.Struct):
 
     @property
     def keys(self) -> list[str]:
-        return self.properties.get(P.KEYS, "").split()
+        return split_keys(self.properties.get(P.KEYS, ""))
+
+    def __repr__(self) -> str:
+        parts = [f"{self.topic}/{self.queue_id}@{self.queue_offset} at {self.offset}"]
+        if self.tags:
+            parts.append(f"tags={self.tags!r}")
+        if self.keys:
+            parts.append(f"keys={self.keys!r}")
+        return f"<Record {' '.join(parts)} {shown_body(self.body)}>"
+
+
+SHOWN_BYTES_MAX = 48
+
+
+def shown_body(body: bytes) -> str:
+    """Return the beginning of a body, for people, and the size of one that is longer."""
+    if len(body) <= SHOWN_BYTES_MAX:
+        return repr(bytes(body))
+    return f"{bytes(body[:SHOWN_BYTES_MAX])!r}… ({len(body)} bytes)"
 
 
 # Writing

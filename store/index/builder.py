@@ -30,9 +30,9 @@ from store.index.file import (
 from store.io.disk import Disk, PagedFile
 from store.io.idle_worker import GiveWay, never_yield
 from store.log.commitlog import segment_name
+from store.log.limits import NO_LIMIT
 
 _CHUNK = 256 << 10
-_NO_END = 1 << 62
 _ITEMS_PENDING_MAX = 50_000  # a batch, between two looks at what is asked: a quarter of a second
 
 # size, magic, offset, sys flag, store time, body size; for hosts of eight bytes, which is nearly always
@@ -65,7 +65,7 @@ class IndexBuilder:
     # -- open ----------------------------------------------------------------------------------------
 
     def open(self, log_end: int, trusted_ms: int | None) -> None:
-        """Find what is there and go on behind it.
+        """Open the index files that are there, to go on behind them.
 
         `trusted_ms` is given after an abnormal exit: the checkpoint's index time, up to which files were full and
         flushed. What lies behind a file that cannot stay goes with it, because the index is built in one go.
@@ -144,7 +144,7 @@ class IndexBuilder:
         text = f"index files {', '.join(gone)} in {self._place.directory} were removed by something else"
         if gone[-1] == self._names[-1]:
             self._file, self._begun, self.position, self.written = None, (-1, 0), 0, 0
-            self.open(_NO_END, None)
+            self.open(NO_LIMIT, None)
             text += f": the index is built again from log offset {self.position} on"
         else:
             self._names = [name for name in self._names if name in there]
@@ -260,7 +260,7 @@ class IndexBuilder:
             del self._names[0]
 
     def close(self) -> None:
-        """Write what is left, durably."""
+        """Write pending items, durably."""
         self._see_to_removed_files()
         if self._file is not None:
             self._file.write_back()

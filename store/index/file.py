@@ -36,7 +36,7 @@ _unpack_slot, _pack_slot, _pack_item = SLOT.unpack_from, SLOT.pack_into, ITEM.pa
 
 @dataclass(frozen=True, slots=True)
 class IndexPlace:
-    """Where the index and the log it follows are, and in which shape."""
+    """The place of an index and of the log that it follows, and the shape of its files."""
 
     directory: Path
     log_directory: Path
@@ -47,7 +47,7 @@ class IndexPlace:
 
 
 class IndexFile:
-    """One file being filled. What is put in stays in memory until `write_back`."""
+    """An index file being filled. What is put in stays in memory until `write_back`."""
 
     def __init__(self, file: PagedFile, geometry: Geometry, header: IndexHeader) -> None:
         self.file = file
@@ -102,7 +102,7 @@ class IndexFile:
         return len(self._items)
 
     def write_back(self, give_way: GiveWay = never_yield) -> None:
-        """Write what was put in. Whatever ends it early, it can be called again; nothing is lost. Blocks."""
+        """Write pending items, slots and header. It can be called again behind an error, with no loss. Blocks."""
         give_way()
         if self._items:
             self.file.write_at(self._geometry.item_position(self._items_from), b"".join(self._items))
@@ -169,7 +169,7 @@ def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
 
 
 def speaks_of_its_log(disk: Disk, place: IndexPlace, names: Sequence[str]) -> bool:
-    """Whether the last item of an index is one of the record that begins there, as far as the log reaches back.
+    """Tell whether the last item of an index is of the record that begins there, as far as the log reaches back.
 
     A loss of power can leave a log that is shorter than a full and flushed file tells. Before anybody has looked at
     that file, the log can have grown past its end again, with other records. Blocks.
@@ -217,7 +217,7 @@ def _last_items(disk: Disk, place: IndexPlace, names: Sequence[str], count: int)
 
 
 def drop_unfinished(disk: Disk, place: IndexPlace) -> None:
-    """Remove the file that was being filled, when its builder ended before all was written; nobody writes now. Blocks.
+    """Remove the file that was being filled, if its builder ended too early; there must be no writer. Blocks.
 
     Its slots may name items that its header does not count, and whoever went on with it would cut off what stands
     behind these. The next builder begins where the last full file ends, as after a crash.

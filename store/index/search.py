@@ -20,9 +20,8 @@ from ropewalk.format.index import (
     Geometry,
     IndexHeader,
     key_hash,
-    words_of,
 )
-from ropewalk.format.properties import P
+from ropewalk.format.properties import P, split_keys
 from ropewalk.format.record import RECORD_SIZE_MIN, Record, decode_record
 from store.index.file import IndexPlace, index_names, read_header
 from store.io.disk import Disk, PagedFile
@@ -79,7 +78,7 @@ def _search_file(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a query found: whole records by their place in the log, and how far the index has come."""
+    """The result of a query: whole records by their place in the log, and how far the index has come."""
 
     records: list[bytes]
     last_timestamp: int
@@ -88,7 +87,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which messages are asked for; times in ms."""
+    """A query for messages with a key; times in ms."""
 
     topic: str
     key: str
@@ -134,7 +133,7 @@ def _asked_for(data: bytes, query: Query) -> bool:
     properties = record.properties
     if query.by_tag:
         return properties.get(P.TAGS) == query.key
-    return properties.get(P.UNIQ_KEY) == query.key or query.key in words_of(properties.get(P.KEYS, ""))
+    return properties.get(P.UNIQ_KEY) == query.key or query.key in split_keys(properties.get(P.KEYS, ""))
 
 
 def read_record(segment: Segment, offset: int) -> bytes | None:

@@ -9,7 +9,7 @@ They are put back in an order in which a crash is harmless at each step: what st
 is read again. Whatever a crash leaves of that is the place as it was, or partly mended, or whole, and the checksum
 says which. A page that was right is never written.
 
-`Damage` belongs to the loop. `look`, `put_back` and `vouched` block and are for a helper thread, which must hold the
+`Damage` belongs to the loop. `probe_place`, `put_back` and `vouched` block and are for a helper thread, which holds the
 segment (`pins`). Left to others: finding damage (`checksums`, `scrub`), and asking somebody for the bytes.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
     "NotDurable",
     "NotVouched",
     "NotWhole",
-    "look",
+    "probe_place",
     "put_back",
     "vouched",
 ]
@@ -44,15 +44,15 @@ PLACES_MAX = 4096
 
 
 class NotVouched(RopewalkError):
-    """This copy cannot be given to somebody who has lost his: the text says why."""
+    """The copy here cannot be given to a member that has lost its own: the text says why."""
 
 
 class NotWhole(RopewalkError):
-    """What was put back does not read as it should: the text says where."""
+    """The bytes put back do not read as they should: the text says where."""
 
 
 class NotDurable(RopewalkError):
-    """What was put back reads well, but may be nowhere but in the page cache."""
+    """The bytes put back read well, but may be in the page cache alone."""
 
 
 class Damage:
@@ -65,7 +65,7 @@ class Damage:
         self._checksums = checksums
         self._places: dict[int, Damaged] = {}
         self._trusted_offset = 0
-        """What the log's was before the first of the places was found."""
+        """The trusted offset of the log before the first damaged place was found."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -74,14 +74,14 @@ class Damage:
         return self._places.get(place.offset) == place
 
     def places(self) -> tuple[Damaged, ...]:
-        """What is damaged and in the log, the oldest first."""
+        """The damaged places of the log, the oldest first."""
         low = self._log.min_offset
         for offset in [offset for offset in self._places if offset < low]:
             self._remove(self._places[offset])  # retention took it away
         return tuple(self._places[offset] for offset in sorted(self._places))
 
-    def take(self) -> None:
-        """Take in what was reported: from now on nobody reads there unchecked. Cheap when there is nothing."""
+    def collect_reported(self) -> None:
+        """Take in the reported places: from now on every read there is checked. Cheap when there is nothing."""
         reported = self._checksums.reported
         while reported:
             place = reported.popleft()
@@ -106,7 +106,7 @@ class Damage:
         return self._checksums.frozen(segment)
 
     def report(self, place: Damaged) -> None:
-        """From any thread: this is damaged, as far as I can see."""
+        """Report a damaged place, from any thread."""
         self._checksums.reported.append(place)
 
     def is_whole(self, place: Damaged, *, mended: bool) -> None:
@@ -133,8 +133,8 @@ class Damage:
 # -- on a helper thread --------------------------------------------------------------------------------------
 
 
-def look(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
-    """Whether a place is whole by now, and what it has before the records of which one was not.
+def probe_place(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
+    """Tell whether a place is whole by now, and return its bytes before the records of which one was not.
 
     Blocks. Raises OSError for bytes without a checksum that cannot be read.
     """
@@ -158,7 +158,7 @@ def look(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
 def put_back(
     segment: Segment, place: Damaged, data: bytes, root: Path, disk: Disk, *, anew: bool = False
 ) -> Path:
-    """Have a damaged place read as `data`, durably; what it held is kept in the file returned.
+    """Write `data` to a damaged place, durably; the bytes that it held are kept in the file returned.
 
     `anew` writes all of it, whatever is read there: after a sync that failed, what is read may be on no disk. Blocks.
     Raises `NotDurable` for such a sync; OSError or `NotWhole` otherwise: the place is then as it was, or its checksum
@@ -193,7 +193,7 @@ def vouched(
     wanted: int | None,
     damaged: Callable[[Damaged], None],
 ) -> bytes:
-    """The bytes of a segment for somebody whose copy is damaged, if this one is good. Blocks.
+    """Return the bytes of a segment for a member whose copy is damaged, if this one is good. Blocks.
 
     Good is what matches this segment's own checksums. Where there are none yet, the other's sum decides; where both
     have one they must agree. Raises `NotVouched`, or OSError; `damaged` is told of damage here.

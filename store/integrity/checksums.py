@@ -38,12 +38,12 @@ _SAVE_INTERVAL_S = 1.0
 
 
 class BlockDamaged(OSError):
-    """Bytes on disk that are not what was written. Handled as the disk's error: they are never served."""
+    """Bytes on disk that differ from those that were written. Handled as the disk's error: they are never served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A place of the log, in whole blocks, that is not what was written. Positions are in its segment."""
+    """A damaged place of the log, in whole blocks. Positions are in its segment."""
 
     base_offset: int
     start: int
@@ -68,7 +68,7 @@ def sidecar_path(directory: Path, segment: Segment) -> Path:
 
 
 def damage_text(segment: Segment, start: int, stop: int, directory: Path) -> str:
-    """Name the place, and what to do."""
+    """Return a text that names the place and the remedy."""
     root = directory.parent.parent
     return (
         f"damaged bytes in {segment.file.path} at byte {start} to {stop} (log offset {segment.base_offset + start}): "
@@ -79,7 +79,7 @@ def damage_text(segment: Segment, start: int, stop: int, directory: Path) -> str
 
 
 class Checks:
-    """What is known about the bytes of one segment that an earlier process wrote. For any thread."""
+    """A check of one segment's bytes that an earlier process wrote. For any thread."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Checks:
         return self._end
 
     def is_checked(self, position: int, size: int) -> bool:
-        """Whether these bytes need no look."""
+        """Tell whether these bytes can be read without a check."""
         if position >= self._end:
             return True
         if min(position + size, self._end) > self._sidecar.covered:
@@ -112,7 +112,7 @@ class Checks:
         return all(self._good[number] for number in self._sidecar.blocks_of(position, size))
 
     def check(self, position: int, size: int) -> None:
-        """Look at these bytes, which are whole records. Blocks; raises `BlockDamaged`."""
+        """Check bytes that are whole records. Blocks; raises `BlockDamaged`."""
         if position >= self._end:
             return
         self.check_blocks(position, size)
@@ -130,7 +130,7 @@ class Checks:
                 )
 
     def check_blocks(self, position: int, size: int) -> None:
-        """Hold what has checksums against them, wherever records begin. Blocks; raises `BlockDamaged`."""
+        """Compare blocks with their checksums, wherever records begin. Blocks; raises `BlockDamaged`."""
         if position >= self._end:
             return
         sidecar, file = self._sidecar, self._segment.file
@@ -178,7 +178,7 @@ class Checksums:
     # -- open ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what there is for the segments of the log. Blocks; changes nothing."""
+        """Read the sidecars of the log's segments. Blocks; changes nothing."""
         by_name = {segment.file.path.name: segment for segment in self._log.segments}
         for name in self._disk.names(self.directory):
             path = self.directory / name
@@ -237,7 +237,7 @@ class Checksums:
             self._from = last.end_offset if last is not None else 0
 
     def _copy(self, segment: Segment) -> Sidecar | None:
-        """What `Checks` uses must not change while the segment is summed further."""
+        """Copy the sums for `Checks`: they must not change while the segment is summed further."""
         sidecar = self._sidecars.get(segment.base_offset)
         if sidecar is None:
             return None
@@ -247,7 +247,7 @@ class Checksums:
         return Sidecar(sidecar.base_offset, sidecar.segment_size, sidecar.block_size, covered, sums)
 
     def frozen(self, segment: Segment) -> Sidecar | None:
-        """What is known about a segment by now, for a thread to look at."""
+        """Return a snapshot of a segment's checksums, for another thread."""
         return self._copy(segment)
 
     def _found(self, text: str, damaged: Damaged | None) -> None:
@@ -257,7 +257,7 @@ class Checksums:
             self.reported.append(damaged)
 
     def distrust(self, segment: Segment, told: Iterable[int]) -> None:
-        """Hold every read of this segment against what there is from now on, also of what was looked at before.
+        """Check every read of this segment from now on, also of bytes that were checked before.
 
         Reads that are under way go by what was known when they began. Damage in blocks `told` is told already.
         """
@@ -275,7 +275,7 @@ class Checksums:
         self._worker = worker
 
     def tick(self, flushed_offset: int) -> None:
-        """Have the worker sum what was flushed since, if there is a whole block of it."""
+        """Submit the blocks that were flushed since to the worker, if there is a whole one."""
         if self._busy or self._worker is None:
             return
         due: list[Segment] = []
@@ -311,7 +311,7 @@ class Checksums:
         return sidecar.covered if sidecar is not None else 0
 
     def is_owed(self, segment: Segment) -> bool:
-        """Whether `tick` is about to sum the rest of this segment, however full it is, as far as one can tell."""
+        """Tell whether `tick` is about to sum the rest of this segment, however full it is, as far as one can tell."""
         base = segment.base_offset
         return base >= self._from and base not in self._failed and self._covered(segment) < segment.size
 

@@ -54,7 +54,7 @@ class Scrubber:
         self._reading: Iterator[int] = iter(())
 
     def tick(self, now_ms: int, flushed_offset: int) -> None:
-        """Give the worker what it may read by now."""
+        """Submit as many bytes as the budget allows by now to the worker."""
         elapsed = min(max(now_ms - self._ticked_ms, 0), 1000 * _SAVED_UP_S) if self._ticked_ms else 0
         self._ticked_ms = now_ms
         if self._rate <= 0 or self._busy:

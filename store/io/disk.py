@@ -78,7 +78,7 @@ class DiskFull(RopewalkError):
 
 
 class MappedFile:
-    """One fixed-size file under a shared map; see the module docstring for who may touch it when."""
+    """A fixed-size file under a shared map; the module docstring tells which threads may touch it."""
 
     @property
     def descriptor(self) -> int:
@@ -142,7 +142,7 @@ class MappedFile:
         os.utime(self._fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def write_through(self, position: int, size: int) -> None:
-        """Have the pages of these bytes written to the disk, whatever stands in them. Blocks. Raises OSError.
+        """Write the pages of these bytes to the disk as they are. Blocks. Raises OSError.
 
         No promise. Who writes there meanwhile loses nothing, and does not wait. On a descriptor of its own: the kernel
         tells each one once that bytes of the file could not be written, and it is `sync` that has to hear of it.
@@ -154,7 +154,7 @@ class MappedFile:
             os.close(fd)
 
     def read_ahead(self, position: int, size: int) -> None:
-        """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
+        """Prefetch these bytes into the page cache. Blocks a little; no promise. Raises OSError."""
         _read_ahead(self._fd, position, size)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
@@ -192,12 +192,12 @@ class PagedFile:
             return None  # a file that is gone, say: whoever waits for the disk meets it again, and can say so
 
     def read_ahead(self, position: int, size: int) -> None:
-        """Have the page cache hold these bytes soon. Blocks a little; no promise. Raises OSError."""
+        """Prefetch these bytes into the page cache. Blocks a little; no promise. Raises OSError."""
         with self._disk.descriptor(self.path) as fd:
             _read_ahead(fd, position, size)
 
     def write_through(self, position: int, size: int) -> None:
-        """As that of `MappedFile`. Raises OSError."""
+        """Write pages to the disk as `MappedFile.write_through` does. Raises OSError."""
         with self._disk.descriptor(self.path) as fd:
             _write_through(fd, position, size)
 
@@ -367,14 +367,14 @@ class Disk:
             os.close(self._descriptors.pop(path)[0])
 
     def forget(self, path: Path) -> None:
-        """Close the pooled descriptor of a file that is about to be removed, as soon as nobody uses it."""
+        """Close the pooled descriptor of a file that is about to be removed, as soon as it is idle."""
         with self._lock:
             entry = self._descriptors.pop(path, None)
             if entry is not None and entry[1] == 0:
                 os.close(entry[0])
 
     def close(self) -> None:
-        """Close every pooled descriptor, as soon as nobody uses it."""
+        """Close every pooled descriptor, as soon as it is idle."""
         with self._lock:
             for path in list(self._descriptors):
                 self.forget(path)
@@ -400,7 +400,7 @@ class Disk:
         return path.stat().st_size
 
     def is_blank(self, path: Path) -> bool:
-        """Whether the file holds nothing but zeros. Blocks."""
+        """Tell whether the file holds nothing but zeros. Blocks."""
         with self.descriptor(path) as fd:
             for start, end in _data_ranges(fd, 0, os.fstat(fd).st_size):
                 for at in range(start, end, _READ_STEP):
@@ -410,11 +410,11 @@ class Disk:
         return True
 
     def modified_ms(self, path: Path) -> int:
-        """When the file was last written to, ms: what its age is counted from."""
+        """Return when the file was last written to, ms: its age is counted from there."""
         return path.stat().st_mtime_ns // 1_000_000
 
     def used_percent(self, path: Path) -> int:
-        """How full the file system of `path` is for this user, in whole percent rounded up; -1 if nobody knows."""
+        """Return the use of the file system of `path` for this user, in whole percent rounded up; -1 if unknown."""
         try:
             status = os.statvfs(path)
         except OSError:
@@ -580,7 +580,7 @@ def _open_max() -> int:
 
 
 def lock_is_ours(path: Path) -> bool:
-    """Whether this very process holds the lock on a store."""
+    """Tell whether this very process holds the lock on a store."""
     try:
         return _identity(os.stat(path)) in _locks_held
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How long something took, each time, counted in classes: what a histogram is made of.
+"""Durations counted in classes, the raw material of a histogram.
 
 One thread adds, others look: a look may miss what is being added at that moment, and is otherwise true.
 """

@@ -36,18 +36,18 @@ class Completions:
         self._due: deque[Callable[[], None]] = deque()
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From any thread: have the loop call this soon."""
+        """Have the loop call this soon; from any thread."""
         self._due.append(callback)
         self._wake()
 
     def run(self) -> None:
-        """On the loop: call what has become due."""
+        """Call the completions that have been posted, on the loop."""
         while self._due:
             self._due.popleft()()
 
 
 class Worker:
-    """One daemon thread that runs jobs in order; `pending` bounds what callers may queue up."""
+    """A daemon thread that runs jobs in order; `pending` counts the jobs that are queued up."""
 
     def __init__(self, name: str, completions: Completions, *, start: bool = True) -> None:
         """Without `start` nothing runs until somebody calls `step`: how a simulation owns time."""
@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a `step` would have to wait."""
+        """Tell whether a `step` would have to wait."""
         return self._jobs.empty()
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
@@ -196,7 +196,7 @@ class Flusher:
         return True
 
     def stop(self) -> None:
-        """Carry out what was requested, then end. Blocks until then."""
+        """Carry out the last request, then end. Blocks until then."""
         if self._thread is None:
             while self.step():
                 pass
@@ -210,7 +210,7 @@ class Flusher:
 
 
 class Helpers:
-    """Where a store gets its helper threads from. A simulation hands in its own, and runs their steps itself."""
+    """A factory of a store's helper threads. A simulation hands in its own, and runs their steps itself."""
 
     def worker(self, name: str, completions: Completions) -> Worker:
         return Worker(name, completions)

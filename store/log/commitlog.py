@@ -23,7 +23,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class StoreDamaged(RopewalkError):
-    """What is on disk contradicts what was promised; a person has to decide. Names file, offset and command."""
+    """The disk contradicts a promise; a person has to decide. Names file, offset and command."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -42,7 +42,7 @@ class CommitLog:
         self.spare: Segment | None = None
         self.flushed_offset = 0
         self.trusted_offset = 0
-        """What stands from here on was looked at when the store was opened, or written since."""
+        """The log offset from which every record was checked when the store was opened, or written since."""
         self._disk = disk
         self._bases: list[int] = []
 
@@ -102,7 +102,7 @@ class CommitLog:
         return last.base_offset + last.write_position
 
     def fits(self, size: int) -> bool:
-        """Whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
+        """Tell whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
         return size + FILLER_HEADER_SIZE <= self.segment_size
 
     def segment_for(self, size: int) -> Segment:

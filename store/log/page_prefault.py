@@ -1,24 +1,24 @@
-"""Who has the page cache hold what is written next: the thread that was told to, or a process where the log grows fast.
+"""Prefaulting of the log's next pages: by the thread that asks, or by a process where the log grows fast.
 
-Memory that a virtual machine was not given yet, or that it gave back, takes 9 us a page to get: nearly half of a
-processor at 200 MB/s. A thread is at the interpreter again behind each piece of it, and takes it from the loop; and a
-kernel that preempts lazily finishes a large piece, whoever else wants that processor. A process asks for small pieces
-and yields in between: 4 connections x 256 of 1 KiB under SYNC_FLUSH in such memory 185k/s to 214k/s, 1 x 64 under
-SYNC_MASTER 154k/s to 163k/s. (That it should run only when nobody else wants to is too seldom for a slave that catches
-up.)
+Memory that a virtual machine was not given yet, or that it gave back, is slow to get. A thread is at the interpreter
+again behind each piece of it, and takes it from the loop; and a kernel that preempts lazily finishes a large piece,
+whoever else wants that processor. A process asks for small pieces and yields in between. (In the idle class it would
+run too seldom for a slave that catches up.) It is started when the log has first grown fast; pages that do not come are
+brought by the writer.
 
 Large records are written faster than it could bring such memory. It *shares* the work with their writer then: every
-other mebibyte is its, and none is waited for (4 connections x 8 of 64 KiB: 414 MB/s to 600-750 MB/s).
-
-Under SYNC_FLUSH the pages are not only brought but *written* ahead, as the zeros that they hold (32 connections x 1 of
-1 KiB: p99 2.5 ms to 1.8 ms, and 3 % more messages, than with zeros from a thread). That is waited for: the disk says
-how fast zeros can go, and whether a writer overtakes them.
-
-It takes 15 MB, and is started when the log has first grown fast. Pages that do not come are brought by whoever writes
-to them.
+other mebibyte is its, and none is waited for. Under SYNC_FLUSH the pages are not only brought but *written* ahead, as
+the zeros that they hold. That is waited for: the disk says how fast zeros can go, and whether a writer overtakes them.
 
     to the process, lines of JSON: [what to do: "bring", "share" or "write", path of the segment, from, to]
     from it: a line feed when it has come up, and for each "write"
+
+Measured:
+    such memory                                          9 us a page: nearly half of a processor at 200 MB/s
+    4 connections x 256 of 1 KiB, SYNC_FLUSH, in it      185k/s -> 214k/s;  1 x 64, SYNC_MASTER   154k/s -> 163k/s
+    shared, 4 x 8 of 64 KiB                              414 MB/s -> 600-750 MB/s
+    zeros, 32 x 1 of 1 KiB: p99 by a process             2.5 ms -> 1.8 ms, and 3 % more messages
+    the process                                          15 MB
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _ANSWER_S = 1.0
 """Whoever waits for zeros has the next segment to make, too."""
 
 
-class Pages:
-    """Brings them on the thread that asks, which is always the same one."""
+class Prefaulter:
+    """A prefaulter on the thread that asks, which is always the same one."""
 
     def bring(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
-        """Have these bytes of a file in the page cache soon. `fast` says that there will be many more. Blocks."""
+        """Bring these bytes of a file into the page cache soon. `fast` says that there will be many more. Blocks."""
         with contextlib.suppress(OSError):  # the writer brings them itself then
             for at in range(start, end, _PIECE):
                 file.read_ahead(at, min(_PIECE, end - at))
 
     def share(self, file: MappedFile, start: int, end: int) -> bool:
-        """Have every other part of these in the page cache soon; False if there is nobody to bring it.
+        """Bring every other part of these into the page cache soon; False if there is no process for it.
 
-        A thread is nobody: who writes large records is in the kernel all the time. Blocks a little.
+        A thread is none: the writer of large records is in the kernel all the time. Blocks a little.
         """
         return False
 
     def write(self, file: MappedFile, start: int, end: int, *, fast: bool) -> None:
-        """Have these bytes of a file written to the disk as they are, and wait for that; no promise.
+        """Write these bytes of a file to the disk as they are, and wait for that; no promise.
 
         Who writes there meanwhile loses nothing.
         """
@@ -70,11 +70,11 @@ class Pages:
                 file.write_through(at, min(_PIECE, end - at))
 
     def stop(self) -> None:
-        """Have nobody else at work."""
+        """End the process, if there is one."""
 
 
-class ProcessPages(Pages):
-    """Has them brought by a process, from the first time on that it is said to be fast."""
+class ProcessPrefaulter(Prefaulter):
+    """A prefaulter with a process, from the first time on that the log is said to grow fast."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -152,9 +152,9 @@ class ProcessPages(Pages):
                 pass
 
 
-def pages(disk: Disk) -> Pages:
-    """Who brings them for a store on this disk. A process has the real one only."""
-    return ProcessPages() if type(disk) is Disk else Pages()
+def prefaulter(disk: Disk) -> Prefaulter:
+    """Return the prefaulter for a store on this disk: with a process for the real one only."""
+    return ProcessPrefaulter() if type(disk) is Disk else Prefaulter()
 
 
 # -- the process -------------------------------------------------------------------------------------

@@ -1,23 +1,28 @@
-"""Ahead of the writer: zeros on the disk where records will stand, and the next segment before the last one is full.
-
-Under SYNC_FLUSH a flush takes three times as long where the file system has to note that a block holds data from now
-on (ext4, fdatasync of 16 KiB: 0.37 ms in blocks that are only reserved, 0.13 ms in blocks that were written before).
-So one worker thread, or a process where the log grows fast (`store.log.page_prefault`), has zeros written a window
-ahead of the write position: the pages there as they are, so that nothing of a writer who comes meanwhile is lost, and
-he does not wait. Where nobody waits for a flush the kernel brings empty pages there instead, which costs no write: the
-first touch of memory that a virtual machine was not given yet takes longer than all the rest of a message (4
-connections x 32 of 1 KiB, in such memory: 90k/s to 140k/s). Where the log grows faster still, or overtakes the zeros,
-it gets pages too: half of what the disk was given were zeros (4 x 256 of 1 KiB under SYNC_FLUSH: 195k/s to 215k/s).
-Large bodies get their pages in large pieces when they are written, and are helped only in memory that the machine has
-to be given first. The same thread creates a spare segment while there is still room, because to create a file does not
-belong into a turn of the loop.
+"""Preallocation ahead of the writer: zeros on the disk where records will stand, and a spare segment for the next roll.
 
     |=== written ===|--- zeros on the disk: at least half a window ---|        |   spare   |
                     ^ write position                                  ^ filled position
 
-A disk without room for a spare is asked again once a second; `full` tells meanwhile why appends are refused, if they
-are. At most one of each kind of job is under way. Rolling into the spare is the business of `commitlog`, and waiting
-for it that of `message_store`.
+Three kinds of help, of which the growth of the log chooses one at a time:
+
+*zeros*    under SYNC_FLUSH, where the log does not grow too fast: the pages there are written as they are, so nothing
+           of a writer who comes meanwhile is lost. A flush then finds blocks that hold data already, and the file
+           system has nothing to note;
+*pages*    where nobody waits for a flush, or zeros would take too much of the disk or were overtaken: empty pages are
+           brought into the page cache, which costs no write;
+*shares*   large bodies bring their own pages as they are written, and are helped only in memory that a virtual machine
+           was not given yet: a process brings every other part.
+
+One worker thread does this, or a process where the log grows fast (`store.log.page_prefault`). The same thread creates
+the spare segment while there is still room, because to create a file does not belong into a turn of the loop. A disk
+without room for it is asked again once a second; `full` tells meanwhile why appends are refused. At most one of each
+kind of job is under way. Rolling into the spare is the business of `commitlog`, and waiting for it that of
+`message_store`.
+
+Measured:
+    fdatasync of 16 KiB on ext4                        0.37 ms in reserved blocks, 0.13 ms in written ones
+    pages, 4 connections x 32 of 1 KiB, new memory     90k/s -> 140k/s
+    pages for zeros, 4 x 256 of 1 KiB, SYNC_FLUSH      195k/s -> 215k/s (half of what the disk got were zeros)
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from collections.abc import Callable
 from store.io.disk import Disk, DiskFull
 from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
-from store.log.page_prefault import pages
+from store.log.page_prefault import prefaulter
 from store.log.segment import Segment
 
 _SPARE_INTERVAL_MS = 1000
@@ -46,8 +51,8 @@ _STEP = 1 << 20
 """So many bytes of zeros are written before it is looked whether the writer was faster."""
 
 
-class Pace:
-    """How fast the log grows, and whether zeros written ahead of it pay. Times in ms, positions are log offsets."""
+class GrowthPace:
+    """The pace at which the log grows, and whether zeros ahead of it pay. Times in ms, positions are log offsets."""
 
     def __init__(self) -> None:
         self.bytes_per_ms = 0.0
@@ -56,8 +61,8 @@ class Pace:
         self._fastest = 0.0
         self._overtaken_until = 0
 
-    def look(self, now: int, position: int) -> None:
-        """Call often, with where the writer is."""
+    def update(self, now: int, position: int) -> None:
+        """Take in where the writer is; call often."""
         then, stood = self._looked_at
         if not 0 <= now - then < _PACE_MS:
             self.bytes_per_ms = max(0, position - stood) / (now - then) if now > then else 0.0
@@ -65,28 +70,29 @@ class Pace:
             self._fastest = max(self._fastest, self.bytes_per_ms)
 
     def overtook(self, now: int) -> None:
-        """The writer overtook the zeros."""
+        """Note that the writer overtook the zeros."""
         self._overtaken_until = now + _OVERTAKEN_MS
         self._fastest = self.bytes_per_ms
 
     def forgive(self) -> None:
-        """Whatever was, they may be tried again."""
+        """Let zeros be tried again."""
         self._overtaken_until = 0
 
     def zeros_pay(self, now: int) -> bool:
-        """Not where they are too large a part of what the disk gets; nor where they were overtaken, for ten seconds or
-        until the log grows half as fast."""
+        """Tell whether zeros are worth their writes: not where they are too large a part of what the disk gets.
+
+        Nor where the writer overtook them, for ten seconds or until the log grows half as fast."""
         too_fast = self._fastest / 2 if now < self._overtaken_until else _ZEROS_BYTES_PER_MS
         return self.bytes_per_ms < too_fast
 
 
 def _room_for_spare(segment_size: int, window: int) -> int:
-    """With less room than this in the last segment the next one is made."""
+    """Return the room in the last segment below which the next one is made."""
     return max(2 * window, segment_size // 4)
 
 
-class Ahead:
-    """Sizes in bytes. The loop owns it and calls `tick`; `begin` starts the thread."""
+class Preallocator:
+    """The worker ahead of the log's writer. Sizes in bytes. The loop owns it and calls `tick`; `begin` starts it."""
 
     worker: Worker
 
@@ -120,30 +126,30 @@ class Ahead:
         self._looked_at: tuple[Segment | None, int, int, float] = (None, 0, 0, 0.0)
         """A segment, up to where it had been written, how much of that were large records, and how long they took."""
         self._large = self._cold = False
-        """What was found so, and stays so in the next segment."""
-        self._pace = Pace()
-        self._pages = pages(disk)
+        """The measured result, which stays valid for the next segment."""
+        self._pace = GrowthPace()
+        self._prefaulter = prefaulter(disk)
         self._ticked_ms = self._next_spare_ms = 0
 
     def begin(self, end_offset: int) -> None:
         """Start, with a log that ends here before anything is appended."""
         self._begun_at = end_offset
-        self.worker = self._helpers.worker("ropewalk-janitor", self._completions)
+        self.worker = self._helpers.worker("ropewalk-preallocate", self._completions)
 
     def stop(self) -> None:
-        """End the thread, and what it started. Blocks until what was submitted is done."""
+        """End the thread and its process. Blocks until what was submitted is done."""
         self.worker.stop()
-        self._pages.stop()
+        self._prefaulter.stop()
 
     def clock_set_back(self) -> None:
-        """What was due in an hour is due now."""
+        """Make all timers due now, as they were set by the old clock."""
         self._next_spare_ms = 0
         self._pace.forgive()
 
     def tick(self, now: int) -> None:
         """Keep zeros or pages ahead of the writer, and a spare segment before the last one is full; `now` in ms."""
         self._ticked_ms = now
-        self._pace.look(now, self._log.end_offset)
+        self._pace.update(now, self._log.end_offset)
         last = self._log.segments[-1] if self._log.segments else None
         last_end, room = (last.end_offset, last.size - last.write_position) if last is not None else (0, 0)
         if (
@@ -163,7 +169,7 @@ class Ahead:
             self._bring_pages(last)
 
     def segment_at(self, base_offset: int) -> Segment | None:
-        """The spare, if it is ready and stands there; else None, and one is being made. Never waits."""
+        """Return the spare, if it is ready and stands there; else None, and one is being made. Never waits."""
         spare = self._log.spare
         if spare is not None and spare.base_offset == base_offset:
             self._log.spare = None
@@ -189,7 +195,7 @@ class Ahead:
         return None
 
     def _window_now(self) -> int:
-        """The window is small until something has been written, so that an idle broker takes little."""
+        """Return the window, which is small until something has been written, so that an idle broker takes little."""
         has_grown = self._log.end_offset > self._begun_at + self._idle_window // 2
         return self._window if has_grown else self._idle_window
 
@@ -208,7 +214,7 @@ class Ahead:
         end = min(start + window, last.size)
 
         def bring() -> bool:
-            self._pages.bring(last.file, start, end, fast=fast)
+            self._prefaulter.bring(last.file, start, end, fast=fast)
             return True
 
         def brought(_: bool) -> None:
@@ -228,7 +234,7 @@ class Ahead:
             if by_somebody:  # else they are asked again
                 self._shared = last.base_offset + end
 
-        self._have_brought(last, lambda: self._pages.share(last.file, start, end), shared)
+        self._have_brought(last, lambda: self._prefaulter.share(last.file, start, end), shared)
 
     def _have_brought(self, last: Segment, bring: Callable[[], bool], then: Callable[[bool], None]) -> None:
         self._bringing = True
@@ -272,12 +278,12 @@ class Ahead:
             for at in range(start, end, _STEP):
                 if last.write_position > at:
                     return False
-                self._pages.write(last.file, at, min(at + _STEP, end), fast=fast)
+                self._prefaulter.write(last.file, at, min(at + _STEP, end), fast=fast)
             return True
 
         def done(whole: bool) -> None:
             if whole or not had_lead:
-                last.filled_position = end
+                last.mark_filled(end)
             else:
                 self._pace.overtook(self._ticked_ms)
 
@@ -290,8 +296,8 @@ class Ahead:
         except DiskFull as exc:
             return exc
         if self._fills:
-            spare.filled_position = min(self._idle_window, spare.size)
-            self._pages.write(spare.file, 0, spare.filled_position, fast=False)
+            spare.mark_filled(min(self._idle_window, spare.size))
+            self._prefaulter.write(spare.file, 0, spare.filled_position, fast=False)
         return spare
 
     def _take_spare(self, spare: Segment | DiskFull) -> None:

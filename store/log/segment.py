@@ -1,4 +1,4 @@
-"""One file of the commit log: a fixed run of bytes, filled from the front, sealed by a filler.
+"""A file of the commit log: a fixed run of bytes, filled from the front, sealed by a filler.
 
     base_offset                     write_position                  size
     |  record | record | ... | record |  filler header (8 bytes) ....  |
@@ -51,7 +51,7 @@ class Segment:
         self.pins = 0
         """How many helpers off the loop hold this segment; its file stays until there are none. The loop's own."""
         self.checks: ReadCheck | None = None
-        """What is known about bytes that an earlier process wrote; None asks for no checks."""
+        """The check of bytes that an earlier process wrote; None asks for no check."""
 
     @property
     def end_offset(self) -> int:
@@ -93,8 +93,13 @@ class Segment:
         assert 0 <= position <= self.size, (self.base_offset, position, self.size)
         self.write_position = self.filled_position = position
 
+    def mark_filled(self, position: int) -> None:
+        """Count zeros as written ahead of the writer up to `position`."""
+        assert position <= self.size, (self.base_offset, position, self.size)
+        self.filled_position = position
+
     def drop_from(self, position: int) -> None:
-        """Zero what stands from `position` on, and go on there. Not durable before the next sync of the file."""
+        """Zero the bytes from `position` on, and go on there. Not durable before the next sync of the file."""
         end = self.write_position
         assert 0 <= position <= end, (self.base_offset, position, end)
         self.map[position:end] = bytes(end - position)

@@ -1,4 +1,4 @@
-"""What only this copy of the log had: kept aside, under `ropewalk/diverged/`, before it makes way for the master's.
+"""Diverged tails of a log: kept aside, under `ropewalk/diverged/`, before they make way for the master's bytes.
 
     <root>/ropewalk/diverged/<offset>-<time>/commitlog/<offset>    the bytes, in files named by their log offset
     <root>/ropewalk/diverged/<offset>-<time>/about.json            why, when, and what there is
@@ -44,13 +44,13 @@ class About(msgspec.Struct, frozen=True, rename="camel"):
     end: int
     time_ms: int
     master: str = ""
-    """Whose log took its place."""
+    """The member whose log took its place."""
     epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One directory under `diverged/`."""
+    """A directory under `diverged/`."""
 
     path: Path
     about: About
@@ -59,7 +59,7 @@ class Kept:
 
 
 def kept_in(root: Path, disk: Disk) -> list[Kept]:
-    """What a store keeps aside, oldest first. Blocks."""
+    """List the tails that a store keeps aside, oldest first. Blocks."""
     base = root / "ropewalk" / FOLDER
     found = []
     for name in disk.directories(base):
@@ -73,7 +73,7 @@ def kept_in(root: Path, disk: Disk) -> list[Kept]:
 
 
 def about_of(path: Path, disk: Disk) -> About | None:
-    """What is kept in this directory, if it is a whole copy that was kept aside. Blocks."""
+    """Return the description of a kept tail, or None if the copy is not whole. Blocks."""
     try:
         return msgspec.json.decode(disk.read_file(path / "about.json") or b"", type=About)
     except (msgspec.MsgspecError, UnicodeDecodeError):

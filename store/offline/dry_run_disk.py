@@ -80,7 +80,7 @@ class DryRunDisk(Disk):
         self.changes.append(change)
 
     def shadow(self, path: Path) -> bytearray:
-        """What stands in a file as far as this process knows, to be changed."""
+        """Return a file's content as far as this process knows, to be changed."""
         content = self.shadows.get(path)
         if content is None:
             found = None if path in self._removed else super().read_file(path)
@@ -171,7 +171,7 @@ class DryRunDisk(Disk):
     # -- the process lock ----------------------------------------------------------------------------
 
     def lock(self, path: Path) -> int:
-        """Only ask who has it."""
+        """Check that the lock is free; take nothing."""
         if self.is_locked(path):
             raise StoreLocked(f"the store {path.parent} is in use (lock file {path}): stop its broker first")
         return -1
@@ -180,7 +180,7 @@ class DryRunDisk(Disk):
         pass
 
     def is_locked(self, path: Path) -> bool:
-        """Whether a broker, ours or RocketMQ's, holds the lock; asking takes and leaves nothing."""
+        """Tell whether a broker, ours or RocketMQ's, holds the lock; asking takes and leaves nothing."""
         if lock_is_ours(path):
             return True
         try:

@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A stretch of the log that is not what was written."""
+    """A lost stretch of the log: its bytes differ from those that were written."""
 
     offset: int
     end: int
@@ -42,7 +42,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Counts:
-    """How much of a store was looked at."""
+    """The extent of a verification."""
 
     records: int = 0
     record_bytes: int = 0
@@ -60,14 +60,29 @@ class Findings:
         self.findings: list[Finding] = []
         self.lost: list[Lost] = []
         self.counts = Counts()
+        self.holes: list[tuple[int, int]] = []
+        """Stretches of the log for which there is no file."""
+        self.messages_lost = 0
+        """How many messages are known to have stood in lost stretches and holes."""
         self._root = root
 
+    @property
+    def lost_count(self) -> int:
+        """The number of lost stretches and holes met so far."""
+        return len(self.lost) + len(self.holes)
+
+    def is_lost(self, offset: int) -> bool:
+        """Tell whether a log offset lies where the log is said to be damaged or missing."""
+        return any(lost.offset <= offset < lost.end for lost in self.lost) or any(
+            begin <= offset < end for begin, end in self.holes
+        )
+
     def damage(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        """Report what is not as it should be."""
+        """Report damage."""
         self.findings.append(Finding(True, str(path), place, text, advice))
 
     def note(self, path: Path, place: str, text: str, advice: str = "") -> None:
-        """Report what is odd and harmless, or what the next start sees to."""
+        """Report an oddity that is harmless, or that the next start sees to."""
         self.findings.append(Finding(False, str(path), place, text, advice))
 
     @property

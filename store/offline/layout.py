@@ -34,17 +34,20 @@ _BESIDE_THE_LOG = ("consumequeue", "ropewalk", "checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a store is and in which shape; 0 or None where the files do not tell."""
+    """The place and the shape of a store; 0 or None where the files do not tell."""
 
     root: Path
     log_directory: Path
     segment_size: int = 0
     queue_file_size: int = 0
     index: Geometry | None = None
-    delay_levels: DelayLevels = DEFAULT_LEVELS
+    delay_levels: DelayLevels | None = None
+    """The broker's table; None where nobody gave it. No file of a store holds it."""
+    observed_levels: DelayLevels = DEFAULT_LEVELS
+    """The table as entries of delayed messages show it, for what has to be built where none was given."""
 
     def config(self, *, sync_flush: bool, checksum_block: int = 1) -> StoreConfig:
-        """What the store itself is to be opened with. No index: it is judged at the broker's own start."""
+        """Return the configuration to open the store with. No index: it is judged at the broker's own start."""
         return StoreConfig(
             root=self.root,
             log_directory=self.log_directory,
@@ -52,13 +55,13 @@ class Layout:
             segment_size=self.segment_size,
             queue_file_size=self.queue_file_size or _QUEUE_FILE_SIZE,
             sync_flush=sync_flush,
-            delay_levels=self.delay_levels,
+            delay_levels=self.delay_levels or self.observed_levels,
             checksum_block=checksum_block,
         )
 
 
 def guess_layout(disk: DryRunDisk, given: Layout, others: Sequence[Path] = ()) -> Layout:
-    """Fill in what is not given. `others` are directories of the same log.
+    """Read the sizes that are not given off the files. `others` are directories of the same log.
 
     Blocks; raises `UnreadableStore` where no commit log is.
     """
@@ -83,7 +86,7 @@ def _segment_size(disk: DryRunDisk, given: Layout, others: Sequence[Path]) -> in
 
 
 def log_folder(directory: Path) -> Path:
-    """Where the segments are, of somebody's choice of a store or of its log."""
+    """Return the folder of the segments, given a store's folder or its log's."""
     return directory / "commitlog" if (directory / "commitlog").is_dir() else directory
 
 

@@ -1,4 +1,4 @@
-"""Reading a commit log that nobody serves: a directory of segments, RocketMQ's or ours.
+"""Reading a commit log without a broker: a directory of segments, RocketMQ's or ours.
 
 The files of a log are named by the offset of their first byte, in twenty digits, and each is as long
 as it is; nothing else about them is assumed. Records follow each other without a gap. A blank record
@@ -49,7 +49,7 @@ class UnreadableStore(RopewalkError):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One segment: where it lies, and which offsets it holds."""
+    """A segment file: its path, and which offsets it holds."""
 
     path: Path
     base_offset: int
@@ -62,7 +62,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are not what their writer wrote, or are missing."""
+    """Bytes that are missing, or differ from those that were written."""
 
     path: Path
     position: int

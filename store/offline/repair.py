@@ -9,7 +9,8 @@ this one. What was there before is kept under `ropewalk/replaced/`.
 Then what is still missing is named. Only if a person accepts the loss, the log ends at the first such place; what
 stands behind it is copied aside. At last queue files and index are built again from the log.
 
-All of it can be repeated: a repair that was interrupted is done again from the start.
+All of it can be repeated: a repair that was interrupted is done again from the start. Delayed messages stay due when
+they were (`due_times`), unless a table is given.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from ropewalk.format.sidecar import BLOCK_SIZE, Sidecar, block_sum
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged, segment_name
 from store.log.durable_bound import Bound, decode_bound
+from store.log.limits import NO_LIMIT
 from store.log.segment import Segment
 from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
+from store.offline.due_times import keep_due_times, observed_levels, restore_due_times
 from store.offline.findings import Lost
 from store.offline.layout import Layout, log_folder, log_names
 from store.offline.verify import Verification
@@ -37,7 +40,7 @@ _STEP = 1 << 20
 
 @dataclass(slots=True)
 class Repaired:
-    """What was done, in words."""
+    """The result of a repair, in words."""
 
     taken: list[str] = field(default_factory=list)
     """Places that were taken over from elsewhere, and files that got their size back."""
@@ -63,14 +66,14 @@ class OtherLog:
                 self.log._add(Segment(int(name), self._disk.open_mapped(folder / name)))
 
     def read(self, start: int, end: int) -> bytes | None:
-        """These bytes of the log, which lie in one segment; None if they are not all there."""
+        """Return bytes of the log that lie in one segment; None if they are not all there."""
         segment = self.log.find(start)
         if segment is None or end > segment.end_offset:
             return None
         return bytes(segment.map[start - segment.base_offset : end - segment.base_offset])
 
     def whole(self, start: int, end: int) -> int:
-        """Up to where from `start` on there is one whole record behind the other, at most `end`."""
+        """Return up to where records are whole from `start` on, at most `end`."""
         offset = start
         while offset < end and (segment := self.log.find(offset)) is not None:
             seen = scan_record(segment, offset - segment.base_offset)
@@ -99,6 +102,7 @@ def repair(
     done = Repaired()
     fd = disk.lock(layout.root / "lock")
     try:
+        _refuse_foreign_files(layout, disk)
         logs = [OtherLog(path, layout.segment_size) for path in others]
         try:
             _restore_files(layout, disk, logs, done)
@@ -111,15 +115,31 @@ def repair(
         if done.lost:
             _give_up(layout, disk, done)
             queues = _look(layout, progress).queues_with_records
+        if layout.delay_levels is None:
+            layout = replace(layout, observed_levels=observed_levels(DryRunDisk(), layout))
+            keep_due_times(layout, disk)
         _forget_derived(layout, disk, queues)
     finally:
         disk.close()
         disk.unlock(fd)
     _build(layout, done)
+    if layout.delay_levels is None:
+        _restore_due_times(layout)
     return done
 
 
 # -- the log -----------------------------------------------------------------------------------------
+
+
+def _refuse_foreign_files(layout: Layout, disk: Disk) -> None:
+    """Refuse, before anything is changed, a log among whose files others lie: no start takes those."""
+    known = set(log_names(DryRunDisk(), layout.log_directory))
+    for name in disk.names(layout.log_directory):
+        if name not in known:
+            raise StoreDamaged(
+                f"{layout.log_directory / name} is not a commit-log segment (the log begins at log offset "
+                f"{int(min(known, default='0'))}): move it out of {layout.log_directory}, then repair again"
+            )
 
 
 def _restore_files(layout: Layout, disk: Disk, others: Sequence[OtherLog], done: Repaired) -> None:
@@ -150,12 +170,13 @@ def _summed(layout: Layout, disk: Disk) -> list[int]:
 
 
 class _Looked:
-    """What a verification says about log and sidecars, as far as a repair is about it."""
+    """A verification's findings about log and sidecars that a repair can act on."""
 
     def __init__(self, verification: Verification) -> None:
         self.lost = [lost for lost in verification.lost if not lost.to_be_cut]
         self.queues_with_records = {key for key, queue in verification.queues.items() if queue.first >= 0}
         self.end = verification.end
+        self.orphans = verification.orphans
 
 
 def _look(layout: Layout, progress: Callable[[int, int], None]) -> _Looked:
@@ -186,6 +207,9 @@ def _restore_bytes(
     ]
     done.lost += [
         text for start, text in blocks if not any(lost.offset <= start < lost.end for lost in looked.lost)
+    ]
+    done.lost += [
+        f"the segment that {path} has checksums of (log offset {int(path.name)})" for path in looked.orphans
     ]
     return looked.queues_with_records
 
@@ -322,7 +346,7 @@ def _lower_bound(layout: Layout, disk: Disk, end: int) -> None:
 
 def _forget_derived(layout: Layout, disk: Disk, queues: set[tuple[str, int]]) -> None:
     """Remove what is built again. The files of queues without a record stay: they alone know the queue's numbers."""
-    _lower_bound(layout, disk, 1 << 62)
+    _lower_bound(layout, disk, NO_LIMIT)
     disk.remove(layout.root / "checkpoint")
     for topic, queue_id in sorted(queues):
         disk.remove_tree(layout.root / "consumequeue" / topic / str(queue_id))
@@ -347,6 +371,17 @@ def _build(layout: Layout, done: Repaired) -> None:
     finally:
         store.close()
     done.rebuilt = True
+
+
+def _restore_due_times(layout: Layout) -> None:
+    """Have delayed messages be due when they were, whatever table the broker that wrote them had."""
+    disk = Disk()
+    fd = disk.lock(layout.root / "lock")
+    try:
+        restore_due_times(layout, disk)
+    finally:
+        disk.close()
+        disk.unlock(fd)
 
 
 __all__ = ["OtherLog", "Repaired", "StoreDamaged", "repair"]

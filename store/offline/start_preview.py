@@ -1,4 +1,4 @@
-"""What a start would do to a store, without doing it; and what a person can decide when a start is refused.
+"""A preview of a store's start, which changes nothing; and the decision that a refused start leaves to a person.
 
 The preview is the shipped recovery itself, on a disk that changes nothing (`trial`). There is one decision that
 recovery leaves to a person: under SYNC_FLUSH a place that cannot be read, behind everything that is known to be
@@ -17,6 +17,7 @@ from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
+from store.offline.due_times import observed_levels
 from store.offline.layout import Layout
 from store.recovery.record_scan import ScannedRecord, scan_record
 from store.recovery.scan import next_valid
@@ -26,7 +27,7 @@ CHECK_AT_START = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a start ends, or would."""
+    """The outcome of a start, or of its preview."""
 
     refusal: str | None
     """Why it is refused; nothing is changed then."""
@@ -42,7 +43,7 @@ class Outcome:
 
 
 def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
-    """What a start under this flush rule would do. Blocks; raises `StoreLocked`."""
+    """Preview a start under this flush rule. Blocks; raises `StoreLocked`."""
     disk = DryRunDisk()
     try:
         outcome = _recover(layout, disk, sync_flush=sync_flush)
@@ -56,7 +57,7 @@ def try_start(layout: Layout, *, sync_flush: bool) -> Outcome:
 
 
 def recover_store(layout: Layout, *, cut: bool) -> Outcome:
-    """Do what a start would do, under the store's lock. `cut` is the person's decision. Blocks."""
+    """Recover the store as a start would, under its lock. `cut` is the person's decision. Blocks."""
     disk = Disk()
     try:
         return _recover(layout, disk, sync_flush=not cut)
@@ -65,6 +66,8 @@ def recover_store(layout: Layout, *, cut: bool) -> Outcome:
 
 
 def _recover(layout: Layout, disk: Disk, *, sync_flush: bool) -> Outcome:
+    if layout.delay_levels is None:
+        layout = replace(layout, observed_levels=observed_levels(DryRunDisk(), layout))
     config = replace(layout.config(sync_flush=sync_flush), check_at_start=CHECK_AT_START)
     store = MessageStore(config, disk, lambda: int(time.time() * 1000), lambda: None)
     try:

@@ -1,9 +1,12 @@
-"""Is this store as it should be? Every byte that somebody relies on is looked at, and nothing is touched.
+"""Verification of a store: every byte that somebody relies on is looked at, and nothing is touched.
 
 The log is read from its first byte to its last; beside it run the queue files, whose entries have to name the records
-that pass by, and the index (`verify_index`). Then come the small files. What is wrong becomes a `Finding`: damage,
-which names file, place and remedy; or a note, for what is odd and harmless. A store that was killed has queue entries
-missing at its end and may have a torn record there: the next start sees to that, so they are notes.
+that pass by (`verify_queues`), and the index (`verify_index`). Then come the small files. What is wrong becomes a
+`Finding`: damage, which names file, place and remedy; or a note, for what is odd and harmless. A store that was killed
+has queue entries missing at its end and may have a torn record there: the next start sees to that, so they are notes.
+One cause is one finding: what a lost stretch of the log, or a file of another size, brings with it is not said again.
+
+Nothing is judged by what the store does not hold and nobody gave: a table of delays, a clock, the shape of an index.
 
 Works on RocketMQ's directories as on ours. A directory in use cannot be judged, as its end moves: `StoreLocked`.
 """
@@ -11,54 +14,34 @@ Works on RocketMQ's directories as on ours. A directory in use cannot be judged,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE, PRE_BLANK, is_message
 from ropewalk.format.sidecar import Sidecar, block_sum
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
+from store.log.limits import NO_LIMIT
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost
 from store.offline.layout import Layout, log_names
 from store.offline.verify_index import IndexCheck
+from store.offline.verify_queues import Queue, QueueCheck
 from store.queues.deleted_topics import DeletedTopics
+from store.recovery.delay_levels import DEFAULT_LEVELS
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
-from store.recovery.scan import Verdict, follower, judge, next_valid
+from store.recovery.scan import Verdict, follower, judge, lost_its_tail, next_valid
 
-_ENTRIES_AT_ONCE = 4096
-_PLACES_MAX = 20
 _DAY_MS = 86_400_000
 
 
-@dataclass(slots=True)
-class Queue:
-    """The files of one queue, beside the log that passes by."""
-
-    topic: str
-    queue_id: int
-    directory: Path
-    file_size: int
-    bases: list[int]
-    first: int = -1
-    """Number of the first record seen in the log."""
-    next: int = -1
-    bad: int = 0
-    """Entries that are not what they should be."""
-    late: int = 0
-    """Entries that the next start writes: nobody promised that they are there."""
-    chunk: bytes = b""
-    chunk_from: int = 0
-
-    def path_of(self, number: int) -> Path:
-        logical = number * ENTRY_SIZE
-        return self.directory / f"{logical - logical % self.file_size:020d}"
+def _some_delay(text: str) -> int:
+    """Return a delay, ms, for what asks for one of a table that is not known, and 0 for what does not."""
+    return 1 if DEFAULT_LEVELS.delay_of(text) else 0
 
 
 class Verification:
-    """One look at one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
+    """A verification of one store. `run` finds; then everything stands in `findings`, `lost` and `counts`."""
 
     def __init__(
         self,
@@ -71,6 +54,9 @@ class Verification:
         """Damage, notes, lost stretches and counts, as far as `run` has come."""
         self.log = CommitLog(layout.log_directory, layout.segment_size, disk)
         self.queues: dict[tuple[str, int], Queue] = {}
+        """Every queue that has files or records."""
+        self.orphans: list[Path] = []
+        """Checksums of segments that were taken away."""
         self.end = 0
         """Where the log ends."""
         self.bound: Bound | None = None
@@ -80,6 +66,8 @@ class Verification:
         self._progress = progress
         self._deleted = DeletedTopics(layout.root / "ropewalk" / "deleted", disk)
         self._abnormal = False
+        self._cut_segments: set[int] = set()
+        """Where segments begin whose files are too short or too long, which is said already."""
         self._entries_due = 0
         """Records below this log offset must have their queue entry by now."""
 
@@ -90,12 +78,12 @@ class Verification:
 
     @property
     def lost(self) -> list[Lost]:
-        """The stretches of the log that are not what was written."""
+        """The lost stretches of the log."""
         return self.report.lost
 
     @property
     def counts(self) -> Counts:
-        """How much was looked at."""
+        """The extent of the verification."""
         return self.report.counts
 
     # -- the whole of it -----------------------------------------------------------------------------
@@ -112,7 +100,9 @@ class Verification:
             self._deleted.load()
             self._read_small_files()
             self._open_log()
-            self._open_queues()
+            queues = QueueCheck(self.report, self.layout, self.log, self._deleted, self._disk)
+            self.queues = queues.queues
+            queues.open()
             index = IndexCheck(
                 self.report,
                 self.layout,
@@ -122,10 +112,11 @@ class Verification:
                 abnormal=self._abnormal,
             )
             for seen in self._records():
-                self._check_entry(seen)
+                queues.check(seen, self._entries_due)
                 index.check(seen)
             index.finish(self.end)
-            self._check_rest_of_queues()
+            queues.finish(self.end)
+            self._note_lost_messages()
             self._check_bound()
             self._check_sidecars()
         finally:
@@ -184,6 +175,7 @@ class Verification:
                 )
             if found != size:
                 self.report.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.report.repair)
+                self._cut_segments.add(base)
             self.log._add(Segment(base, self._disk.open_mapped(path)))
             self.report.counts.segments += 1
             end = base + size
@@ -202,17 +194,17 @@ class Verification:
         self._set_entries_due()
         total = sum(segment.size for segment in segments)
         offset = self.end = self.log.min_offset
-        delay_of = self.layout.delay_levels.delay_of
+        levels = self.layout.delay_levels
+        delay_of = levels.delay_of if levels is not None else _some_delay
         while offset < (segments[-1].end_offset if segments else 0):
             segment = self.log.find(offset)
             if segment is None:  # between two files
-                offset = min(s.base_offset for s in segments if s.base_offset > offset)
+                begin, offset = offset, min(s.base_offset for s in segments if s.base_offset > offset)
+                self.report.holes.append((begin, offset))
                 continue
             position = offset - segment.base_offset
             seen = scan_record(segment, position, delay_of)
-            if isinstance(seen, ScannedRecord) and not (
-                seen.ends_in_zero and offset >= durable and follower(self.log, offset) is None
-            ):
+            if isinstance(seen, ScannedRecord) and not lost_its_tail(self.log, seen, durable):
                 self.report.counts.records += 1
                 self.report.counts.record_bytes += seen.size
                 self.last_store_ms = max(self.last_store_ms, seen.store_timestamp)
@@ -262,6 +254,8 @@ class Verification:
         what = f"{seen.value} where a record should begin" if isinstance(seen, NoRecord) else "a torn record"
         place = f"byte {position} (log offset {offset})"
         self.report.lost.append(Lost(offset, end, segment.file.path, position, what, to_be_cut))
+        if segment.base_offset in self._cut_segments:
+            return  # said already: the file has not all of its bytes
         if to_be_cut:
             self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",
@@ -277,46 +271,13 @@ class Verification:
                 segment.file.path, place, f"{what}; damaged up to log offset {end}", self.report.repair
             )
 
-    # -- queue files ---------------------------------------------------------------------------------
-
-    def _open_queues(self) -> None:
-        base = self.layout.root / "consumequeue"
-        size = self.layout.queue_file_size
-        for topic in self._disk.directories(base):
-            for name in self._disk.directories(base / topic):
-                if not name.isdigit():
-                    self.report.note(base / topic / name, "", "not a queue's number: not read")
-                    continue
-                directory = base / topic / name
-                queue = self.queues[topic, int(name)] = Queue(topic, int(name), directory, size, [])
-                self.report.counts.queues += 1
-                for file in self._disk.names(directory):
-                    self._open_queue_file(queue, file)
-
-    def _open_queue_file(self, queue: Queue, name: str) -> None:
-        path = queue.directory / name
-        found = self._disk.size_of(path)
-        if len(name) != 20 or not name.isdigit() or (queue.file_size and int(name) % queue.file_size):
-            self.report.damage(path, "", "not a queue file", f"move it out of {queue.directory}")
-        elif found == 0:
-            self.report.note(path, "", "empty: a crash came while it was created")
-        else:
-            base = int(name)
-            if found != queue.file_size:
-                self.report.damage(
-                    path, f"byte {found}", f"{found} bytes, not {queue.file_size}", self.report.rebuild
-                )
-            if queue.bases and base != queue.bases[-1] + queue.file_size:
-                self.report.damage(path, "", "the file before this one is missing", self.report.rebuild)
-            queue.bases.append(base)
-
     def _set_entries_due(self) -> None:
-        """What lies before this log offset must have its queue entry."""
+        """Find the log offset before which every record must have its queue entry."""
         bound, min_offset = self.bound, self.log.min_offset
         if bound is not None and (bound.clean or bound.boot == boot_id(self._disk)):
             self._entries_due = bound.queues
         elif bound is None and not self._abnormal:
-            self._entries_due = 1 << 63  # RocketMQ's clean exit
+            self._entries_due = NO_LIMIT  # RocketMQ's clean exit
         else:
             self._entries_due = min_offset
             for segment in self.log.segments:
@@ -327,145 +288,52 @@ class Verification:
                 ):
                     self._entries_due = segment.base_offset
 
-    def _check_entry(self, seen: ScannedRecord) -> None:
-        """Whether the record that passes by has the entry it should have."""
-        if not seen.indexed or self._deleted.is_dead(seen.topic, seen.offset):
-            return
-        queue = self.queues.get((seen.topic, seen.queue_id))
-        due = seen.offset < self._entries_due
-        if queue is None:
-            directory = self.layout.root / "consumequeue" / seen.topic / str(seen.queue_id)
-            queue = self.queues[seen.topic, seen.queue_id] = Queue(
-                seen.topic, seen.queue_id, directory, self.layout.queue_file_size, []
-            )
-        number = seen.queue_offset
-        if queue.next < 0:
-            queue.first = number
-        elif number < queue.next:
+    def _note_lost_messages(self) -> None:
+        if self.report.messages_lost:
             self.report.note(
-                self.log.directory, f"log offset {seen.offset}",
-                f"message {number} of queue {seen.queue_id} of topic {seen.topic} is there a second time: of a topic "
-                f"that was deleted and created again",
-            )  # fmt: skip
-            return
-        elif number > queue.next:
-            self.report.damage(
-                self.log.directory, f"log offset {seen.offset}",
-                f"messages {queue.next} to {number - 1} of queue {seen.queue_id} of topic {seen.topic} are not in the "
-                f"log", self.report.repair,
-            )  # fmt: skip
-        queue.next = number + 1
-        self.report.counts.entries += 1
-        found = self._entry(queue, number) or (0, 0, 0)
-        if found == (seen.offset, seen.size, seen.tags_code):
-            return
-        path = queue.path_of(number) if queue.file_size else queue.directory
-        place, missing = f"entry {number}", found == (0, 0, 0)
-        if not due and (missing or found[:2] != (seen.offset, seen.size)):
-            queue.late += 1
-            if queue.late == 1 and missing:
-                self.report.note(
-                    path, place, "not written yet, as the last exit was abnormal", "the next start adds it"
-                )
-            elif queue.late == 1:
-                self.report.note(
-                    path, place, "stale, behind what was promised", "the next start writes it anew"
-                )
-            return
-        queue.bad += 1
-        if queue.bad > _PLACES_MAX:
-            return
-        if missing:
-            self.report.damage(
-                path, place, f"missing; its record stands at log offset {seen.offset}", self.report.rebuild
+                self.log.directory,
+                "",
+                f"{self.report.messages_lost} messages or more stood in the damaged places",
             )
-        elif found[:2] == (seen.offset, seen.size):
-            what = "time of delivery" if seen.topic == "SCHEDULE_TOPIC_XXXX" else "tag code"
-            self.report.damage(
-                path, place, f"{what} {found[2]}, and its record says {seen.tags_code}", self.report.rebuild
-            )
-        else:
-            self.report.damage(
-                path, place, f"names log offset {found[0]}, size {found[1]}; its record stands at {seen.offset}, "
-                f"size {seen.size}", self.report.rebuild,
-            )  # fmt: skip
-
-    def _entry(self, queue: Queue, number: int) -> tuple[int, int, int] | None:
-        """What stands at a number, or None where no file is."""
-        at = (number - queue.chunk_from) * ENTRY_SIZE
-        if not 0 <= at < len(queue.chunk):
-            if not queue.file_size:
-                return None
-            logical = number * ENTRY_SIZE
-            position = logical % queue.file_size
-            if logical - position not in queue.bases:
-                return None
-            size = min(queue.file_size - position, _ENTRIES_AT_ONCE * ENTRY_SIZE)
-            data = self._disk.open_paged(queue.path_of(number)).read_at(position, size)
-            queue.chunk = data[: len(data) - len(data) % ENTRY_SIZE]
-            queue.chunk_from, at = number, 0
-            if not queue.chunk:
-                return None
-        offset, size, code = ENTRY.unpack_from(queue.chunk, at)
-        return offset, size, code
-
-    def _check_rest_of_queues(self) -> None:
-        """Entries that no record asked for: before the log's beginning, behind its end, or of nothing at all."""
-        low = self.log.min_offset
-        for queue in self.queues.values():
-            if queue.bad > _PLACES_MAX:
-                self.report.damage(
-                    queue.directory, "", f"{queue.bad} entries are wrong; the first {_PLACES_MAX} are listed",
-                    self.report.rebuild,
-                )  # fmt: skip
-            stale = 0
-            for number, (offset, size, _code) in self._entries_of(queue):
-                if queue.first <= number < queue.next and queue.first >= 0:
-                    continue
-                if offset >= self.end or not is_message(offset, size):
-                    stale += 1
-                elif not (offset < low or self._deleted.is_dead(queue.topic, offset)):
-                    self.report.damage(
-                        queue.path_of(number), f"entry {number}",
-                        f"names log offset {offset}, where no record of this queue stands", self.report.rebuild,
-                    )  # fmt: skip
-                    break
-            if stale:
-                self.report.note(
-                    queue.directory, f"entry {max(queue.next, 0)}",
-                    f"{stale} stale entries behind the end of the log, which nobody reads",
-                )  # fmt: skip
-
-    def _entries_of(self, queue: Queue) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        """Every entry of a queue's files that is not zero and no filling."""
-        for base in queue.bases:
-            file = self._disk.open_paged(queue.directory / f"{base:020d}")
-            for start, end in file.data_ranges(0):
-                start -= start % ENTRY_SIZE
-                for at in range(start, end, _ENTRIES_AT_ONCE * ENTRY_SIZE):
-                    data = file.read_at(at, min(_ENTRIES_AT_ONCE * ENTRY_SIZE, end - at + ENTRY_SIZE))
-                    for index in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
-                        entry = data[index : index + ENTRY_SIZE]
-                        if entry != PRE_BLANK and entry.count(0) != ENTRY_SIZE:
-                            offset, size, code = ENTRY.unpack(entry)
-                            yield (base + at + index) // ENTRY_SIZE, (offset, size, code)
 
     # -- what the small files claim ------------------------------------------------------------------
 
     def _check_bound(self) -> None:
         root, bound, point = self.layout.root, self.bound, self.checkpoint
         times = (point.physic_msg_timestamp, point.logics_msg_timestamp, point.index_msg_timestamp)
-        if min(times) < 0 or (self.report.counts.records and max(times) > self.last_store_ms + _DAY_MS):
-            self.report.damage(
-                root / "checkpoint", "byte 0", f"times {times} are not of this log, whose last is {self.last_store_ms}",
-                "remove it: the next start reads more of the log instead",
-            )  # fmt: skip
+        advice = "remove it: the next start reads more of the log instead"
+        text = f"times {times} are not of this log, whose last is {self.last_store_ms}"
+        if min(times) < 0:
+            self.report.damage(root / "checkpoint", "byte 0", text, advice)
+        elif self.report.counts.records and max(times) > self.last_store_ms + _DAY_MS:
+            self.report.note(
+                root / "checkpoint", "byte 0", f"{text}: a clock that was set back, it seems", advice
+            )
         if bound is not None and bound.clean and bound.end != self.end and bound.end < self.end:
             self.report.note(
                 root / "ropewalk" / "bound",
                 "",
                 f"the log went on behind {bound.end}: another program wrote to it",
             )
+
+    def _check_orphan(self, path: Path) -> None:
+        """Judge checksums of a segment that is not there."""
+        name, sidecar = path.name, Sidecar.decode(self._disk.read_file(path))
+        if sidecar is None or not name.isdigit():
+            self.report.note(path, "", "torn, and of no segment: it counts as none")
+            return
+        base = int(name)
+        if self.report.is_lost(base):
+            return  # said already: the log lacks this segment
+        bound = self.bound
+        if base < self.log.min_offset and not (bound is not None and bound.clean and bound.end == self.end):
+            self.report.note(
+                path, f"log offset {base}", "of a segment that another program's retention removed, it seems"
+            )
+            return
+        text = f"checksums of a segment that is gone: somebody took {self.log.directory / name} away"
+        self.orphans.append(path)
+        self.report.damage(path, f"log offset {base}", text, "put it back, or remove these checksums")
 
     def _check_sidecars(self) -> None:
         directory = self.layout.root / "ropewalk" / "checksums"
@@ -474,11 +342,7 @@ class Verification:
             path = directory / name
             segment = by_name.get(name)
             if segment is None:
-                self.report.damage(
-                    path, f"log offset {int(name) if name.isdigit() else name}",
-                    f"checksums of a segment that is gone: somebody took {self.log.directory / name} away",
-                    "put it back, or remove these checksums",
-                )  # fmt: skip
+                self._check_orphan(path)
                 continue
             sidecar = Sidecar.decode(self._disk.read_file(path))
             if sidecar is None:
@@ -487,6 +351,9 @@ class Verification:
             for number, wanted in enumerate(sidecar.sums):
                 start, stop = sidecar.block(number)
                 self.report.counts.blocks += 1
+                begin = segment.base_offset + start
+                if any(lost.offset < begin + stop - start and begin < lost.end for lost in self.lost):
+                    continue  # said already: no record can be read there
                 if stop > segment.size or block_sum(segment.file.read_at(start, stop - start)) != wanted:
                     self.report.damage(
                         segment.file.path, f"byte {start} to {stop} (log offset {segment.base_offset + start})",

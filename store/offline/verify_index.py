@@ -64,6 +64,10 @@ class IndexCheck:
         self._trusted_ms = trusted_ms
         self._abnormal = abnormal
         self._headers: list[tuple[Path, IndexHeader]] = []
+        self._unjudged_from: list[int] = []
+        """Ends of judged files behind which there is one that is not judged."""
+        self._unjudged_to: list[int] = []
+        """Beginnings of judged files before which there is one that is not judged, or was removed by retention."""
         self._missing = 0
         self._begins: dict[Path, tuple[int, int]] = {}
         self._ends: dict[Path, tuple[int, int]] = {}
@@ -73,8 +77,14 @@ class IndexCheck:
             for name in names:
                 self._cannot_tell(self._directory / name)
             names = []
+        before: IndexHeader | None = None
         for name in names:
-            self._open(self._directory / name)
+            header = self._open(self._directory / name)
+            if header is None and before is not None:
+                self._unjudged_from.append(before.end_offset)
+            elif header is not None and before is None:
+                self._unjudged_to.append(header.begin_offset)
+            before = header
         self._items = self._each_item()
         self._next = next(self._items, None)
         self._last = max((header.end_offset for _path, header in self._headers), default=-1)
@@ -96,7 +106,8 @@ class IndexCheck:
             "remove it: the next start builds it again",
         )  # fmt: skip
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path) -> IndexHeader | None:
+        """Check a file by itself; return its header if its items can be judged."""
         geometry = self._geometry
         assert geometry is not None
         size = self._disk.size_of(path)
@@ -104,11 +115,11 @@ class IndexCheck:
             self._report.damage(
                 path, f"byte {size}", f"{size} bytes, not {geometry.file_size}", self._report.rebuild
             )
-            return
+            return None
         header = IndexHeader.decode(self._disk.open_paged(path).read_at(0, HEADER_SIZE))
         if not geometry.holds(header):
             self._report.damage(path, "byte 0", f"no header of an index: {header}", self._report.rebuild)
-            return
+            return None
         if self._is_rebuilt(header):
             self._report.note(
                 path,
@@ -116,9 +127,10 @@ class IndexCheck:
                 "it was being filled when the last exit was abnormal",
                 "the next start builds it again",
             )
-            return
+            return None
         self._headers.append((path, header))
         self._check_chains(path, header)
+        return header
 
     def _is_rebuilt(self, header: IndexHeader) -> bool:
         """Whether the next start throws this file away whatever is in it."""
@@ -187,7 +199,7 @@ class IndexCheck:
         if item is None and seen.offset > self._last:
             return
         while item is not None and item.offset < seen.offset:
-            if item.offset >= self._log.min_offset and not self._is_lost(item.offset):
+            if item.offset >= self._log.min_offset and not self._report.is_lost(item.offset):
                 self._wrong(item, f"names log offset {item.offset}, where no record begins")
             item = next(self._items, None)
         found = []
@@ -207,6 +219,10 @@ class IndexCheck:
         if not found and not self._first <= seen.offset <= self._last:
             return
         wanted = self._hashes_of(seen)
+        if self._is_unjudged(seen.offset):
+            if first is not None and set(found) - set(wanted):
+                self._wrong(first, "its hash is not of a key that its record has")
+            return
         if not found and wanted:
             self._missing += 1
             if self._missing <= _MISSING_MAX:
@@ -220,6 +236,17 @@ class IndexCheck:
             # The last may be the tag's, which older brokers do not index.
             self._wrong(first, "its hash is not of a key that its record has")
 
+    def _is_unjudged(self, offset: int) -> bool:
+        """Tell whether a record's items can stand in a file that is not judged, in part or all of them.
+
+        A file is full after any item, so those of one record can lie in two. One of the two may be gone with retention,
+        of no shape, or left by a crash for the next start to build again.
+        """
+        if offset >= self._last or offset in self._unjudged_to or offset in self._unjudged_from:
+            return True
+        begin = max((end for end in self._unjudged_from if end < offset), default=None)
+        return begin is not None and not any(begin < to <= offset for to in self._unjudged_to)
+
     def _hashes_of(self, seen: ScannedRecord) -> list[int]:
         segment = self._log.find(seen.offset)
         assert segment is not None
@@ -232,9 +259,6 @@ class IndexCheck:
             return []
         return record_hashes(record.topic.encode(), record.raw_properties)
 
-    def _is_lost(self, offset: int) -> bool:
-        return any(lost.offset <= offset < lost.end for lost in self._report.lost)
-
     def _wrong(self, item: _Item, text: str) -> None:
         self._missing += 1
         if self._missing <= _MISSING_MAX:
@@ -243,13 +267,17 @@ class IndexCheck:
     def finish(self, log_end: int) -> None:
         """The log is at its end: what items are left speak of nothing."""
         item = self._next
-        if item is not None and not self._is_lost(item.offset):
+        if item is not None and not self._report.is_lost(item.offset):
             self._wrong(item, f"names log offset {item.offset}, behind the end of the log at {log_end}")
         for path, header in self._headers:
             for place, items_say, header_says in (
                 ("byte 0", self._begins.get(path), (header.begin_offset, header.begin_timestamp)),
                 ("byte 8", self._ends.get(path), (header.end_offset, header.end_timestamp)),
             ):
-                if items_say is not None and items_say != header_says:
+                if (
+                    items_say is not None
+                    and items_say != header_says
+                    and not self._report.is_lost(header_says[0])
+                ):
                     text = f"the header says {header_says}, the items {items_say} (log offset, ms)"
                     self._report.damage(path, place, text, self._report.rebuild)

@@ -228,7 +228,7 @@ class ConsumeQueue:
     # -- write back ----------------------------------------------------------------------------------
 
     def pending_writes(self) -> list[Write]:
-        """Return what a helper thread has to write now, as (path, file size, position, bytes) in order."""
+        """Return the writes that a helper thread has to make now, as (path, file size, position, bytes) in order."""
         self.drain_pool()
         self._assert_invariants()
         start, end = ((at - self.tail_base) * ENTRY_SIZE for at in (self.written, self.tail_readable))

@@ -37,11 +37,11 @@ class DeletedTopics:
         self._ends = {topic: end for topic, end in entries if isinstance(end, int)}
 
     def is_dead(self, topic: str, offset: int) -> bool:
-        """Whether a record of `topic` at this log offset was deleted with its topic."""
+        """Tell whether a record of `topic` at this log offset was deleted with its topic."""
         return offset < self._ends.get(topic, 0)
 
     def knows(self, topic: str) -> bool:
-        """Whether `topic` was ever deleted, as far as the log still tells."""
+        """Tell whether `topic` was ever deleted, as far as the log still tells."""
         return topic in self._ends
 
     def note(self, topic: str, end_offset: int, log_min_offset: int) -> bytes:

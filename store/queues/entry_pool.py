@@ -1,4 +1,4 @@
-"""Queue entries in the order of the log, each of which its queue takes when somebody looks.
+"""A pool of queue entries in the order of the log, each of which its queue takes over when it is asked for.
 
 A client that sends to tens of thousands of queues leaves one entry in each before it comes to the first again. Every
 object of a queue's own has left the processor's caches by then, and to fetch five of them for each message costs more
@@ -79,21 +79,21 @@ class EntryPool(Generic[_Q]):
         return slot
 
     def is_in(self, slot: int) -> bool:
-        """Whether entries can be added to its queue here."""
+        """Tell whether entries can be added to a slot's queue here."""
         return self._numbers[slot] >= 0
 
     def queues_in(self, slots: Sequence[int]) -> list[_Q] | None:
-        """These queues; None if one of them is out."""
+        """Return the queues of these slots; None if one of the queues is out."""
         queues = [queue for slot in slots if (queue := self.queues[slot]) is not None and self.is_in(slot)]
         return queues if len(queues) == len(slots) else None
 
     def leave(self, queue: _Q) -> None:
-        """Have a queue take what waits for it, and be out."""
+        """Drain a queue's entries into it, and put the queue out of the pool."""
         self.drain(queue)
         self._numbers[queue.slot] = -1
 
     def forget(self, queue: _Q) -> None:
-        """A queue was deleted, and is in no pool any more."""
+        """Take a deleted queue out of the pool for good."""
         if queue.slot >= 0:
             self.leave(queue)
             self.held.discard(queue.slot)
@@ -101,14 +101,14 @@ class EntryPool(Generic[_Q]):
             queue.pool, queue.slot = None, -1
 
     def update_held(self, queue: _Q) -> None:
-        """Somebody waits for this queue, or nobody does any more."""
+        """Take in whether a long poll waits for this queue."""
         if queue.held is None:
             self.held.discard(queue.slot)
         else:
             self.held.add(queue.slot)
 
     def sync_next(self, queue: _Q) -> None:
-        """A queue that had taken all got entries in another way: here it goes on behind them. HOT."""
+        """Go on behind entries that a drained queue got in another way. HOT."""
         if self._numbers[queue.slot] >= 0:
             self._numbers[queue.slot] = queue.tail_next
 
@@ -173,7 +173,7 @@ class EntryPool(Generic[_Q]):
     # -- write-back ----------------------------------------------------------------------------------
 
     def frozen(self) -> Frozen:
-        """Everything as it is now."""
+        """Return a snapshot of the pool."""
         last = self.end // PIECE
         pieces = {number: piece.copy() if number == last else piece for number, piece in self._pieces.items()}
         return Frozen(pieces, self._numbers[:], self._newest[:])
@@ -194,7 +194,7 @@ class EntryPool(Generic[_Q]):
         return True
 
     def drop_before(self, before: int) -> None:
-        """Every queue has taken its entries that stand before this place, or has them in its file."""
+        """Drop the pieces before this place, whose entries all queues have, in memory or in files."""
         for number in range(self._first, before // PIECE):
             del self._pieces[number]
             self._first = number + 1
@@ -220,7 +220,7 @@ class Frozen:
 
 
 def chain(pieces: Pieces, newest: int, count: int) -> bytes:
-    """So many entries of one queue, the last of which stands at `newest`, in their order. HOT."""
+    """Return so many entries of one queue, the last of which stands at `newest`, in their order. HOT."""
     entries: list[bytes] = []
     at = newest
     for _ in repeat(None, count):

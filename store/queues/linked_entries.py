@@ -30,7 +30,7 @@ _pack_linked = _LINKED.pack
 
 
 class LinkedEntries:
-    """Some of them, which become more and never others."""
+    """An append-only column store of queue entries, grouped in runs of equal record size."""
 
     __slots__ = ("_links", "_offsets", "_sizes", "_starts", "_tag_codes", "_unfolded")
 
@@ -38,10 +38,10 @@ class LinkedEntries:
         self._starts, self._sizes = array("Q"), array("Q")
         self._offsets, self._tag_codes, self._links = array("q"), array("q"), array("q")
         self._unfolded = b""
-        """All of them with their links, if there will be no more."""
+        """All entries with their links, if there will be no more."""
 
     def add(self, offset: int, size: int, tag_code: int, links: list[int]) -> None:
-        """The entries of records of this size, the first of which stands at this log offset. HOT."""
+        """Append the entries of records of this size, the first of which stands at this log offset. HOT."""
         self._starts.append(len(self._links))
         self._offsets.append(offset)
         self._sizes.append(size)
@@ -49,7 +49,7 @@ class LinkedEntries:
         self._links.fromlist(links)
 
     def entry(self, index: int) -> tuple[bytes, int]:
-        """One as it stands in a queue file, and its link. HOT."""
+        """Return one entry as it stands in a queue file, and its link. HOT."""
         if self._unfolded:
             entry, link = _CUT(self._unfolded, index * _LINKED.size)
             return entry, link
@@ -59,20 +59,20 @@ class LinkedEntries:
         return _pack_entry(offset, size, self._tag_codes[run]), self._links[index]
 
     def copy(self) -> LinkedEntries:
-        """The same as they are now."""
+        """Return a copy of the entries as they are now."""
         copied = LinkedEntries()
         copied._starts, copied._offsets, copied._sizes = self._starts[:], self._offsets[:], self._sizes[:]
         copied._tag_codes, copied._links = self._tag_codes[:], self._links[:]
         return copied
 
     def packed(self) -> bytes:
-        """For another process on this machine: how many runs, their columns, and the links."""
+        """Pack the entries for another process on this machine: how many runs, their columns, and the links."""
         columns = (self._starts, self._offsets, self._sizes, self._tag_codes, self._links)
         return _COUNT.pack(len(self._starts)) + b"".join(column.tobytes() for column in columns)
 
 
 def unfolded(packed: bytes) -> LinkedEntries:
-    """What was `packed`, to be looked at only."""
+    """Unpack packed entries, for reading only."""
     (count,) = _COUNT.unpack_from(packed)
     columns, at = [array(code) for code in "QqQqq"], _COUNT.size
     for column in columns[:-1]:

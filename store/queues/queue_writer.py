@@ -1,9 +1,9 @@
-"""Who writes entries into queue files: the thread that was told to, or a process if there are very many files.
+"""Writers of queue files: the thread that was told to, or a process if there are very many files.
 
 A file takes three system calls, and a new one six. A thread gives the interpreter back at each of them and takes it
 from the loop again: beside a pass over forty thousand queues, which took seven seconds, sends ran at 0.7 of their
-rate. So a long pass is written by a process (`ProcessQueueFiles`), started when there is the first. It writes what it
-is told and knows nothing else. One that is gone is no loss: what it had not confirmed is written again, here.
+rate. So a long pass is written by a process (`ProcessQueueFileWriter`), started when there is the first. It writes
+what it is told and knows nothing else. One that is gone is no loss: what it had not confirmed is written again, here.
 
 It runs when nobody else wants the processor. Where that is too seldom the thread does the work for a while.
 
@@ -57,21 +57,21 @@ One that meets a busy moment says little, so that is an average, of some ten ord
 than a process that takes its time. A new file is 0.1 ms of a processor, and of one that is in use more is wanted."""
 _WEIGHT = 0.1
 _ANSWER_S = 10.0
-"""Who has not answered by then is killed."""
+"""A process that has not answered by then is killed."""
 _encode = msgspec.msgpack.encode
 _decode_order = msgspec.msgpack.Decoder(tuple[list[Write], list[Waiting]]).decode
 _decode_outcome = msgspec.msgpack.Decoder(tuple[list[tuple[str, bool]], int]).decode
 
 
-class QueueFiles:
-    """Writes them on the thread that asks, which is always the same one."""
+class QueueFileWriter:
+    """A writer of queue files on the thread that asks, which is always the same one."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._pieces: Pieces = {}
 
     def hold(self, pieces: Pieces) -> None:
-        """Have the entries that wait in these, for a pass over very many files."""
+        """Keep the pool's pieces for a pass over very many files."""
         self._pieces = pieces
 
     def write(
@@ -91,11 +91,11 @@ class QueueFiles:
         yield from writes_into(directory, size, first, chain(self._pieces, newest, through - first))
 
     def stop(self) -> None:
-        """Have nobody else at work. Blocks."""
+        """End the process, if there is one. Blocks."""
 
 
-class ProcessQueueFiles(QueueFiles):
-    """Has them written by a process where there are many."""
+class ProcessQueueFileWriter(QueueFileWriter):
+    """A writer of queue files with a process, where there are many."""
 
     def __init__(self, disk: Disk, lock: Path) -> None:
         """`lock` is what the process holds as long as it can write."""
@@ -130,7 +130,7 @@ class ProcessQueueFiles(QueueFiles):
     def _ask(
         self, writes: Sequence[Write], waiting: Sequence[Waiting]
     ) -> tuple[list[tuple[str, bool]], int] | None:
-        """What the process has to say; None if it is not to be asked, or went before it said so."""
+        """Have the process write; return its report, or None if it is not to be asked or ended first."""
         if time.monotonic() < self._slow_until:
             return None
         try:
@@ -180,13 +180,13 @@ class ProcessQueueFiles(QueueFiles):
             process.wait()
 
 
-def queue_files(disk: Disk, lock: Path) -> QueueFiles:
-    """The writer for a store on this disk. A process has the real one only."""
-    return ProcessQueueFiles(disk, lock) if type(disk) is Disk else QueueFiles(disk)
+def queue_file_writer(disk: Disk, lock: Path) -> QueueFileWriter:
+    """Return the writer for a store on this disk: with a process for the real one only."""
+    return ProcessQueueFileWriter(disk, lock) if type(disk) is Disk else QueueFileWriter(disk)
 
 
 def await_writer(disk: Disk, lock: Path) -> None:
-    """Have no writer of a broker that is gone write any more. Blocks; raises `StoreLocked`."""
+    """Wait until no writer of a dead broker writes any more. Blocks; raises `StoreLocked`."""
     if disk.exists(lock):
         disk.unlock(acquire_helper_lock(disk, lock))
 
@@ -230,7 +230,7 @@ def main() -> None:
     disk = Disk()
     acquire_helper_lock(disk, lock)
     set_idle_priority()
-    files = QueueFiles(disk)
+    files = QueueFileWriter(disk)
     pieces: dict[int, LinkedEntries] = {}
     with contextlib.suppress(BrokenPipeError):  # the broker is gone
         while (message := _receive(sys.stdin.buffer)) is not None:
@@ -247,7 +247,7 @@ def main() -> None:
 
 
 def _carry_out(
-    files: QueueFiles, writes: list[Write], waiting: list[Waiting]
+    files: QueueFileWriter, writes: list[Write], waiting: list[Waiting]
 ) -> tuple[list[tuple[str, bool]], int]:
     done: list[tuple[str, bool]] = []
     try:

@@ -43,7 +43,7 @@ class BlockFetcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no block is on its way."""
+        """Tell whether no block is on its way."""
         return not self._fetches
 
     def find_missing(self, records: list[tuple[int, int, int]], window_from: int) -> BlockPlace | None:

@@ -114,7 +114,7 @@ class BulkReader:
         )
 
     def stop(self) -> None:
-        """Finish what is under way. Blocks."""
+        """Finish the reads that are under way. Blocks."""
         if self._worker is not None:
             self._worker.stop()
             self._worker = None

@@ -48,7 +48,7 @@ class ColdReadBudget:
 
     @property
     def has_room(self) -> bool:
-        """Whether a cold read may be made now."""
+        """Tell whether a cold read may be made now."""
         return self._left > 0 or self.now >= self._busy_until
 
     def spend(self, size: int) -> None:

@@ -77,7 +77,7 @@ def cut_records(
     *,
     in_window: bool,
 ) -> bytes | memoryview | None:
-    """Return these records, of `total` bytes, side by side; None if one of them is not what its entry says. HOT.
+    """Return these records, of `total` bytes, side by side; None if a record does not match its entry. HOT.
 
     `data` holds the log from offset `base` on and ends behind the last of them, or later in the window. A long run
     `in_window` is a view of the map, everything else a copy. Without a `topic` the entries are this process's own.

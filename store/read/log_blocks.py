@@ -129,7 +129,7 @@ class LogBlocks:
         return b"".join(parts)
 
     def keep(self, place: BlockPlace, data: bytes | None, checks: ReadCheck | None) -> LogBlock | None:
-        """Keep what was read at a place under these checks, if all of it may be believed."""
+        """Keep the block read at a place under these checks; without `data`, note that no checksum vouched for it."""
         if data is None:
             self._unchecked.pop(place.offset, None)
             if len(self._unchecked) >= _UNCHECKED_MAX:
@@ -155,7 +155,7 @@ class LogBlocks:
         return block
 
     def can_be_read(self, place: BlockPlace) -> bool:
-        """Whether a reader thread may find the block worth keeping: not if it has no checksum, and needs one."""
+        """Tell whether a reader thread may bring this block: not if it needs a checksum and has none."""
         missing = object()
         return self._unchecked.get(place.offset, missing) is not place.segment.checks
 
@@ -167,7 +167,7 @@ class LogBlocks:
 
 
 def read_block(place: BlockPlace, checks: ReadCheck | None) -> bytes | None:
-    """Return the bytes of a block, checked; None if no checksum says what they should be.
+    """Return the bytes of a block, checked; None if they need a check and have no checksum.
 
     Blocks; for a reader thread. The kernel is asked to have what comes behind the block ready. Raises `OSError`,
     which `BlockDamaged` is.

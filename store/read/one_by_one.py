@@ -77,7 +77,7 @@ def read_run(run: Run) -> bytes:
 def prove_runs(
     queue: ConsumeQueue, runs: list[Run], data: list[bytes], stale: Callable[[int], None]
 ) -> tuple[list[bytes | memoryview], int]:
-    """Return the records that are what their entries say, side by side where they stand so, and their count.
+    """Return the records that match their entries, side by side where they stand so in the log, and their count.
 
     `stale` is called with the queue offset of every other one: a stale entry must not serve a foreign message.
     """
@@ -105,7 +105,7 @@ def prove_runs(
     return pieces, count
 
 
-def topic_at(data: bytes, at: int) -> int:
+def topic_at(data: bytes | memoryview, at: int) -> int:
     """Return where the record that begins at `at` has its topic, the length first."""
     flags = data[at + 39]  # the low byte of the sys flag: two bits say how long the hosts are
     body_at = at + 84 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
@@ -113,7 +113,7 @@ def topic_at(data: bytes, at: int) -> int:
 
 
 def is_of_topic(data: bytes, at: int, topic: bytes) -> bool:
-    """Whether the record that begins at `at` has this topic."""
+    """Tell whether the record that begins at `at` has this topic."""
     begin = topic_at(data, at)
     if data[at + 7] == _V1_LAST:
         return data[begin : begin + 1 + len(topic)] == (len(topic) & 0xFF).to_bytes(1, "big") + topic

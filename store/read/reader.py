@@ -153,7 +153,7 @@ class Reader:
         self._fetcher = BlockFetcher(log, self.cold_budget, self._free_worker)
         self.blocks = self._fetcher.blocks
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
-        """Those that are not: until when they wait at most, how they are made, and refused; the oldest first."""
+        """Deferred reads, the oldest first: until when they wait at most, how they are made, and refused."""
         self._missed: dict[ConsumeQueue, int] = {}
         """Queues of which something was in no cache, and how much is still to be read until that is forgotten."""
         self.failed = 0
@@ -164,7 +164,7 @@ class Reader:
     def get_resident(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
     ) -> GetResult | None:
-        """Return what `get` would find without a filter, if all of it is in memory; None leaves it to `get`."""
+        """Return the result of `get` without a filter, if all of it is in memory; None leaves it to `get`."""
         found = self.find_resident(queue, offset, max_count, max_bytes)
         if found is None:
             return None
@@ -603,7 +603,7 @@ class Reader:
         self._submit(job, then, done, tuple(self._log.segments))
 
     def stop(self) -> None:
-        """Refuse what was put off, and finish what is under way. Blocks."""
+        """Refuse the reads that were put off, and finish those that are under way. Blocks."""
         while self._deferred:
             self._deferred.popleft()[2](None)
         for worker in self._workers:

@@ -40,7 +40,7 @@ from store.recovery.scan import QueueGap, Recovered, Verdict
 
 @dataclass(slots=True)
 class Opening:
-    """One start of one store. The fields up to `check_at_start` are what it works on, with the lock held."""
+    """A start of a store. The fields up to `check_at_start` are what it works on, with the lock held."""
 
     root: Path
     log: CommitLog
@@ -61,7 +61,7 @@ class Opening:
     index_checkpoint_ms: int = field(default=0, init=False)
     """Afterwards: what the checkpoint says about the key index."""
     _too_much_claimed: Bound | None = field(default=None, init=False)
-    """What the bound file has to say instead, if the end of the log was not as it says."""
+    """The bound to write instead, if the end of the log was not as the bound file says."""
 
     def run(self) -> Recovered:
         """Do it all. Blocks. Raises `StoreDamaged`, or OSError of a disk without room."""
@@ -251,6 +251,7 @@ class Opening:
         for queue in self._each_queue():
             queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(recovery.cut(self.log, found.end, self.root / "ropewalk" / "tails", self.disk))
+        assert self.log.end_offset == found.end, (self.log.end_offset, found.end)
         return found
 
     def _index_again(self, record: ScannedRecord, start: int, kept: dict[ConsumeQueue, int]) -> None:

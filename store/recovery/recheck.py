@@ -23,7 +23,7 @@ def recheck(
     delay_ms: Callable[[str], int],
     is_dead: Callable[[str, int], bool],
 ) -> tuple[int, int]:
-    """Look at the `size` bytes before `start`; return where the walk has to begin, and what was looked at from.
+    """Check the `size` bytes before `start`; return where the walk has to begin, and from where it was checked.
 
     Both are `start` if there is nothing to look at. Blocks.
     """

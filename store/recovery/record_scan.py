@@ -56,7 +56,7 @@ class NoRecord(enum.Enum):
 def scan_record(
     segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None
 ) -> ScannedRecord | NoRecord:
-    """Return the record at `position`, or what stands there instead.
+    """Return the record at `position`, or the kind of bytes that stands there instead.
 
     Trusts no length before it is checked; touches the map, so may block.
     `delay_ms` says how long a level's messages wait: with it, what waits in the delay topic has its time as tag code.

@@ -1,4 +1,4 @@
-"""What a crash left: read the log from a safe place on, and decide about every sighting that is not a record.
+"""A scan of the log behind a crash, from a safe place on, with a verdict on every place where no record begins.
 
 The decision is the table `RULES`; nothing else in the store cuts bytes. Recovery first finds where to begin (the
 bound file, else the checkpoint as RocketMQ uses it, else the beginning), walks the records, lets queues catch up,
@@ -76,7 +76,7 @@ def judge(
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery found: where the log ends now, and what it did about it, in words for the log."""
+    """The result of recovery: where the log ends now, and what it did about it, in words for the log."""
 
     end: int
     scanned_from: int
@@ -100,7 +100,7 @@ def walk(
     delay_ms: Callable[[str], int] | None = None,
     skip: Callable[[int], int] | None = None,
 ) -> Iterator[ScannedRecord | tuple[Verdict, int]]:
-    """Every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
+    """Yield every record from `start` on, then one (verdict, offset) that says why and where the walk ended.
 
     `skip` may take records itself, from an offset on, and says where the next one is. Durable is what lies below
     `durable`, and below a record stored before `flushed_ms`, the checkpoint's time.
@@ -112,7 +112,7 @@ def walk(
             continue
         seen = scan_record(segment, offset - segment.base_offset, delay_ms)
         if isinstance(seen, ScannedRecord):
-            if not (seen.ends_in_zero and offset >= durable and follower(log, offset) is None):
+            if not lost_its_tail(log, seen, durable):
                 yield seen
                 offset += seen.size
                 continue
@@ -134,8 +134,24 @@ def walk(
     yield (Verdict.LOG_ENDS if offset >= durable else Verdict.REFUSE), offset
 
 
+def lost_its_tail(log: CommitLog, record: ScannedRecord, durable: int) -> bool:
+    """Tell whether the end of a record's properties may be zeros of a page that never reached the disk.
+
+    No checksum covers them. They are genuine if the next record, or the filler, begins right behind them: its head
+    would be zeros too. Records further on prove nothing, since pages reach a disk in any order.
+    """
+    if not record.ends_in_zero or record.offset < durable:
+        return False
+    end = record.offset + record.size
+    segment = log.find(end)
+    return segment is None or not (
+        isinstance(found := scan_record(segment, end - segment.base_offset), ScannedRecord)
+        or found is NoRecord.FILLER
+    )
+
+
 def next_valid(log: CommitLog, offset: int) -> ScannedRecord | None:
-    """What may be the next record behind a place, bad or not: for reports, and to read on where a walk has stopped.
+    """Return the next possible record behind a place, bad or not: for reports, and to read on where a walk has stopped.
 
     What a record claims for itself is passed over, as in `follower`. In a stretch that no header vouches for, bytes
     that a producer made to look like a record are taken for one.
@@ -222,7 +238,7 @@ def _claimed_size(segment: Segment, position: int) -> int | None:
 
 
 def candidates(log: CommitLog, offset: int) -> Iterator[ScannedRecord]:
-    """Everything behind `offset`, or at it, that is a valid record for its place; what overlaps comes too."""
+    """Yield every valid record for its place behind `offset`, or at it; overlapping ones too."""
     for segment in log.segments:
         for start, end in segment.file.data_ranges(max(offset - segment.base_offset, 0)):
             for magic in _MAGIC_BYTES:
@@ -353,7 +369,7 @@ def start_of_walk(log: CommitLog, bound: Bound | None, boot: bytes, checkpoint_m
 
 
 def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
-    """When the last message of a queue was stored, ms; 0 if its record is gone."""
+    """Return when the last message of a queue was stored, ms; 0 if its record is gone."""
     if queue.next_offset == queue.min_offset:
         return 0
     offset, _size, _tags = queue.read(queue.next_offset - 1)
@@ -363,7 +379,7 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
 
 
 def confirm_queue(queue: ConsumeQueue, log: CommitLog, start: int) -> int:
-    """How many entries of a queue's files the walk builds on: those of records before `start`.
+    """Count the entries of a queue's files that the walk builds on: those of records before `start`.
 
     What the files say about later records is not believed, since the walk knows better. The last entry that stays
     must name its own record, or the files are not what they were: `QueueGap`. Those before it are not looked at.

@@ -38,7 +38,7 @@ _QUEUES_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What the helper thread found: how full disks are, and when each of the asked segments was written, ms."""
+    """The helper thread's findings: how full disks are, and when each of the asked segments was written, ms."""
 
     usage: Usage
     modified_ms: list[int]
@@ -93,12 +93,12 @@ class Cleaner:
         """Queues that may have files to remove."""
 
     def remove_expired(self) -> None:
-        """Have expired segments go now, whatever the hour and however young the process."""
+        """Remove expired segments now, at any hour and in a process of any age."""
         self._asked = True
         self._next_look_ms = 0
 
     def tick(self, flushed_offset: int) -> None:
-        """Do what is due; call often. Segments behind `flushed_offset` are never given up."""
+        """Do the work that is due; call often. Segments behind `flushed_offset` are never given up."""
         now = self._now_ms()
         if not self._looking and _due(now, self._next_look_ms, self._rules.interval_ms):
             self._next_look_ms = now + self._rules.interval_ms

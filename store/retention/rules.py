@@ -1,4 +1,4 @@
-"""How long messages are kept: which of the oldest segments may go, and when no message is taken any more.
+"""Retention rules for messages: which of the oldest segments may go, and when no message is taken any more.
 
 A decision is made every ten seconds from what was looked up on disk, and is a pure function of it. Age is counted
 from a file's modification time, as the original does: copying files without their times postpones their end.
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """What the configuration says. Times in ms, levels in percent of a file system."""
+    """The rules of retention, as configured. Times in ms, levels in percent of a file system."""
 
     reserved_ms: int = 72 * HOUR_MS
     delete_hours: frozenset[int] = frozenset({4})
@@ -43,7 +43,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full the file systems are, in whole percent; -1 where nobody knows."""
+    """The use of the file systems, in whole percent; -1 where it is unknown."""
 
     log: int
     queues: int
@@ -59,7 +59,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows: why messages are refused (or None), and how many of the oldest segments go, and why."""
+    """The decision: why messages are refused (or None), and how many of the oldest segments go, and why."""
 
     refusal: str | None
     delete: int

@@ -336,7 +336,7 @@ def take_cost(folder: Path, records: list[bytes]) -> float:
             store.begin_turn()
             taken = 0
             while taken < len(data):
-                took = follower.take(offset + taken, data[taken:] if taken else data)
+                took = follower.append(offset + taken, data[taken:] if taken else data)
                 taken += took
                 if not took:  # the first segment is not ready yet
                     time.sleep(0.001)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.service_manager import notify
-from tests.processes import checkout_command, checkout_environment, first_line, running_broker, stop
+from tests.support.processes import checkout_command, checkout_environment, first_line, running_broker, stop
 
 
 @pytest.mark.parametrize("abstract", [False, True])

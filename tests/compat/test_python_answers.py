@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from ropewalk import Message, Producer, PushConsumer, ReceivedMessage
 from tests.compat.conftest import Server
 from tests.compat.mqadmin import Mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -39,13 +39,6 @@ class Member:
         return self.consumer.client_id
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def member(admin: Mqadmin, server: Server) -> Iterator[Member]:
     bodies: list[bytes] = []
@@ -55,7 +48,10 @@ def member(admin: Mqadmin, server: Server) -> Iterator[Member]:
 
     assert "success" in admin.run("updateTopic", "-b", server.broker, "-t", TOPIC, "-r", "2", "-w", "2")
     with Producer(server.namesrv, timeout=20) as producer:
-        ids = [producer.send(TOPIC, Message(b"%d" % n, keys=f"k{n}")).message_ids[0] for n in range(MESSAGES)]
+        ids = [
+            producer.send(TOPIC, Message(b"%d" % n, keys=f"k{n}")).offset_message_ids[0]
+            for n in range(MESSAGES)
+        ]
     with PushConsumer(
         GROUP, {TOPIC: "*"}, handle, server.namesrv, consume_from="first", commit_interval=0.5
     ) as consumer:

@@ -5,16 +5,17 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from ropewalk import Admin
+from ropewalk import Admin, Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
-from tests.processes import checkout_environment
+from tests.support.processes import checkout_environment
 
 START_S = 1.0
 RESET_S = 0.05
@@ -72,6 +73,28 @@ def test_a_broker_of_its_own_takes_names_as_they_are(ropewalk_own_broker: Ropewa
     assert ropewalk_own_broker.topic("orders") == "orders"
     ropewalk_own_broker.send("orders", b"plain")
     assert [record.body for record in ropewalk_own_broker.messages("orders", 1)] == [b"plain"]
+
+
+def test_a_topic_that_comes_later_is_waited_for(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.name("made by its first message")
+    topic = topic.replace(" ", "-")
+    assert ropewalk_broker.messages(topic) == [], "which does not exist"
+    late = threading.Timer(0.2, lambda: ropewalk_broker.send(topic, "at last"))
+    late.start()
+    assert [message.body for message in ropewalk_broker.messages(topic, 1)] == [b"at last"]
+    late.join()
+
+
+def test_bodies_that_the_default_producer_compressed_are_unpacked(ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic()
+    body = b"compressible " * 1000
+    with Producer(ropewalk_broker.namesrv) as producer:
+        sent = producer.send(topic, Message(body, keys=["a", "b"], tags="t"))
+    (message,) = ropewalk_broker.messages(topic, 1)
+    assert (message.body, message.topic, message.keys, message.tags) == (body, topic, ["a", "b"], "t")
+    assert message.message_id == sent.message_id
+    assert message.offset_message_id == sent.offset_message_ids[0]
+    assert repr(message).endswith("… (13000 bytes)>")
 
 
 def test_waiting_for_what_never_comes_says_what_is_there(ropewalk_broker: RopewalkBroker) -> None:

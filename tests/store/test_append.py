@@ -10,7 +10,7 @@ from ropewalk.errors import LocalProtocolError
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.append import Alike, Message
-from store.message_store import NO_LIMIT
+from store.log.limits import NO_LIMIT
 from tests.store.worlds import (
     HOST,
     SEGMENT_SIZE,

@@ -162,7 +162,7 @@ def test_a_slave_goes_on_only_when_what_it_dropped_is_on_the_disk() -> None:
     while not follower.end:
         store.tick()
         with contextlib.suppress(StreamRejected):
-            follower.take(0, bytes(wrong))
+            follower.append(0, bytes(wrong))
         store._helpers.pause()
         store.run_completions()
     assert follower.boundary == 0
@@ -171,11 +171,11 @@ def test_a_slave_goes_on_only_when_what_it_dropped_is_on_the_disk() -> None:
     right = opened(SimDisk(random.Random(4)))
     fill_page(right, b"new")
     data = right.log.segments[0].map[:PAGE]
-    taken = follower.take(0, data)
+    taken = follower.append(0, data)
     while not taken:
         store._helpers.pause()
         store.run_completions()
-        taken = follower.take(0, data)
+        taken = follower.append(0, data)
     assert taken == PAGE
     assert bodies(opened(lose_power(disk))) in ([], [b"new"])
 
@@ -191,7 +191,7 @@ def test_a_slave_that_leads_appends_only_when_what_it_dropped_is_on_the_disk() -
     taken = 0
     while not taken:
         store.tick()
-        taken = follower.take(0, data)
+        taken = follower.append(0, data)
         store._helpers.pause()
         store.run_completions()
     disk.files[log_file(disk)].sync()
@@ -216,3 +216,23 @@ def test_what_a_killed_cut_of_a_diverged_log_dropped_does_not_come_back() -> Non
         again = opened(now := life.killed())
         if again.log.end_offset == PAGE:
             assert not any(now.files[log_file(now)].platter[PAGE:]), step
+
+
+def test_a_record_whose_properties_lost_their_end_is_not_believed_because_of_records_further_on() -> None:
+    """It was served, its properties zeros, until a kill left nothing behind it: then it went, acknowledged or not."""
+    disk = SimDisk(random.Random(1))
+    store = opened(disk)
+    store.begin_turn()
+    size = PAGE - 91 - len("T") - 3  # the last bytes of the properties are the next page's
+    queue = store.queue("T", 0)
+    store.put([(queue, bytes(size), b"KEYS\x01k\x02", 0, 0, 0, 0, 0, 0)], HOST)
+    store.publish()
+    fill_page(store, b"between")
+    fill_page(store, b"further on")
+    flush(store)
+    file = disk.files[log_file(disk)]
+    file.data[PAGE : 2 * PAGE] = bytes(PAGE)  # the page that a loss of power took
+    file.sync()
+    disk = disk.killed()
+    disk.remove(ROOT / "ropewalk" / "bound")
+    assert bodies(opened(disk)) == []

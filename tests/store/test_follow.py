@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from store.follow import Follower, StreamRejected
-from store.io.disk import MappedFile
-from store.message_store import NO_LIMIT, MessageStore
-from tests.store.disks import TroubledDisk
-from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, settle, wait_for, write_back
+from store.log.limits import NO_LIMIT
+from store.message_store import MessageStore
+from tests.store.disks import CountingDisk
+from tests.store.worlds import SEGMENT_SIZE, World, bodies, bytes_of, put, settle, wait_for, write_back
 
 
 @pytest.fixture
@@ -30,17 +30,6 @@ def master(tmp_path: Path) -> World:
     return world
 
 
-def bytes_of(world: World) -> bytes:
-    """All bytes of a log that was closed in good order."""
-    store = world.store()
-    store.recover()
-    try:
-        end = store.log.end_offset
-        return b"".join(bytes(s.map[: min(s.size, end - s.base_offset)]) for s in store.log.segments)
-    finally:
-        store.release()
-
-
 def slave_of(tmp_path: Path, *, sync_flush: bool = False) -> World:
     return World(tmp_path / "slave", sync_flush)
 
@@ -51,7 +40,7 @@ def give(store: MessageStore, follower: Follower, offset: int, data: bytes) -> N
     while data:
         store.begin_turn()
         store.run_completions()
-        taken = follower.take(offset, data[: SEGMENT_SIZE - offset % SEGMENT_SIZE])
+        taken = follower.append(offset, data[: SEGMENT_SIZE - offset % SEGMENT_SIZE])
         offset, data = offset + taken, data[taken:]
         store.publish()
         store.tick()
@@ -180,7 +169,7 @@ def test_bytes_for_another_place_are_refused_and_nothing_is_written(
         give(store, follower, 0, data[:500])
         before = bytes(store.log.segments[0].map[:])
         with pytest.raises(StreamRejected, match="this log ends at 500"):
-            follower.take(500 + by, b"x" * 10)
+            follower.append(500 + by, b"x" * 10)
         assert bytes(store.log.segments[0].map[:]) == before
         assert store.log.end_offset == 500
         follower.drop_partial()
@@ -225,7 +214,7 @@ def test_a_frame_across_two_segments_is_another_segment_size(master: World, tmp_
         follower = store.follow()
         give(store, follower, 0, data[: SEGMENT_SIZE - 10])
         with pytest.raises(StreamRejected, match="mappedFileSizeCommitLog"):
-            follower.take(SEGMENT_SIZE - 10, data[SEGMENT_SIZE - 10 : SEGMENT_SIZE + 10])
+            follower.append(SEGMENT_SIZE - 10, data[SEGMENT_SIZE - 10 : SEGMENT_SIZE + 10])
         follower.drop_partial()
 
 
@@ -248,7 +237,7 @@ def test_a_segment_without_room_for_its_filler_is_refused(tmp_path: Path) -> Non
 def test_a_log_that_begins_between_two_segments_is_another_segment_size(tmp_path: Path) -> None:
     with slave_of(tmp_path).opened() as store:
         with pytest.raises(StreamRejected, match="no multiple of mappedFileSizeCommitLog"):
-            store.follow().take(SEGMENT_SIZE + 5, b"abc")
+            store.follow().append(SEGMENT_SIZE + 5, b"abc")
         assert store.log.segments == []
 
 
@@ -279,14 +268,6 @@ def test_an_empty_log_begins_where_its_masters_bytes_do(master: World, tmp_path:
         assert sorted(p.name for p in (world.root / "commitlog").iterdir())[0] == f"{begin:020}"
 
 
-class CountingDisk(TroubledDisk):
-    asked = 0
-
-    def allocate(self, path: Path, size: int) -> MappedFile:
-        self.asked += self.full
-        return super().allocate(path, size)
-
-
 # -- room --------------------------------------------------------------------------------------------------
 
 
@@ -301,7 +282,7 @@ def test_a_full_disk_takes_fewer_bytes_and_goes_on_when_there_is_room(master: Wo
         for _ in range(200):
             store.begin_turn()
             store.run_completions()
-            at += follower.take(at, data[at : at + SEGMENT_SIZE - at % SEGMENT_SIZE])
+            at += follower.append(at, data[at : at + SEGMENT_SIZE - at % SEGMENT_SIZE])
             store.publish()
             world.clock.ms += 100
             store.tick()
@@ -315,11 +296,11 @@ def test_a_full_disk_takes_fewer_bytes_and_goes_on_when_there_is_room(master: Wo
             assert time.monotonic() < give_up
             store.begin_turn()
             store.run_completions()
-            at += follower.take(at, data[at : at + SEGMENT_SIZE - at % SEGMENT_SIZE])
+            at += follower.append(at, data[at : at + SEGMENT_SIZE - at % SEGMENT_SIZE])
             store.publish()
             world.clock.ms += 100
             store.tick()
-        assert follower.boundary == len(data) and not store._ahead.full
+        assert follower.boundary == len(data) and not store._preallocator.full
     assert bytes_of(world) == data
 
 

@@ -207,7 +207,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
         """Under either mode a kill keeps what was appended: it is in the page cache."""
         wait_for(
             self.store,
-            lambda: not self.store._write_back.worker.pending and not self.store._ahead.worker.pending,
+            lambda: not self.store._write_back.worker.pending and not self.store._preallocator.worker.pending,
         )
         killed = self.world.killed()
         abandon(self.store)
@@ -220,7 +220,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
     def kill_and_forget_the_hints(self) -> None:
         wait_for(
             self.store,
-            lambda: not self.store._write_back.worker.pending and not self.store._ahead.worker.pending,
+            lambda: not self.store._write_back.worker.pending and not self.store._preallocator.worker.pending,
         )
         killed = self.world.killed()
         abandon(self.store)

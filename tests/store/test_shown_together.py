@@ -113,7 +113,7 @@ def test_a_limit_inside_what_a_slave_took_in_at_once_costs_no_entry_when_it_is_k
     store, follower = following(world, helpers)
     for begin, end in ((0, offsets[1]), (offsets[1], len(data))):
         store.begin_turn()
-        assert follower.take(begin, data[begin:end]) == end - begin
+        assert follower.append(begin, data[begin:end]) == end - begin
         store.limit_readable(offsets[2])  # the master's consumers do not see C yet
         store.publish()
     pass_time(store, world, helpers, flush=True)
@@ -129,7 +129,7 @@ def test_what_a_slave_took_in_before_it_became_master_is_shown_by_its_first_turn
         data = bytes(master.log.segments[0].map[: master.log.end_offset])
     store, follower = following(World(tmp_path / "slave"), SteppedHelpers())
     store.begin_turn()
-    assert follower.take(0, data) == len(data)
+    assert follower.append(0, data) == len(data)
     store.lead()
     store.publish()
     assert shown(store) == 1

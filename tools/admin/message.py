@@ -80,7 +80,7 @@ def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) 
             message.source.queue.queue_id,
             message.queue_offset,
             message.tags,
-            message.keys,
+            " ".join(message.keys) or None,
             shortened(message.body, BODY_WIDTH),
         )
         for message in messages
@@ -114,7 +114,7 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
         "offset id": message.offset_message_id,
         "queue": f"{queue.broker_name} queue {queue.queue_id}, offset {message.queue_offset}",
         "log offset": message.log_offset,
-        "keys": message.keys,
+        "keys": " ".join(message.keys) or None,
         "tags": message.tags,
         "properties": " ".join(f"{key}={value}" for key, value in own.items()),
         "sent": Moment(message.born_timestamp_ms),
@@ -351,8 +351,8 @@ def send(
                 "broker": result.queue.broker_name,
                 "queueId": result.queue.queue_id,
                 "queueOffset": result.queue_offset,
-                "msgId": result.unique_keys[0],
-                "offsetMsgId": result.message_ids[0],
+                "msgId": result.message_id,
+                "offsetMsgId": result.offset_message_ids[0],
             },
             as_json=as_json,
         )

@@ -1,4 +1,4 @@
-"""Measure what a broker does under a load that is cheap enough not to measure itself.
+"""Measure a broker's rate and latency, under a load that is cheap enough not to measure itself.
 
     cli.py       `ropewalk bench produce|pull`: parse, run, print
     prepare.py   before the load: find the broker, make the topic, fill the backlog

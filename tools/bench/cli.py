@@ -13,7 +13,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, Address, BadAddress, parse_address
+from ropewalk.client.core.addresses import (
+    DEFAULT_NAME_SERVER,
+    NAME_SERVER_VARIABLES,
+    Address,
+    BadAddress,
+    parse_address,
+)
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.errors import RopewalkError
 from tools.bench import prepare, report, runner, server
@@ -54,7 +60,7 @@ NameServer = Annotated[
     typer.Option(
         "--name-server",
         "-n",
-        envvar="NAMESRV_ADDR",
+        envvar=list(NAME_SERVER_VARIABLES),
         metavar="HOST:PORT[;HOST:PORT]",
         help="The name servers to learn the broker from.",
     ),

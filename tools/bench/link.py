@@ -49,7 +49,7 @@ Refusal = tuple[int, int, str]
 
 
 class LoadFailed(Exception):
-    """The load cannot go on, and no figure of it means anything; the text says what happened."""
+    """The load cannot go on, and its figures mean nothing; the text gives the reason."""
 
 
 class Stopped(LoadFailed):
@@ -170,7 +170,7 @@ class Link:
         self._waiting = b""
 
     def receive(self) -> tuple[bytes, int]:
-        """Return the complete frames that have arrived, and their count; keep what is left over for the next read."""
+        """Return the complete frames that have arrived, and their count; keep the rest for the next read."""
         try:
             data = self.sock.recv(READ_SIZE)
         except BlockingIOError:
@@ -207,7 +207,7 @@ class Link:
         return True
 
     def send_waiting(self) -> bool:
-        """Try again what had to wait. True when some still must."""
+        """Send the bytes that the socket had no room for. True when some of them still wait."""
         data, self._waiting = self._waiting, b""
         return bool(data) and self.send(data)
 

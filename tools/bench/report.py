@@ -61,7 +61,7 @@ def shape(spec: Spec) -> str:
 
 
 def is_pull(spec: Spec) -> bool:
-    """Whether messages are fetched, and not sent."""
+    """Tell whether the load fetches messages; otherwise it sends them."""
     return isinstance(spec, PullSpec) or (isinstance(spec, ClientSpec) and not spec.produces)
 
 

@@ -1,4 +1,4 @@
-"""Define what the bench asks of its load process and what the load answers: one JSON document each way.
+"""Define the bench's question to its load process and the answer: one JSON document each way.
 
 The load runs in an interpreter of its own, so these two records are all that the processes share. Times
 are seconds in the question and microseconds in the answer; sizes are bytes; memory is bytes.
@@ -153,7 +153,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the rate means anything: everything was answered, and answered with status 0."""
+        """Tell whether the rate means anything: every request was answered, and answered with status 0."""
         return self.error is None and not self.refused and not self.missing and self.messages > 0
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, NAME_SERVER_VARIABLES
 
 if TYPE_CHECKING:
     from ropewalk.client.blocking.admin import Admin
@@ -35,7 +35,7 @@ NameServers = Annotated[
     typer.Option(
         "--name-server",
         "-n",
-        envvar="NAMESRV_ADDR",
+        envvar=list(NAME_SERVER_VARIABLES),
         metavar="HOST:PORT[;HOST:PORT]",
         help="The name servers to ask; any one that answers will do.",
     ),

@@ -61,15 +61,15 @@ class Result(msgspec.Struct, kw_only=True):
     mode: str
     """Role and flush of the group, as its master said."""
     promise: str
-    """What status 0 meant."""
+    """The meaning of status 0."""
     version: str
     began: str
     seconds: float
     """Length of the load."""
     rate: float
-    """What was asked for, messages a second."""
+    """The rate that was asked for, messages a second."""
     acknowledged_rate: float
-    """What was acknowledged, on average."""
+    """The rate that was acknowledged, on average."""
     write_gap: Gap
     """The longest time without an acknowledgement since the first fault."""
     stored_gap: Gap

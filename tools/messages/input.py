@@ -19,7 +19,7 @@ import msgspec
 
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
-from ropewalk.format.properties import P
+from ropewalk.format.properties import P, split_keys
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError
 from tools.messages.delay import Tables, default_tables, parse_delay
@@ -84,12 +84,17 @@ class Stamp:
 
     def message(self, body: bytes) -> Message:
         return Message(
-            body, self.keys, self.tags, self.properties, delay_level=self.delay_level, group=self.group
+            body,
+            split_keys(self.keys or ""),
+            self.tags,
+            self.properties,
+            delay_level=self.delay_level,
+            group=self.group,
         )
 
 
 def check_properties(properties: dict[str, str]) -> dict[str, str]:
-    """Refuse what the properties string cannot carry. Raises `UsageError`."""
+    """Refuse properties that the properties string cannot carry. Raises `UsageError`."""
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise UsageError(f"property {name!r} holds one of the bytes 01 and 02 that separate properties")
@@ -240,7 +245,7 @@ def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) 
     )
     return Message(
         body,
-        keys_text or given.pop(P.KEYS, None) or stamp.keys,
+        split_keys(keys_text or given.pop(P.KEYS, None) or stamp.keys or ""),
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
         delay_level=parse_delay(_text(delay), tables) if delay else stamp.delay_level,

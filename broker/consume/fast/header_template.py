@@ -146,7 +146,7 @@ def learn_template(payload: bytes) -> PullTemplate | None:
             )
         except SubscriptionParseError:
             return None
-        if subscription.expression_type != "TAG" or not subscription.wants_all:
+        if not subscription.wants_all:
             return None
     places = []
     for place, regex in enumerate(_PLACES):

@@ -124,7 +124,7 @@ class GroupSteps(TopicSteps):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> Steps[dict[BrokerMember, GroupConfig]]:
-        """Change what is given of a group, where it exists; says how it is there now.
+        """Change the given settings of a group, where it exists; return its settings there now.
 
         Raises `Rejected` (26) where none of the brokers knows the group.
         """
@@ -152,7 +152,7 @@ class GroupSteps(TopicSteps):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> Steps[tuple[BrokerMember, ...]]:
-        """Delete a group, its progress, and its retry and dead-letter topics with what lies in them; says where.
+        """Delete a group, its progress, and its retry and dead-letter topics with their messages; return the brokers.
 
         Raises `Rejected` (26) where none of the brokers knows the group.
         """
@@ -275,7 +275,7 @@ class GroupSteps(TopicSteps):
         return (yield from self._reset([_named(masters, queue.broker_name)], header))
 
     def clone_offsets(self, source: str, target: str, topic: str) -> Steps[dict[TopicQueue, int]]:
-        """Give a group another's progress in one topic; says what it is.
+        """Give a group another's progress in one topic; return the offsets.
 
         Raises `Rejected` when the source has none, or the target does not exist.
         """

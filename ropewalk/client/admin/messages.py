@@ -70,7 +70,7 @@ class MessageSteps(GroupSteps):
         """Return the latest messages with a key, in the order they were stored."""
         header = QueryMessageHeader(topic, key, max_count, begin_ms, LONG_MAX if end_ms is None else end_ms)
         found = yield from self._query(topic, header)
-        return [message for message in found if key in (message.keys or "").split()][-max_count:]
+        return [message for message in found if key in message.keys][-max_count:]
 
     def messages_by_unique_key(self, topic: str, unique_key: str) -> Steps[list[ReceivedMessage]]:
         """Return the messages that a producer gave this id: one as a rule, more if a send was repeated."""
@@ -213,7 +213,7 @@ class MessageSteps(GroupSteps):
     def consume_directly(
         self, group: str, client_id: str, message: ReceivedMessage, *, address: str | None = None
     ) -> Steps[DirectResult]:
-        """Have one client of a group consume one message now, whatever its offset; what the client said.
+        """Have one client of a group consume one message now, at any offset; return the client's answer.
 
         Raises `Refused` when the client is not connected to the broker that has the message, and `OutcomeUnknown`
         when it does not answer: it may have consumed it.

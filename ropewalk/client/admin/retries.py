@@ -1,4 +1,4 @@
-"""Tell from a message's copies what became of it after its group had failed to handle it. Pure.
+"""Derive the state of a message that its group failed to handle from the copies of it in the broker. Pure.
 
 A group that fails hands the message back, and the broker stores a copy of it, with one more failure counted:
 

@@ -133,7 +133,7 @@ class TopicSteps(ClusterSteps):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> Steps[dict[BrokerMember, TopicConfig]]:
-        """Change what is given of a topic, where it exists; says how it is there now.
+        """Change the given settings of a topic, where it exists; return its settings there now.
 
         `queues` stands for both counts. An attribute of None is taken away. Raises `Rejected` (17) where none of the
         brokers has the topic.
@@ -183,7 +183,7 @@ class TopicSteps(ClusterSteps):
     # Deleting
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> Steps[tuple[BrokerMember, ...]]:
-        """Delete a topic and what lies in it at every master, or those of a cluster; says where.
+        """Delete a topic and its messages at every master, or those of a cluster; return these masters.
 
         Raises `Rejected` (17) when there is no such topic.
         """

@@ -20,9 +20,8 @@ from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.steps import Steps
-from ropewalk.client.machine import clock
+from ropewalk.client.machine import clock, name_servers_or_default
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,12 +44,12 @@ def _held(
 class AsyncAdmin:
     """An administrator of one cluster. Use it as `async with`, or `start` and `close` it."""
 
-    def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
+    def __init__(self, name_servers: str | None = None, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
         """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """
-        self._core = AdminCore(name_servers, clock=clock, timeout_s=timeout)
+        self._core = AdminCore(name_servers_or_default(name_servers), clock=clock, timeout_s=timeout)
         self._timeout = timeout
         self._links: AsyncLinks | None = None
         self._lifespan = Lifespan("admin", self._run)

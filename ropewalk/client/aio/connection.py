@@ -119,7 +119,7 @@ class AsyncConnection:
         self._outgoing: dict[int, bytes] = {}
         """Frames in the order in which they leave: of calls by opaque, of what nobody answers by numbers below 0."""
         self._written: dict[int, anyio.Event] = {}
-        """Who waits for a frame to have left, by the same numbers."""
+        """The event set when a frame has left, by the same numbers."""
         self._oneways = 0
         self._to_write = anyio.Event()
         self._new_event = type(self._to_write)
@@ -155,7 +155,7 @@ class AsyncConnection:
         return Address(str(address[0]), int(address[1]))
 
     async def call(self, command: Command, timeout: float | None = None) -> Command:
-        """Ask, and wait for the answer, whatever its code.
+        """Send a request, and return its answer with any code.
 
         Raises `OutcomeUnknown` when no answer came in time or the connection broke, and
         `Unreachable` when the request never left.
@@ -191,7 +191,7 @@ class AsyncConnection:
         raise OutcomeUnknown(f"{self.address} did not take a request within {self.timeout:g} s")
 
     async def wait_closed(self) -> None:
-        """Return once the connection is gone, whoever ended it."""
+        """Return once the connection is gone, whichever side ended it."""
         await self._ended.wait()
 
     def close(self) -> None:

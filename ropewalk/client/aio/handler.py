@@ -24,7 +24,7 @@ OnError = Callable[[ReceivedMessage, Exception], None]
 
 
 class HandlerExit(RopewalkError):
-    """A handler raised what is no Exception: it called `sys.exit()`, or awaited a task that was cancelled."""
+    """A handler raised a BaseException: it called `sys.exit()`, or awaited a task that was cancelled."""
 
 
 def log_failure(message: ReceivedMessage, exc: Exception) -> None:
@@ -40,7 +40,7 @@ def log_failure(message: ReceivedMessage, exc: Exception) -> None:
 
 
 def call_hook(hook: Callable[..., object], *arguments: Any) -> None:
-    """Call a hook; what it raises goes to the log."""
+    """Call a hook, and log the exception that it raises."""
     try:
         hook(*arguments)
     except Exception as exc:
@@ -66,7 +66,7 @@ class HandlerCaller:
         self._threads = anyio.CapacityLimiter(concurrency)
 
     async def call(self, message: ReceivedMessage) -> Exception | None:
-        """Call the handler; return what it raised. HOT: every message comes by here."""
+        """Call the handler; return its exception, or None. HOT: every message comes by here."""
         try:
             if self._is_async:
                 result = self._handler(message)

@@ -96,7 +96,7 @@ class AsyncLinks:
             raise failure
 
     async def drive(self, steps: Steps[T]) -> T:
-        """Hold a conversation to its end and return its result, or raise what it raises."""
+        """Hold a conversation to its end, and return its result or raise its exception."""
         reply: Reply = None
         failure: RopewalkError | None = None
         try:

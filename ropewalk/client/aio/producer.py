@@ -30,7 +30,6 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -61,7 +60,7 @@ from ropewalk.client.core.request_reply import (
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
-from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
@@ -108,7 +107,7 @@ class AsyncProducer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
@@ -118,7 +117,7 @@ class AsyncProducer:
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self._core = ProducerCore(
-            name_servers,
+            name_servers_or_default(name_servers),
             make_options(ProducerOptions, options),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
@@ -151,7 +150,7 @@ class AsyncProducer:
         await self._lifespan.start()
 
     async def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         await self._lifespan.close()
 
     async def __aenter__(self) -> AsyncProducer:
@@ -231,7 +230,7 @@ class AsyncProducer:
         return pending
 
     async def flush(self) -> None:
-        """Send what waits for company, and return once every message handed over has its outcome."""
+        """Send the waiting batches at once, and return when every message handed over has its outcome."""
         while self._pending_count:
             self._batcher.close_batches()
             self._wake.set()
@@ -246,7 +245,7 @@ class AsyncProducer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """

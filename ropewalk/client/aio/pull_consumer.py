@@ -17,13 +17,12 @@ from types import TracebackType
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped
-from ropewalk.client.machine import new_client_id, new_pull_core
+from ropewalk.client.machine import name_servers_or_default, new_client_id, new_pull_core
 
 
 class AsyncPullConsumer:
@@ -33,21 +32,25 @@ class AsyncPullConsumer:
         self,
         group: str,
         topics: Mapping[str, str],
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
     ) -> None:
-        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`.
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`; and to the
+        topics of `sql`, each with an SQL92 expression over properties: `{"orders": "amount > 3 AND region = 'eu'"}`.
+        An expression that cannot be read raises `SqlSyntaxError`, a ValueError.
 
         `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
         milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
         """
+        name_servers = name_servers_or_default(name_servers)
         self.skipped = 0
         """Messages that were passed over without having been returned."""
         self._group = group
         self._on_skipped = on_skipped
-        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql)
         self._links: AsyncLinks | None = None
         renew_after_fork(self)
         self._lifespan = Lifespan("pull consumer", self._run)

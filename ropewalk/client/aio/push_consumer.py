@@ -46,7 +46,6 @@ from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.offset_file import load_offsets, save_offsets
 from ropewalk.client.aio.queue_reader import QueueReader, ReadingOptions
 from ropewalk.client.aio.worker_queue import TURN_S, WorkerQueue
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.admin_requests import (
     QueueState,
     RequestFailed,
@@ -72,6 +71,7 @@ from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped, logger
 from ropewalk.client.machine import (
     clock,
+    name_servers_or_default,
     new_client_id,
     new_consumer_core,
     now_ms,
@@ -120,7 +120,7 @@ class PushOptions(ReadingOptions):
 
 
 class PushSettings(TypedDict, total=False):
-    """The fields of `PushOptions` as keywords, for who checks types."""
+    """The fields of `PushOptions` as keywords, for type checkers."""
 
     pull_count: int
     suspend: float
@@ -148,24 +148,28 @@ class AsyncPushConsumer:
         group: str,
         topics: Mapping[str, str],
         handler: Handler,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         client_id: str | None = None,
         on_error: OnError = log_failure,
         on_skipped: OnSkipped | None = None,
         **options: Unpack[PushSettings],
     ) -> None:
-        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; all members of a group
-        must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
-        cannot be one, `TypeError` and `ValueError` for options that mean nothing.
+        """`topics` says what is wanted of each: `"*"`, or tags as in `"paid || refunded"`; `sql` names further topics,
+        each with an SQL92 expression over properties: `{"orders": "amount > 3 AND region = 'eu'"}`. All members of a
+        group must say the same. `options` are the fields of `PushOptions`. Raises `LocalProtocolError` for a group that
+        cannot be one, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for
+        an expression that is none.
 
         `on_error(message, exception)` is called where a handler failed, `on_skipped(skipped)` where messages are
         passed over, both in the event loop.
         """
+        name_servers = name_servers_or_default(name_servers)
         self._handler = HandlerCaller(handler, on_error)
         self.options = make_options(PushOptions, options)
-        self._topics = tuple(topics)
-        wanted = subscriptions(topics)
+        wanted = subscriptions(topics, sql)
+        self._topics = tuple(subscription.topic for subscription in wanted)
         if not self.options.broadcasting:
             wanted += (Subscription(f"%RETRY%{group}", "*", now_ms()),)
         identity = ConsumerIdentity(
@@ -207,12 +211,12 @@ class AsyncPushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        """The error that ended consumption; None while it goes on, and if the program ended it."""
         return self._lifespan.failure
 
     @property
     def closed(self) -> bool:
-        """Whether consumption is over: by `close`, or by what `failure` says."""
+        """Tell whether consumption is over: by `close`, or by the error in `failure`."""
         return self._lifespan.state == "closed"
 
     def renew(self) -> None:

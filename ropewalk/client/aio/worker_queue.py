@@ -23,7 +23,7 @@ TURN_S = 0.001
 
 
 class WorkerQueue(Generic[T]):
-    """A queue without a bound (those who put know theirs), shared by the workers of one loop."""
+    """A queue shared by the workers of one loop, without a bound: its producers keep to bounds of their own."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()

@@ -18,9 +18,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.blocking.links import BlockingLinks
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.steps import Steps
-from ropewalk.client.machine import clock
+from ropewalk.client.machine import clock, name_servers_or_default
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,12 +39,12 @@ def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callab
 class Admin:
     """An administrator of one cluster. Use it as `with`, or `close` it."""
 
-    def __init__(self, name_servers: str = DEFAULT_NAME_SERVER, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
+    def __init__(self, name_servers: str | None = None, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
         """Make it without connecting. `timeout` seconds bound each connect and each answer.
 
         Raises `BadAddress` when the list of name servers cannot be read.
         """
-        self._core = AdminCore(name_servers, clock=clock, timeout_s=timeout)
+        self._core = AdminCore(name_servers_or_default(name_servers), clock=clock, timeout_s=timeout)
         self._links = BlockingLinks(timeout=timeout)
 
     def close(self) -> None:

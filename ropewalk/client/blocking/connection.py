@@ -82,7 +82,7 @@ class Connection:
         return self._socket.fileno()
 
     def call(self, command: Command, timeout: float | None = None) -> Command:
-        """Ask, and wait for the answer, whatever its code.
+        """Send a request, and return its answer with any code.
 
         Raises `OutcomeUnknown` when no answer came in time or the connection broke, and
         `Unreachable` when the request never left.
@@ -129,7 +129,7 @@ class Connection:
             self._answers.pop(opaque, None)
 
     def receive(self, timeout: float) -> None:
-        """Take in what arrives within `timeout` seconds; returns after the first read."""
+        """Receive the frames that arrive within `timeout` seconds; returns after the first read."""
         if self._closed_because is None and _ready(self._socket, timeout)[0]:
             self._read()
             if self._peer_requests:
@@ -137,7 +137,7 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is gone, or was silent for so long that it may be."""
+        """Tell whether the connection is gone, or was silent for so long that it may be."""
         return self._closed_because is not None or time.monotonic() - self._heard_at > QUIET_S
 
     def detect_close(self) -> None:

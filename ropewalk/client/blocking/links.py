@@ -57,7 +57,7 @@ class BlockingLinks:
         self._tickets = itertools.count()
 
     def drive(self, steps: Steps[T], lock: AbstractContextManager[object] | None = None) -> T:
-        """Hold a conversation to its end and return its result, or raise what it raises.
+        """Hold a conversation to its end, and return its result or raise its exception.
 
         With a `lock`, the conversation itself runs under it and the waiting does not: several threads, each
         with links of its own, can then hold conversations of one core.
@@ -93,7 +93,7 @@ class BlockingLinks:
         return connection, connection.start(ask.command)
 
     def carry_out(self, effect: Effect) -> Reply:
-        """Do what a conversation asks for, and wait for the outcome. Raises what it should hear."""
+        """Carry out an effect of a conversation, and return the reply to it. Raises the error that it should hear."""
         match effect:
             case Ask(address, command, timeout_s):
                 connection = self._connections.get(address)
@@ -198,7 +198,7 @@ class ConversationPool(Generic[K, T]):
         self._paused: list[tuple[float, K, Steps[T]]] = []
         """Conversations that rest, and until when."""
         self.ended: list[tuple[K, T | RopewalkError]] = []
-        """What conversations came to, by their keys, in the order of their ends; for the caller to take away."""
+        """Results of conversations by their keys, in the order of their ends; the caller takes them away."""
 
     def __len__(self) -> int:
         """Conversations that wait for an answer."""
@@ -209,7 +209,7 @@ class ConversationPool(Generic[K, T]):
         self._go_on(key, steps, None, None)
 
     def wait(self, timeout: float) -> None:
-        """Go on with what has been answered; wait for that for at most `timeout` seconds."""
+        """Resume the conversations whose answers have come; wait for an answer for at most `timeout` seconds."""
         if self._take_answers() or not self:
             return
         times = (*(talk.deadline for talk in self._talks), *(until for until, _, _ in self._paused))

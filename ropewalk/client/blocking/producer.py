@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
@@ -47,7 +46,7 @@ from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
-from ropewalk.client.machine import clock, new_client_id, now_ms, own_client_id
+from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class _Settled(threading.Condition):
-    """Some message of a producer has its outcome."""
+    """The condition that is notified when a message of a producer has its outcome."""
 
     forked = False
     """It was the parent's: in this process nobody will speak of it again."""
@@ -68,7 +67,7 @@ class _Settled(threading.Condition):
 
 
 class _Outcome(Future[SendResult]):
-    """What becomes of one message. It is on its way, so it cannot be cancelled.
+    """The outcome of one message. The message is on its way, so it cannot be cancelled.
 
     The outcomes of a producer share one condition: to make one for each message, and to notify each, would cost more
     than sending it.
@@ -143,7 +142,7 @@ class Producer:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         client_id: str | None = None,
         **options: Unpack[ProducerSettings],
@@ -152,7 +151,7 @@ class Producer:
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
-        self._name_servers = name_servers
+        self._name_servers = name_servers_or_default(name_servers)
         self._options = options
         self._given_id = client_id
         self._begin(client_id or new_client_id())
@@ -283,7 +282,7 @@ class Producer:
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
     ) -> ReplyMessage:
-        """Send a message and wait until somebody has answered it with `reply`, for at most `timeout` seconds.
+        """Send a message and wait for a consumer's `reply` to it, for at most `timeout` seconds.
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored. An answer can come
         at any time, so the first request starts an event loop in a thread, which goes on until `close`; requests
@@ -317,7 +316,7 @@ class Producer:
         return self.send(topic, answer, selector=selector, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Send what waits for company and wait until every message has its outcome. False if time was up first."""
+        """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
         with self._changed:
             self._batcher.close_batches()
             self._changed.notify_all()
@@ -328,7 +327,7 @@ class Producer:
         return self._links.drive(self._core.queues(topic), self._changed)
 
     def close(self) -> None:
-        """Send what is pending, leave the group and hang up. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
         if not self._closing:
             self.flush()
             self._stop()
@@ -421,7 +420,7 @@ class Producer:
                     self._fewer.notify_all()
 
     def _next_batches(self, *, wait: bool) -> list[tuple[Any, list[_Pending]]]:
-        """What is to leave now. Waits for it if told to; nothing then means that the producer closes."""
+        """Return the messages to send now. Waits for them if told to; none then means that the producer closes."""
         with self._changed:
             while not self._closing:
                 now = clock()

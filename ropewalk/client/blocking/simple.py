@@ -21,7 +21,7 @@ import msgspec
 
 from ropewalk.client.admin.results import topic_kind
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER, AddressRing, parse_address_list
+from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.directory import NoNameServer
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
@@ -41,6 +41,7 @@ from ropewalk.client.core.messages import (
 )
 from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import answer_header, require_success
+from ropewalk.client.machine import name_servers_or_default
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, error_for
 from ropewalk.format import fastjson
@@ -100,17 +101,17 @@ class Client:
 
     def __init__(
         self,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         timeout: float = TIMEOUT_S,
         unique_keys: UniqueKeys | None = None,
     ) -> None:
-        """`name_servers` is `host:port;host:port`; `timeout` seconds bound each connect and call.
+        """`name_servers` is `host:port;host:port`, else the environment's; `timeout` seconds bound a connect or call.
 
         Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
         """
         self.timeout = timeout
-        self._name_servers = AddressRing(parse_address_list(name_servers))
+        self._name_servers = AddressRing(parse_address_list(name_servers_or_default(name_servers)))
         self._unique_keys = unique_keys or default_unique_keys()
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
@@ -219,11 +220,17 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PullResult:
-        """Read up to `max_count` messages. With `suspend_ms` the broker holds an empty answer that long."""
+        """Read up to `max_count` messages, by tags or by an SQL92 expression over properties.
+
+        With `suspend_ms` the broker holds an empty answer that long.
+        """
         return self.finish_pull(
-            self.start_pull(topic, queue, offset, max_count, subscription=subscription, suspend_ms=suspend_ms)
+            self.start_pull(
+                topic, queue, offset, max_count, subscription=subscription, sql=sql, suspend_ms=suspend_ms
+            )
         )
 
     def start_pull(
@@ -234,12 +241,14 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PendingPull:
         """Write a pull and do not wait."""
         broker_id = self._pull_from.get((topic, queue), MASTER_ID)
         connection = self._broker_connection(self.route(topic), queue.broker_name, broker_id)
-        command = pull_request(topic, queue, offset, max_count, subscription, suspend_ms)
+        wanted = subscription if sql is None else sql
+        command = pull_request(topic, queue, offset, max_count, wanted, suspend_ms, is_sql=sql is not None)
         timeout = self.timeout + suspend_ms / 1000
         return PendingPull(connection, connection.start(command), topic, queue, timeout)
 

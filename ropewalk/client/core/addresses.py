@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 NAME_SERVER_PORT = 9876
 PORT_MAX = 65535
 DEFAULT_NAME_SERVER = f"127.0.0.1:{NAME_SERVER_PORT}"
+NAME_SERVER_VARIABLES = ("ROPEWALK_NAMESRV_ADDR", "NAMESRV_ADDR")
+"""Where the environment may say which name servers a client uses, Ropewalk's own first."""
 
 
 class Address(NamedTuple):
@@ -26,7 +28,7 @@ class Address(NamedTuple):
 
 
 class BadAddress(ValueError):
-    """The text is not an address; the message says what was expected."""
+    """The text is not an address; the message names the expected form."""
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:
@@ -58,6 +60,13 @@ def parse_address_list(text: str, default_port: int | None = NAME_SERVER_PORT) -
     if not parts:
         raise BadAddress("the address list is empty: write host:port, or host:port;host:port for several")
     return tuple(dict.fromkeys(parse_address(part, default_port) for part in parts))
+
+
+def choose_name_servers(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return the name servers of a client: those that its program gives, else the environment's, else a local one."""
+    if given is not None:
+        return given
+    return next(filter(None, map(environ.get, NAME_SERVER_VARIABLES)), DEFAULT_NAME_SERVER)
 
 
 class AddressRing:

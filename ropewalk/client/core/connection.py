@@ -51,7 +51,7 @@ class PeerRequest(NamedTuple):
 Event = Response | PeerRequest
 
 PeerRequestHandler = Callable[[Command], Command | None]
-"""What a shell asks when the peer wants something: a reply, or None where none is due."""
+"""The handler a shell calls for a request of the peer; it returns a reply, or None where none is due."""
 
 
 def refuse_peer_request(request: Command) -> Command | None:
@@ -86,11 +86,11 @@ class RemotingCore:
         return opaque, frame
 
     def oneway(self, command: Command) -> bytes:
-        """Return the bytes of a request that nobody will answer."""
+        """Return the bytes of a oneway request, which the broker does not answer."""
         return encode_frame(command, self._take_opaque(), command.flag | FrameFlag.ONEWAY)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Event]:
-        """Take what arrived and say what it means, in the order of the wire.
+        """Decode the received bytes into events, in the order of the wire.
 
         Raises `RemoteProtocolError` on bytes that cannot be a frame; the connection is then of no
         further use, since nobody knows where the next frame would begin.
@@ -115,7 +115,7 @@ class RemotingCore:
         return True
 
     def fail(self) -> tuple[int, ...]:
-        """Empty the table, the connection being gone, and return whose outcome nobody will ever learn."""
+        """Empty the table of a broken connection, and return the requests whose outcome stays unknown."""
         lost = tuple(sorted(self._pending))
         self._pending.clear()
         return lost

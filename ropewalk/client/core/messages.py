@@ -1,7 +1,8 @@
 """Messages, their results, and the requests that carry them. Pure.
 
 A send goes out in the short form (310), several messages for one queue as a batch (320), as the
-official clients do it. Keys and tags are properties like any other on the wire; here they have names.
+official clients do it. Keys and tags are properties like any other on the wire; here they have names, and keys, which
+the wire separates by blanks, are a list.
 A pull carries its own subscription, since a client without a group announces none.
 """
 
@@ -10,15 +11,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import msgspec
 
+from ropewalk.client.core.produce.delay_levels import delay_level_of
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, encode_header
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
 
@@ -53,25 +56,35 @@ PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send. `keys` are separated by blanks, `tags` is one tag in practice.
+    """A message to send. `keys` are what it can be found by: a list, or a string for a single one. `tags` is one tag.
 
-    With a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, … 2 h) it is delivered that much later. Which
-    levels there are is the broker's affair: one above the highest counts as the highest, and below 1 there is no delay.
+    With a `delay`, as in `timedelta(minutes=1)`, or a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, …
+    2 h) it is delivered that much later. Which levels there are is the broker's affair: one above the highest counts as
+    the highest, and below 1 there is no delay. A `delay` has to be one of the 18 that brokers have by default.
     Messages of one `group` are stored in one queue, in the order they were sent.
+
+    Raises `TypeError` and `ValueError`, which say what is right: a key with a blank would be two on the wire.
     """
 
     body: bytes
-    keys: str | None = None
+    keys: Sequence[str] | None = None
     tags: str | None = None
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
     group: str | None = None
+    delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
+        if self.keys is not None:
+            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
+        if self.delay is not None:
+            if self.delay_level:
+                raise ValueError("a message has a delay or a delay_level, not both")
+            msgspec.structs.force_setattr(self, "delay_level", delay_level_of(self.delay))
 
     @property
     def can_be_batched(self) -> bool:
@@ -86,10 +99,20 @@ class SendResult(msgspec.Struct, frozen=True):
     queue: Queue
     queue_offset: int
     """Of the first message; the others of a batch follow it without a gap."""
+    offset_message_ids: tuple[str, ...]
+    """One for each message, from the place where it lies: what the official clients call offsetMsgId."""
     message_ids: tuple[str, ...]
-    """One for each message, from the place where it lies: what `view` takes."""
-    unique_keys: tuple[str, ...]
-    """One for each message, given before it was sent: what the official clients call msgId."""
+    """One for each message, given before it was sent: the `message_id` of the received one, msgId elsewhere."""
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message, the first one of a batch: what its consumers see as `message_id`."""
+        return self.message_ids[0]
+
+    def __repr__(self) -> str:
+        ids = self.message_id if len(self.message_ids) == 1 else f"{len(self.message_ids)} messages"
+        where = f"{self.queue.broker_name}/{self.queue.queue_id}@{self.queue_offset}"
+        return f"<SendResult {self.status.name} {where} {ids}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +128,12 @@ class PullResult:
 
 
 def check_properties(message: Message) -> None:
-    """Refuse properties that leave no room for what retries add. Raises `LocalProtocolError`."""
+    """Refuse properties that leave no room for those that retries add. Raises `LocalProtocolError`."""
     if not (message.properties or message.keys or message.tags):
         return
     room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
     # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
-    texts = (message.keys or "", message.tags or "", *message.properties, *message.properties.values())
+    texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
     if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
         return
     size = len(_properties(message, "0" * 32))
@@ -173,9 +196,19 @@ def batch_request(
 
 
 def pull_request(
-    topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
+    topic: str,
+    queue: Queue,
+    offset: int,
+    max_count: int,
+    subscription: str,
+    suspend_ms: int,
+    *,
+    is_sql: bool = False,
 ) -> Command:
-    """Return a pull that carries its own subscription, since no heartbeat has announced one."""
+    """Return a pull that carries its own subscription, since no heartbeat has announced one.
+
+    `is_sql`: the subscription is an SQL92 expression over properties, and not of tags.
+    """
     header = PullMessageHeader(
         consumer_group=READER_GROUP,
         topic=topic,
@@ -187,7 +220,7 @@ def pull_request(
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
         subscription=subscription,
-        expression_type="TAG",
+        expression_type="SQL92" if is_sql else "TAG",
     )
     return command_of(RequestCode.PULL_MESSAGE, header)
 
@@ -218,7 +251,7 @@ def _properties(message: Message, unique_key: str) -> bytes:
         return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
     properties = dict(message.properties)
     if message.keys:
-        properties[P.KEYS] = message.keys
+        properties[P.KEYS] = " ".join(message.keys)
     if message.tags:
         properties[P.TAGS] = message.tags
     if message.delay_level:
@@ -228,6 +261,17 @@ def _properties(message: Message, unique_key: str) -> bytes:
     properties.setdefault(P.WAIT, "true")
     properties[P.UNIQ_KEY] = unique_key
     return encode_properties(properties)
+
+
+def _list_of_keys(keys: Sequence[str]) -> list[str]:
+    found = [keys] if isinstance(keys, str) else list(keys)
+    for key in found:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is text, and not {key!r}")
+        if not key or " " in key:
+            several = f"; several keys are a list, as in keys={split_keys(key)!r}" if key.strip() else ""
+            raise ValueError(f"{key!r} cannot be a key: keys are separated by blanks on the wire{several}")
+    return found
 
 
 def command_of(code: int, header: msgspec.Struct, body: bytes = b"") -> Command:

@@ -20,15 +20,15 @@ from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.headers import ReplyMessageHeader, decode_header
 from ropewalk.format.names import REPLY_TOPIC_POSTFIX
-from ropewalk.format.properties import P, parse_properties
+from ropewalk.format.properties import P, parse_properties, split_keys
 from ropewalk.format.remoting import Command
 
 REPLY = "reply"
-"""What MSG_TYPE says of an answer."""
+"""The value of MSG_TYPE in an answer."""
 
 
 class NoReply(OutcomeUnknown):
-    """The request was stored and nobody answered it in time; somebody may still handle it."""
+    """The request was stored and no reply came in time; a consumer may still handle it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,9 @@ class ReplyMessage:
     """Why the body is shown as it was sent, when it could not be unpacked."""
 
     @property
-    def keys(self) -> str | None:
-        return self.properties.get(P.KEYS)
+    def keys(self) -> list[str]:
+        """The keys of the answer; empty if it has none."""
+        return split_keys(self.properties.get(P.KEYS, ""))
 
     @property
     def tags(self) -> str | None:

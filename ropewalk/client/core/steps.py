@@ -43,7 +43,7 @@ class Ask(NamedTuple):
 
 
 class Oneway(NamedTuple):
-    """A request that nobody answers; `timeout_s` bounds the connecting."""
+    """A oneway request, which the broker does not answer; `timeout_s` bounds the connecting."""
 
     address: str
     command: Command
@@ -63,7 +63,7 @@ class AskAny(NamedTuple):
 
 
 class Prefetch(NamedTuple):
-    """A request whose answer nobody waits for yet. Whoever holds the ticket has to take it, wanted or not."""
+    """A request whose answer is fetched later. The holder of its ticket has to take the answer, wanted or not."""
 
     ask: Ask
 
@@ -82,14 +82,14 @@ Steps = Generator[Effect, Reply, T]
 
 
 def ask(address: str, command: Command, timeout_s: float) -> Steps[Command]:
-    """Ask, and return the answer whatever its code."""
+    """Send a request, and return its answer with any code."""
     answer = yield Ask(address, command, timeout_s)
     assert isinstance(answer, Command), "an Ask is resumed with its answer"
     return answer
 
 
 def ask_twice(address: str, command: Command, timeout_s: float) -> Steps[Command]:
-    """Ask what may be asked again: once more if the connection broke or stayed silent."""
+    """Send an idempotent request, and once more if the connection broke or stayed silent; return its answer."""
     try:
         return (yield from ask(address, command, timeout_s))
     except (Unreachable, OutcomeUnknown):
@@ -97,7 +97,7 @@ def ask_twice(address: str, command: Command, timeout_s: float) -> Steps[Command
 
 
 def ask_any(asks: tuple[Ask, ...]) -> Steps[dict[int, Outcome]]:
-    """Ask several at once; return what came first, by place in `asks`."""
+    """Send several requests at once; return the first outcomes, by place in `asks`."""
     outcomes = yield AskAny(asks)
     assert isinstance(outcomes, dict), "an AskAny is resumed with its outcomes"
     return outcomes
@@ -111,14 +111,14 @@ def prefetch(one: Ask) -> Steps[int]:
 
 
 def await_prefetched(ticket: int, timeout_s: float) -> Steps[Command]:
-    """Wait for the answer to a prefetch, and return it whatever its code."""
+    """Wait for the answer to a prefetch, and return it with any code."""
     answer = yield AwaitPrefetched(ticket, timeout_s)
     assert isinstance(answer, Command), "a TakeAhead is resumed with its answer"
     return answer
 
 
 def require_success(answer: Command) -> Command:
-    """Return the answer, if it is a yes; else raises what `error_for` makes of it."""
+    """Return the answer, if its code is SUCCESS; otherwise raise the error that `error_for` makes of it."""
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)
     return answer

@@ -1,4 +1,4 @@
-"""Expression text to syntax tree, by recursive descent, with RocketMQ's rules about what may be compared.
+"""Parse expression text to a syntax tree, by recursive descent, with RocketMQ's rules about comparable types.
 
     or      := and { OR and }
     and     := equal { AND equal }
@@ -154,6 +154,12 @@ class _Parser:
                 self._skip(negated)
                 text = _unquoted(self._expect("string"))
                 left = self._new(TextMatch(word, left, text, negated), token)
+            elif negated:
+                found = self.tokens.following
+                raise self.tokens.error(
+                    found.start,
+                    f"{found.shown} where BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH is expected behind NOT",
+                )
             else:
                 return left
 

@@ -109,7 +109,7 @@ class Position:
     """The store time of the message before each offset, ms; queues without such a message are missing."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON document; equal positions give equal text, whatever their order was."""
+        """Return the JSON document, with its keys sorted, so that equal positions give equal text."""
         document: dict[str, Any] = {"q": _nested(self.queues), "v": VERSION}
         if self.cluster is not None:
             document["cluster"] = self.cluster

@@ -59,7 +59,7 @@ class LiveReader(DataSourceReader):
         self._selection = selection
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the whole read against what the brokers have now. Empty where there is nothing."""
+        """Plan the whole read against the offsets that the brokers have now. Empty where there is nothing."""
         options = self._options
         cluster = Cluster(options)
         try:

@@ -72,7 +72,7 @@ class Ended(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes that are not what their writer wrote."""
+    """Damaged bytes: a stretch without a whole record, or a record whose body alone is damaged."""
 
     offset: int
     """In the log; in the buffer where there is no log."""

@@ -133,8 +133,7 @@ def ranges_of(data: pa.Buffer, starts: Ints, ends: Ints, order: Ints | None = No
 
 
 def views_of(data: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
-    """Return the bytes of any ranges of a buffer as a binary view array, which copies only what has twelve bytes or
-    fewer.
+    """Return ranges of a buffer as a binary view array, which copies only values of twelve bytes or fewer.
 
     A view: size | first four bytes | number of the buffer | where in it; or size | all of the bytes, zeros behind.
     """

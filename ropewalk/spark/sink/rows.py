@@ -22,7 +22,7 @@ from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.errors import LocalProtocolError, RopewalkError
 from ropewalk.format.names import check_topic
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys
 from ropewalk.spark.options import Options
 from ropewalk.spark.rows.schema import SchemaMismatch, nearest
 
@@ -175,7 +175,7 @@ def _outgoing(row: Mapping[str, Any], columns: Columns, checked: set[str], wait_
             raise RowRefused(f"its {columns.names['keys']} is not UTF-8 text") from None
     message = Message(
         bytes(body),
-        keys=keys or None,
+        keys=split_keys(keys or ""),
         tags=row.get("tags") or None,
         properties=properties,
         flag=row.get("flag") or 0,
@@ -183,7 +183,7 @@ def _outgoing(row: Mapping[str, Any], columns: Columns, checked: set[str], wait_
         group=row.get("sharding_key") or None,
     )
     size = len(encode_properties(properties)) + sum(
-        len((text or "").encode()) for text in (message.keys, message.tags, message.group)
+        len((text or "").encode()) for text in (keys, message.tags, message.group)
     )
     if size + _ROOM_FOR_OURS > PROPERTIES_SIZE_MAX:
         raise RowRefused(
@@ -221,6 +221,10 @@ def _properties(given: Any) -> dict[str, str]:
 
 
 def _check_separators(message: Message) -> None:
-    for name, value in (("keys", message.keys), ("tags", message.tags), ("shardingKey", message.group)):
+    for name, value in (
+        ("keys", " ".join(message.keys or ())),
+        ("tags", message.tags),
+        ("shardingKey", message.group),
+    ):
         if value is not None and ("\x01" in value or "\x02" in value):
             raise RowRefused(f"its {name} holds a control character (1 or 2) that separates properties")

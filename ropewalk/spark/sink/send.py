@@ -93,7 +93,7 @@ class _Target:
     opaque: int = -1
     deadline: float = 0.0
     failure: RopewalkError | None = None
-    """What became of the last attempt."""
+    """The failure of the last attempt, if it failed."""
 
 
 class Sender:
@@ -190,7 +190,9 @@ class Sender:
         if self._options.routing == "any":
             self._turn += 1
             return queues[self._turn % len(queues)]
-        return queues[zlib.crc32(message.keys.encode() if message.keys else message.body) % len(queues)]
+        return queues[
+            zlib.crc32(" ".join(message.keys).encode() if message.keys else message.body) % len(queues)
+        ]
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written to, as they were when they were first asked for."""

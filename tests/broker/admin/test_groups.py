@@ -115,12 +115,26 @@ def test_the_topics_and_subscriptions_of_a_group_are_shown(running: InProcess, c
     assert shown(client, code, group="g", topic="T")["subscriptionData"]["subString"] == "a"
 
 
-def test_a_client_learns_before_it_starts_that_only_tags_are_served(client: Client) -> None:
+def test_a_client_learns_before_it_starts_whether_its_filter_is_served(
+    running: InProcess, client: Client
+) -> None:
+    remarks: list[str | None] = []
+
     def check(wish: object) -> int:
         body = json.dumps({"clientId": "c", "group": "g", "subscriptionData": wish}).encode()
-        return client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code
+        answer = client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        remarks.append(answer.remark)
+        return answer.code
 
+    good = {"topic": "T", "expressionType": "SQL92", "subString": "a > 1"}
     assert check({"topic": "T", "expressionType": "TAG", "subString": "a"}) == 0
-    assert check({"topic": "T", "expressionType": "SQL92", "subString": "a > 1"}) == 1
+    assert check(good) == 1
+    assert "enablePropertyFilter is false" in str(remarks[-1])
+    client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"enablePropertyFilter=true")
+    assert check(good) == 0
+    for wrong in ("a >", "", None, "a = 5 so on"):
+        assert check({**good, "subString": wrong}) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "where a comparison, AND, OR or the end is expected (at character 7" in str(remarks[-1])
+    assert check({**good, "expressionType": "XPATH"}) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert check(None) == 0
     assert client.call(RequestCode.CHECK_CLIENT_CONFIG, body=b"{").code == 1

@@ -32,7 +32,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
-from tests.broker.replication.test_master_slave import FakeHaLink
+from tests.support.links import FakeHaLink
 
 SEGMENT = 1 << 20
 
@@ -656,7 +656,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         follower = slave.broker.store.follower
         assert follower is not None
         segment = process.broker.store.log.segments[0]
-        slave.until(lambda: bool(follower.take(0, segment.map[: segment.write_position])))
+        slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
         member.apply_delays()
         assert slave.broker.delays.offsets()[3] == 9
         assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
-from tests.broker.harness import Client, InProcess, pull_ext
+from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
@@ -256,3 +256,26 @@ def test_a_held_pull_is_answered_by_a_reset(filled: InProcess, client: Client) -
     told = waiting.answer()
     assert (told.code, told.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
     assert not other.link.sent
+
+
+def test_a_held_pull_is_told_of_a_reset_to_the_offset_that_it_waits_for(
+    filled: InProcess, client: Client
+) -> None:
+    """Its consumer may hold messages of before that offset, which are not to be handled."""
+    waiting = filled.connect()
+    waiting.ask(RequestCode.PULL_MESSAGE, pull_ext("T", consumerGroup="g", queueOffset=10, sysFlag=6))
+    reset(client, queueId=0, offset=10)
+    told = waiting.answer()
+    assert (told.code, told.remark, told.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "10")
+    assert client.pull("T", consumerGroup="g", queueOffset=9).code == 0, "told once"
+
+
+def test_a_group_that_is_online_is_told_of_a_reset_to_where_its_next_pull_asks(
+    filled: InProcess, client: Client
+) -> None:
+    member = filled.connect()
+    assert member.call(RequestCode.HEART_BEAT, body=heartbeat_body("c", "g", {"T": "*"})).code == 0
+    assert member.pull("T", consumerGroup="g", queueOffset=8).code == 0
+    reset(client, queueId=0, offset=10)
+    told = member.pull("T", consumerGroup="g", queueOffset=10)
+    assert (told.code, told.remark, told.ext["nextBeginOffset"]) == (21, "OFFSET_RESET", "10")

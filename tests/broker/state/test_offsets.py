@@ -90,7 +90,9 @@ def test_removing_a_topic_or_a_group_takes_its_offsets_and_no_others() -> None:
     assert table.topics_of("g") == ["U"] and table.topics_of("h") == []
     assert table.groups_of("U") == ["g"] and table.groups_of("T") == []
     assert table.remove_topic("T") == 0
-    assert table.take_reset("g", "T", 0) is None and table.take_reset("h", "U", 0) is None, "nor what waits"
+    assert table.take_reset("g", "T", 0, 1) is None and table.take_reset("h", "U", 0, 1) is None, (
+        "nor what waits"
+    )
 
 
 def test_a_clone_gets_the_offsets_and_then_goes_its_own_way() -> None:

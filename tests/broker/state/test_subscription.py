@@ -66,8 +66,10 @@ def test_a_heartbeat_may_carry_a_long_expression_that_a_pull_may_not() -> None:
 
 def test_sql_is_carried_as_it_came_and_filters_nothing_here() -> None:
     wish = SubscriptionData.parse("T", "a > 1 || b", expression_type="SQL92")
-    assert (wish.expression, wish.tags, wish.wants_all) == ("a > 1 || b", (), True)
+    assert (wish.expression, wish.tags, wish.wants_all) == ("a > 1 || b", (), False)
     assert wish.matches(TAG_A)
+    with pytest.raises(SubscriptionParseError, match="is empty"):
+        SubscriptionData.parse("T", "", expression_type="SQL92")
 
 
 JAVA: dict[str, Any] = {

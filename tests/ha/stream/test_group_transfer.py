@@ -2,12 +2,13 @@
 
 import random
 
-from ha.stream.group_transfer import EVERYTHING, GroupTransfer
+from ha.stream.group_transfer import GroupTransfer
+from store.log.limits import NO_LIMIT
 
 
 def test_nobody_is_waited_for_where_no_slave_is_needed() -> None:
     transfer = GroupTransfer(0, 3000, 100)
-    assert (transfer.confirmed, transfer.decided) == (EVERYTHING, EVERYTHING)
+    assert (transfer.confirmed, transfer.decided) == (NO_LIMIT, NO_LIMIT)
     assert not transfer.reported([5])
 
 

@@ -27,7 +27,7 @@ RETRY = TopicQueue("%RETRY%g", Queue("a", 0))
 def copy(failures: int, at_ms: int, offset: int = 0, delay: str = "") -> ReceivedMessage:
     return ReceivedMessage(
         topic="t",
-        source=RETRY, body=b"", keys=None, tags=None, properties={"DELAY": delay}, queue_offset=offset,
+        source=RETRY, body=b"", keys=(), tags=None, properties={"DELAY": delay}, queue_offset=offset,
         log_offset=0, born_timestamp_ms=0, store_timestamp_ms=at_ms, reconsume_times=failures, message_id="",
         offset_message_id="",
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_message_that_fails_is_waiting_and_then_dead_and_no_longer_consumed(
     began_ms = time.time_ns() // 1_000_000
     with PushConsumer(
         group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="first", on_error=lambda *_: None,
-        max_retries=1,
+        max_retries=1, commit_interval=0.1,
     ):  # fmt: skip
         ropewalk_broker.send(topic, Message(b"poison"))
         ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(group, topic) == 1)

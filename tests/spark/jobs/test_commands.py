@@ -18,9 +18,9 @@ import ropewalk.spark
 from ropewalk.spark.jobs.export.job import BadExport
 from ropewalk.spark.jobs.export.lake_writer import escaped
 from ropewalk.testing import RopewalkBroker
-from tests.processes import ROOT
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import fill, replica_of
+from tests.support.processes import ROOT
 from tools.pipeline.cli import app
 
 if TYPE_CHECKING:
@@ -156,11 +156,13 @@ def test_stats_latency_rebuild_and_replay_run_on_spark(
     sent = run_json("replay", "--store", store, *halves, *chosen, "--preserve-time", "--max-per-batch", 150)
     assert (sent["messages"], sent["batches"] > 1) == (len(some), True)
     copies = ropewalk_broker.messages(halves[1], len(some))
-    assert {(copy.body, copy.born_timestamp) for copy in copies} == {(r.body, r.born_timestamp) for r in some}
+    assert {(copy.body, copy.born_timestamp_ms) for copy in copies} == {
+        (r.body, r.born_timestamp) for r in some
+    }
     # A group that traced when it began on each copy: 40 ms after it was stored.
     traces = ropewalk_broker.topic("traces")
     for copy in copies:
-        at, name = copy.store_timestamp + 40, copy.properties["UNIQ_KEY"]
+        at, name = copy.store_timestamp_ms + 40, copy.properties["UNIQ_KEY"]
         ropewalk_broker.send(traces, f"SubBefore\1{at}\1r\1readers\1q\1{name}\0010\1k\2")
     live = ("-n", ropewalk_broker.namesrv, "-t", halves[1], "--group", "readers", "--trace-topic", traces)
     traced = run_json("latency", *live)

@@ -113,7 +113,7 @@ def test_a_range_by_offsets_and_by_time(ropewalk_broker: RopewalkBroker, make_re
     topic = ropewalk_broker.topic(queues=1)
     fill(ropewalk_broker, topic, 100)
     (queue,) = ropewalk_broker.client.read_queues(topic)
-    times = [record.store_timestamp for record in ropewalk_broker.messages(topic)]
+    times = [record.store_timestamp_ms for record in ropewalk_broker.messages(topic)]
     ropewalk_broker.wait_until(lambda: time.time() * 1000 > times[-1] + 2)
     fill(ropewalk_broker, topic, 100, start=100)
     middle = times[-1] + 1

@@ -53,7 +53,7 @@ def test_offsets_that_a_new_master_gave_to_other_messages_are_noticed(
     topic = ropewalk_broker.topic(queues=1)
     fill(ropewalk_broker, topic, 10)
     name = ropewalk_broker.client.read_queues(topic)[0].broker_name
-    stored = ropewalk_broker.messages(topic)[6].store_timestamp
+    stored = ropewalk_broker.messages(topic)[6].store_timestamp_ms
 
     def at(master: str, time_ms: int) -> dict[str, Any]:
         return {"e": {name: master}, "q": {topic: {name: {"0": 7}}}, "t": time_ms, "v": 1}

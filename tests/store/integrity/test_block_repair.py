@@ -14,16 +14,17 @@ import pytest
 
 from ha.stream.source import LogSource
 from ropewalk.format.sidecar import block_sum
-from store.integrity.block_repair import NotDurable, NotVouched, NotWhole, look, put_back, vouched
+from store.integrity.block_repair import NotDurable, NotVouched, NotWhole, probe_place, put_back, vouched
 from store.integrity.checksums import Checks, Damaged
 from store.io.disk import Disk
 from store.log.segment import Segment
 from store.message_store import MessageStore, StoreConfig
 from store.read.reader import Reader, ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk, SimFile
-from tests.store.integrity.test_scrubber import running, scrubbing, turn
-from tests.store.offline.test_verify import SEGMENT_SIZE, fill, flip, segments
-from tests.store.worlds import Clock, wait_for
+from tests.store.integrity.scrubbing import running, scrubbing, turn
+from tests.store.worlds import wait_for
+from tests.support.clocks import Clock
+from tests.support.stores import SEGMENT_SIZE, fill, flip, segments
 
 BLOCK = 512
 ALL_WARM = ReadLimits(memory_window=1 << 40, warm_window=1 << 40)
@@ -186,9 +187,9 @@ def test_without_checksums_the_scrubber_names_the_run_of_records(tmp_path: Path)
             turn(store, clock, 1000)
         (place,) = store.damage.places()
         assert place.wanted is None and place.start <= place.record <= 1000 < place.stop
-        assert look(segment, place) == (False, good[place.start : place.record])
+        assert probe_place(segment, place) == (False, good[place.start : place.record])
         mend(store, place, good[place.start : place.stop])
-        assert look(segment, place) == (True, good[place.start : place.record])
+        assert probe_place(segment, place) == (True, good[place.start : place.record])
         scrub(store, clock)
         assert segment.base_offset in store._checksums._sidecars  # type: ignore[union-attr]
 
@@ -269,7 +270,7 @@ def test_after_a_failed_sync_it_is_written_again_however_good_it_looks() -> None
     disk.fail_syncs = 1
     with pytest.raises(NotDurable, match="not synced"):
         put_back(segment, PLACE, GOOD, ROOT, disk)
-    assert look(segment, PLACE)[0], "that is what the page cache says"
+    assert probe_place(segment, PLACE)[0], "that is what the page cache says"
     assert disk.files[path].platter == BAD
     put_back(segment, PLACE, GOOD, ROOT, disk, anew=True)
     assert disk.files[path].platter == GOOD and disk.read_file(ASIDE) == BAD
@@ -308,7 +309,7 @@ def test_a_crash_at_any_step_leaves_the_place_as_it_was_or_better_and_its_bytes_
             if found != BAD:
                 assert after.read_file(ASIDE) == BAD, "it was kept before the first byte changed"
             again = Segment(0, after.open_mapped(path))
-            if not look(again, PLACE)[0]:
+            if not probe_place(again, PLACE)[0]:
                 put_back(again, PLACE, GOOD, ROOT, after)
             assert bytes(again.map) == GOOD
     assert steps > 5

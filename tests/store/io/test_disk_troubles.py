@@ -61,13 +61,13 @@ def test_a_disk_that_is_full_from_the_start_stores_nothing_and_raises_nothing(wo
     disk.full = True
     store = world.store(disk)
     store.open()
-    wait_for(store, lambda: not store._ahead.worker.pending)
+    wait_for(store, lambda: not store._preallocator.worker.pending)
     assert put(store, [b"x"]) == []
     assert store.full is not None
     disk.full = False
     world.clock.ms += 1100
     store.tick()
-    wait_for(store, lambda: not store._ahead.worker.pending)
+    wait_for(store, lambda: not store._preallocator.worker.pending)
     assert put(store, [b"x"]) == [(0, 0)]
     store.close()
 
@@ -76,7 +76,7 @@ def test_a_full_disk_is_asked_for_a_segment_once_a_second_and_not_by_every_put(w
     disk = TroubledDisk()
     with world.opened(disk) as store:
         put(store, [b"x" * 700])
-        wait_for(store, lambda: not store._ahead.worker.pending)
+        wait_for(store, lambda: not store._preallocator.worker.pending)
         disk.full = True
         put(store, [b"x" * 700] * 40)
         settle(store)
@@ -84,7 +84,7 @@ def test_a_full_disk_is_asked_for_a_segment_once_a_second_and_not_by_every_put(w
         for _ in range(50):
             assert put(store, [b"x" * 7000]) == []
             store.tick()
-            wait_for(store, lambda: not store._ahead.worker.pending)
+            wait_for(store, lambda: not store._preallocator.worker.pending)
         assert disk.refused - asked <= 2
         disk.full = False
 

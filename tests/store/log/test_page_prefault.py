@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from store.io.disk import PAGE_SIZE, Disk, MappedFile
-from store.log.page_prefault import Pages, ProcessPages, pages
+from store.log.page_prefault import Prefaulter, ProcessPrefaulter, prefaulter
 from tests.sim.disk import SimDisk
 
 SIZE = 4 << 20
@@ -36,8 +36,8 @@ def files(tmp_path: Path) -> Iterator[Iterator[MappedFile]]:
 
 
 @pytest.fixture
-def helper() -> Iterator[ProcessPages]:
-    helper = ProcessPages()
+def helper() -> Iterator[ProcessPrefaulter]:
+    helper = ProcessPrefaulter()
     yield helper
     helper.stop()
 
@@ -78,7 +78,7 @@ def bringing(files: Iterator[MappedFile]) -> Iterator[MappedFile]:
     """Files on a file system where it can be seen."""
     file = next(files)
     blank = not written(file)
-    Pages().bring(file, 0, PAGE_SIZE, fast=True)
+    Prefaulter().bring(file, 0, PAGE_SIZE, fast=True)
     if not (blank and brought(file)):
         pytest.skip(
             "this file system brings no pages of an empty file ahead, or does not tell what is written"
@@ -86,12 +86,12 @@ def bringing(files: Iterator[MappedFile]) -> Iterator[MappedFile]:
     return files
 
 
-def pid_of(helper: ProcessPages) -> int:
+def pid_of(helper: ProcessPrefaulter) -> int:
     assert helper._process is not None
     return helper._process.pid
 
 
-def until_up(helper: ProcessPages) -> None:
+def until_up(helper: ProcessPrefaulter) -> None:
     deadline = time.monotonic() + 30
     while not helper._has_come_up():
         assert time.monotonic() < deadline
@@ -99,11 +99,11 @@ def until_up(helper: ProcessPages) -> None:
 
 
 def test_the_process_brings_what_the_thread_would(
-    bringing: Iterator[MappedFile], helper: ProcessPages
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter
 ) -> None:
     by_thread, first, second = next(bringing), next(bringing), next(bringing)
     part = (1 << 20, (2 << 20) + 5 * PAGE_SIZE)
-    Pages().bring(by_thread, *part, fast=True)
+    Prefaulter().bring(by_thread, *part, fast=True)
     assert brought(by_thread) == [part]
     helper.bring(first, *part, fast=False)
     assert helper._process is None and brought(first) == [part], "nobody said that there would be much"
@@ -116,21 +116,21 @@ def test_the_process_brings_what_the_thread_would(
 
 
 def test_pages_are_shared_mebibyte_by_mebibyte_and_with_a_process_only(
-    bringing: Iterator[MappedFile], helper: ProcessPages
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter
 ) -> None:
     alone, file = next(bringing), next(bringing)
-    Pages().share(alone, 0, SIZE)
+    Prefaulter().share(alone, 0, SIZE)
     assert brought(alone) == []
     helper.share(file, 5 * PAGE_SIZE, SIZE)
     until_brought(file, [(0, 1 << 20), (2 << 20, 3 << 20)])
 
 
 def test_what_is_to_be_written_is_written_by_the_time_that_it_is_said(
-    bringing: Iterator[MappedFile], helper: ProcessPages, monkeypatch: pytest.MonkeyPatch
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_thread, file = next(bringing), next(bringing)
     part = (1 << 20, (2 << 20) + 5 * PAGE_SIZE)
-    Pages().write(by_thread, *part, fast=True)
+    Prefaulter().write(by_thread, *part, fast=True)
     helper.write(by_thread, 3 << 20, SIZE, fast=False)
     assert helper._process is None, "nobody said that there would be much"
     helper.write(file, *part, fast=True)
@@ -145,7 +145,7 @@ def test_what_is_to_be_written_is_written_by_the_time_that_it_is_said(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_does_not_say_that_it_has_written_is_not_waited_for_long(
     bringing: Iterator[MappedFile],
-    helper: ProcessPages,
+    helper: ProcessPrefaulter,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_process_that_does_not_say_that_it_has_written_is_not_waited_for_long(
 
 
 def test_it_keeps_no_file_open_and_minds_none_that_is_gone(
-    bringing: Iterator[MappedFile], helper: ProcessPages
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter
 ) -> None:
     gone, file = next(bringing), next(bringing)
     gone.path.unlink()
@@ -177,7 +177,7 @@ def test_it_keeps_no_file_open_and_minds_none_that_is_gone(
 
 
 def test_without_a_process_the_thread_brings_them_and_one_that_was_killed_is_started_again_later(
-    bringing: Iterator[MappedFile], helper: ProcessPages, monkeypatch: pytest.MonkeyPatch
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper.bring(next(bringing), 0, SIZE, fast=True)
     process = helper._process
@@ -196,7 +196,7 @@ def test_without_a_process_the_thread_brings_them_and_one_that_was_killed_is_sta
 
 
 def test_a_process_that_does_not_get_to_run_holds_nobody_up(
-    bringing: Iterator[MappedFile], helper: ProcessPages
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter
 ) -> None:
     helper.bring(next(bringing), 0, SIZE, fast=True)
     process = helper._process
@@ -212,7 +212,7 @@ def test_a_process_that_does_not_get_to_run_holds_nobody_up(
 
 
 def test_what_cannot_be_started_is_not_missed(
-    bringing: Iterator[MappedFile], helper: ProcessPages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     file = next(bringing)
@@ -220,7 +220,7 @@ def test_what_cannot_be_started_is_not_missed(
     assert brought(file) == [(0, SIZE)]
 
 
-def test_the_process_ends_with_its_broker(bringing: Iterator[MappedFile], helper: ProcessPages) -> None:
+def test_the_process_ends_with_its_broker(bringing: Iterator[MappedFile], helper: ProcessPrefaulter) -> None:
     helper.bring(next(bringing), 0, SIZE, fast=True)
     process = helper._process
     assert process is not None and process.stdin is not None
@@ -229,12 +229,12 @@ def test_the_process_ends_with_its_broker(bringing: Iterator[MappedFile], helper
 
 
 def test_only_a_real_disk_has_a_process() -> None:
-    assert type(pages(Disk())) is ProcessPages
-    assert type(pages(SimDisk(random.Random(0)))) is Pages
+    assert type(prefaulter(Disk())) is ProcessPrefaulter
+    assert type(prefaulter(SimDisk(random.Random(0)))) is Prefaulter
 
 
 def test_a_line_that_was_not_taken_whole_ends_the_process(
-    bringing: Iterator[MappedFile], helper: ProcessPages, monkeypatch: pytest.MonkeyPatch
+    bringing: Iterator[MappedFile], helper: ProcessPrefaulter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper.bring(next(bringing), 0, SIZE, fast=True)
     process = helper._process

@@ -11,8 +11,8 @@ import pytest
 from store.io.disk import Disk, MappedFile
 from store.io.workers import Completions
 from store.log.commitlog import CommitLog
-from store.log.page_prefault import Pages, ProcessPages
-from store.log.preallocate import Ahead, Pace
+from store.log.page_prefault import Prefaulter, ProcessPrefaulter
+from store.log.preallocate import GrowthPace, Preallocator
 from store.log.segment import FILLER_HEADER_SIZE, Segment
 from tests.sim.world import SteppedHelpers
 
@@ -24,7 +24,7 @@ def test_what_the_writer_places_while_zeros_are_written_ahead_stays(tmp_path: Pa
     """A real writer over a real file: it runs through the part that is being written ahead, again and again."""
     file = Disk().allocate(tmp_path / "segment", SIZE)
     segment = Segment(0, file)
-    helper: Pages = ProcessPages() if by_process else Pages()
+    helper: Prefaulter = ProcessPrefaulter() if by_process else Prefaulter()
     piece = bytes(range(1, 256)) * 4
     stop = threading.Event()
     rounds = 0
@@ -35,7 +35,7 @@ def test_what_the_writer_places_while_zeros_are_written_ahead_stays(tmp_path: Pa
             helper.write(file, 0, SIZE, fast=True)
             rounds += 1
 
-    if isinstance(helper, ProcessPages):
+    if isinstance(helper, ProcessPrefaulter):
         helper.share(file, 0, 0)
         while not helper._has_come_up():
             time.sleep(0.01)
@@ -62,7 +62,7 @@ class Growing:
     def __init__(self, root: Path, window: int, idle_window: int, *, fills: bool) -> None:
         self.log = CommitLog(root, SIZE, Disk())
         self._completions, self._helpers = Completions(lambda: None), SteppedHelpers()
-        self.ahead = Ahead(
+        self.ahead = Preallocator(
             self.log, Disk(), SIZE, window, idle_window, fills, self._helpers, self._completions
         )
         self.ahead.begin(0)
@@ -170,13 +170,13 @@ def test_how_long_zeros_are_left_away_is_told_by_the_clock_as_it_is_then(
     assert fills(10_050)
 
 
-def paced(*steps: tuple[int, int]) -> Pace:
+def paced(*steps: tuple[int, int]) -> GrowthPace:
     """After so many ms each the log had grown by so many MB."""
-    pace, now, position = Pace(), 1_700_000_000_000, 0
-    pace.look(now, position)
+    pace, now, position = GrowthPace(), 1_700_000_000_000, 0
+    pace.update(now, position)
     for ms, megabytes in steps:
         now, position = now + ms, position + megabytes * 1_000_000
-        pace.look(now, position)
+        pace.update(now, position)
     return pace
 
 
@@ -203,11 +203,11 @@ def test_zeros_that_were_overtaken_are_left_away_until_the_log_grows_half_as_fas
     now = 1_700_000_000_500
     pace.overtook(now)
     assert not pace.zeros_pay(now) and pace.zeros_pay(now + 10_000)
-    pace.look(now + 500, 45_000_000)
+    pace.update(now + 500, 45_000_000)
     assert not pace.zeros_pay(now + 500)
-    pace.look(now + 1000, 45_000_000 + 12_600_000)
+    pace.update(now + 1000, 45_000_000 + 12_600_000)
     assert not pace.zeros_pay(now + 1000), "more than half of the most that was seen since"
-    pace.look(now + 1500, 57_600_000 + 12_400_000)
+    pace.update(now + 1500, 57_600_000 + 12_400_000)
     assert pace.zeros_pay(now + 1500)
     pace.overtook(now + 1500)
     pace.forgive()
@@ -218,8 +218,8 @@ def test_a_log_that_grows_fast_has_its_pages_brought_by_whoever_is_for_much(
     growing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast: list[bool] = []
-    monkeypatch.setattr(Pages, "bring", lambda *_args, **options: fast.append(options["fast"]))
-    monkeypatch.setattr(ProcessPages, "bring", Pages.bring)
+    monkeypatch.setattr(Prefaulter, "bring", lambda *_args, **options: fast.append(options["fast"]))
+    monkeypatch.setattr(ProcessPrefaulter, "bring", Prefaulter.bring)
     at = growing(SIZE // 8, SIZE // 8, fills=False)
 
     def turn(now: int, *, grown: int) -> list[bool]:
@@ -232,7 +232,7 @@ def test_a_log_that_grows_fast_has_its_pages_brought_by_whoever_is_for_much(
     assert turn(1000, grown=100) == [False]
     assert turn(2000, grown=SIZE // 8) == [False]
     assert turn(2500, grown=8_000_000 // 32) == []
-    at.ahead._pace.look(3000, at.log.end_offset + 8_000_000)
+    at.ahead._pace.update(3000, at.log.end_offset + 8_000_000)
     assert turn(3001, grown=SIZE // 8) == [True]
 
 
@@ -298,14 +298,14 @@ def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_gro
     brought: list[int] = []
     is_somebody_there = True
 
-    def share(_pages: Pages, _file: MappedFile, *part: int) -> bool:
+    def share(_prefaulter: Prefaulter, _file: MappedFile, *part: int) -> bool:
         shared.append((part[0], part[1]))
         return is_somebody_there
 
     monkeypatch.setattr(
-        ProcessPages, "bring", lambda _self, _file, start, _end, *, fast: brought.append(start)
+        ProcessPrefaulter, "bring", lambda _self, _file, start, _end, *, fast: brought.append(start)
     )
-    monkeypatch.setattr(ProcessPages, "share", share)
+    monkeypatch.setattr(ProcessPrefaulter, "share", share)
     window = SIZE // 64
     at = growing(window, window, fills=False)
     ahead, segment = at.ahead, at.segment
@@ -319,7 +319,7 @@ def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_gro
         segment.write([b"x" * (window // 2)], in_pieces=True)
         pieces_s += mib_s * window / 2 / (1 << 20)
         segment.file.pieces_s = pieces_s
-        ahead._pace.look(then, then * grown // 500)
+        ahead._pace.update(then, then * grown // 500)
         ahead.tick(then)
         at.finish()
         assert segment.pins == 0 and not brought

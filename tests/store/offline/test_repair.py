@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from store.io.disk import Disk, StoreLocked
+from store.log.commitlog import StoreDamaged
 from store.message_store import MessageStore, StoreConfig
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.layout import Layout, guess_layout
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import recover_store, try_start
-from tests.store.offline.test_verify import (
-    GEOMETRY,
-    RECORDS,
-    SEGMENT_SIZE,
-    config,
-    damages,
-    fill,
-    flip,
-    segments,
-)
-from tests.store.worlds import Clock, bodies, put, settle
+from tests.store.worlds import bodies, put, settle
+from tests.support.clocks import Clock
+from tests.support.stores import GEOMETRY, RECORDS, SEGMENT_SIZE, config, damages, fill, flip, segments
 
 
 @pytest.fixture
@@ -243,3 +238,78 @@ def test_the_decision_left_to_a_person_is_shown_first_and_costs_nothing_that_is_
     assert everything(killed)["T", 0] == [b"first"] * 3 + [b"second"]
     (tail,) = (killed / "ropewalk" / "tails").iterdir()
     assert tail.read_bytes().count(b"second") == 3
+
+
+# -- whole is clean ----------------------------------------------------------------------------------
+
+
+def _stale_sidecar(root: Path) -> None:
+    (root / "ropewalk" / "checksums" / f"{1 << 30:020d}").write_bytes(b"x")
+
+
+def _more_entries(root: Path) -> None:
+    directory = root / "consumequeue" / "U" / "0"
+    (directory / f"{200:020d}").write_bytes(struct.pack(">qiq", 0, 100, 0).ljust(200, b"\0"))
+
+
+def _queue_of_nothing(root: Path) -> None:
+    directory = root / "consumequeue" / "gone" / "0"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(struct.pack(">qiq", 0, 100, 0).ljust(200, b"\0"))
+
+
+def _torn_checkpoint(root: Path) -> None:
+    (root / "checkpoint").write_bytes(b"short")
+
+
+def _foreign_files(root: Path) -> None:
+    for folder in ("consumequeue/T/0", "index"):
+        (root / folder / "notes.txt").write_bytes(b"mine")
+
+
+def test_a_foreign_file_in_the_log_is_refused_before_anything_is_changed(root: Path) -> None:
+    (root / "commitlog" / "notes.txt").write_bytes(b"mine")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(StoreDamaged, match="move it out"):
+        mend(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def _short_index(root: Path) -> None:
+    (path,) = (root / "index").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _cut_queue_file(root: Path) -> None:
+    path = sorted((root / "consumequeue" / "T" / "1").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:77])
+
+
+def _odd_queue_name(root: Path) -> None:
+    path = sorted((root / "consumequeue" / "T" / "1").iterdir())[0]
+    path.rename(path.with_name("00000000000000000007"))
+
+
+def _negative_times(root: Path) -> None:
+    (root / "checkpoint").write_bytes(b"\xff" * 4096)
+
+
+def _oldest_segment_gone(root: Path) -> None:
+    segments(root)[0].unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _stale_sidecar, _more_entries, _queue_of_nothing, _torn_checkpoint, _foreign_files, _short_index,
+        _cut_queue_file, _odd_queue_name, _negative_times, _oldest_segment_gone,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_what_repair_calls_whole_verify_calls_clean(
+    root: Path, change: Callable[[Path], None], accept_loss: bool
+) -> None:
+    change(root)
+    done = mend(root, accept_loss=accept_loss)
+    left = damages(root)
+    assert done.rebuilt is not bool(left), "\n".join(map(str, left or done.lost))

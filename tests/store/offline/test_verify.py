@@ -6,62 +6,30 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ropewalk.format.index import Geometry
+from ropewalk.format.checkpoint import Checkpoint
+from ropewalk.format.index import HEADER_SIZE, Geometry, IndexHeader
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.io.disk import Disk, StoreLocked
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Finding
 from store.offline.layout import Layout, guess_layout
 from store.offline.verify import Verification
-from tests.recorded_stores import unpack
-from tests.store.worlds import HOST, QUEUE_FILE_SIZE, Clock, put, settle
-
-SEGMENT_SIZE = 4096
-GEOMETRY = Geometry(50, 200)
-RECORDS = 60
-
-
-def config(root: Path) -> StoreConfig:
-    return StoreConfig(
-        root=root, log_directory=root / "commitlog", store_host=HOST, segment_size=SEGMENT_SIZE,
-        queue_file_size=QUEUE_FILE_SIZE, checksum_block=512, index=GEOMETRY, index_in_process=False,
-    )  # fmt: skip
-
-
-def fill(root: Path, records: int = RECORDS) -> None:
-    """A store of three queues with tags, stopped in good order."""
-    store = MessageStore(config(root), Disk(), Clock(), lambda: None)
-    store.open()
-    for number in range(records):
-        body = f"message {number} ".encode() * 10
-        put(store, [body], topic="T" if number % 3 else "U", queue_id=number % 2, tags=f"t{number % 4}")
-    settle(store)
-    store.close()
+from tests.store.worlds import HOST, QUEUE_FILE_SIZE, put, settle
+from tests.support.clocks import Clock
+from tests.support.recorded_stores import unpack
+from tests.support.stores import GEOMETRY, RECORDS, SEGMENT_SIZE, config, damages, fill, flip, look, segments
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     fill(tmp_path / "store")
     return tmp_path / "store"
-
-
-def look(root: Path, geometry: Geometry | None = None) -> Verification:
-    disk = DryRunDisk()
-    # Without the geometry a damaged first item would leave nobody to tell how many slots there are.
-    layout = guess_layout(disk, Layout(root, root / "commitlog", index=geometry))
-    verification = Verification(layout, disk)
-    verification.run()
-    assert not disk.changes
-    return verification
-
-
-def damages(root: Path) -> list[Finding]:
-    return [finding for finding in look(root, GEOMETRY).findings if finding.damage]
 
 
 def test_a_store_that_was_stopped_is_clean_and_everything_was_looked_at(root: Path) -> None:
@@ -99,16 +67,6 @@ def test_a_store_in_use_is_not_judged(root: Path) -> None:
         look(root)
     store.close()
     assert not damages(root)
-
-
-def flip(path: Path, position: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
-
-
-def segments(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
 
 
 def test_any_bit_of_the_log_is_found_with_its_file_and_offset(root: Path) -> None:
@@ -261,3 +219,110 @@ def test_a_store_of_rocketmq_is_clean_and_its_leftovers_are_notes(name: str, tmp
     assert found.layout.index == Geometry(100, 400)
     if name == "clean":
         assert found.counts.items == 386
+
+
+def gone(name: str) -> Callable[[Path], None]:
+    return lambda root: shutil.rmtree(root / name)
+
+
+def end_gone(root: Path) -> None:
+    for path in segments(root)[3:]:
+        path.unlink()
+
+
+def queue_file(root: Path, index: int) -> Path:
+    return sorted((root / "consumequeue" / "T" / "1").iterdir())[index]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        gone("consumequeue"),
+        gone("consumequeue/T"),
+        gone("consumequeue/T/0"),
+        gone("commitlog"),
+        lambda root: queue_file(root, 0).unlink(),
+        lambda root: queue_file(root, -1).unlink(),
+        lambda root: halve(queue_file(root, 0)),
+        lambda root: queue_file(root, 0).write_bytes(bytes(QUEUE_FILE_SIZE)),
+        lambda root: segments(root)[0].unlink(),
+        lambda root: segments(root)[1].unlink(),
+        lambda root: halve(segments(root)[1]),
+        end_gone,
+        lambda root: flip(segments(root)[1], 300, 3),
+    ],
+)
+def test_one_cause_is_one_finding(root: Path, change: Callable[[Path], object]) -> None:
+    change(root)
+    found = damages(root)
+    assert len(found) == 1, "\n".join(map(str, found))
+
+
+def test_two_holes_in_a_queue_are_two_findings(root: Path) -> None:
+    path = queue_file(root, 0)
+    data = bytearray(path.read_bytes())
+    data[: 2 * ENTRY_SIZE] = bytes(2 * ENTRY_SIZE)
+    data[5 * ENTRY_SIZE : 6 * ENTRY_SIZE] = bytes(ENTRY_SIZE)
+    path.write_bytes(data)
+    assert [finding.place for finding in damages(root)] == ["entry 0", "entry 5"]
+
+
+def index_of_two_files(root: Path) -> list[Path]:
+    """A store with an index of which the first file is full in the middle of a record's items."""
+    geometry = Geometry(10, 50)
+    settings = replace(config(root), index=geometry)
+    store = MessageStore(settings, Disk(), Clock(), lambda: None)
+    store.open()
+    for number in range(20):
+        properties = f"KEYS\x01a{number} b{number} c{number}\x02UNIQ_KEY\x01u{number}\x02".encode()
+        store.begin_turn()
+        store.put([(store.queue("T", 0), b"x", properties, 0, 0, store.now, 0, 0, 0)], HOST)
+        store.publish()
+    settle(store)
+    store.close()
+    files = sorted((root / "index").iterdir())
+    assert len(files) == 2
+    header = IndexHeader.decode(files[0].read_bytes()[:HEADER_SIZE])
+    assert header.end_offset == IndexHeader.decode(files[1].read_bytes()[:HEADER_SIZE]).begin_offset
+    return files
+
+
+def index_damages(root: Path) -> list[Finding]:
+    disk = DryRunDisk()
+    layout = guess_layout(disk, Layout(root, root / "commitlog", index=Geometry(10, 50)))
+    verification = Verification(layout, disk)
+    verification.run()
+    return [finding for finding in verification.findings if finding.damage]
+
+
+def test_a_record_whose_other_items_the_next_start_builds_again_is_no_damage(tmp_path: Path) -> None:
+    """As RocketMQ leaves it behind a kill: the checkpoint vouches for the full file alone."""
+    root = tmp_path / "store"
+    index_of_two_files(root)
+    (root / "abort").write_bytes(b"1")
+    assert not index_damages(root)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_whose_other_items_went_with_their_file_is_no_damage(tmp_path: Path, which: int) -> None:
+    """The older file goes with retention; the newer one is built again."""
+    root = tmp_path / "store"
+    index_of_two_files(root)[which].unlink()
+    assert not index_damages(root)
+
+
+def test_an_item_of_no_key_is_damage_also_where_two_files_meet(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    files = index_of_two_files(root)
+    geometry = Geometry(10, 50)
+    (root / "abort").write_bytes(b"1")
+    flip(files[0], geometry.item_position(geometry.items - 1) + 3, 4)
+    assert index_damages(root)
+
+
+def test_a_clock_that_was_set_back_is_no_damage(root: Path) -> None:
+    point = Checkpoint.decode((root / "checkpoint").read_bytes())
+    point.physic_msg_timestamp += 3 * 86_400_000
+    (root / "checkpoint").write_bytes(point.encode())
+    assert not damages(root)
+    assert any("clock" in finding.text for finding in look(root, GEOMETRY).findings)

@@ -22,15 +22,15 @@ from store.io.disk import Disk, StoreLocked
 from store.queues.entry_pool import PIECE, Pieces
 from store.queues.file_layout import Waiting, Write
 from store.queues.linked_entries import LinkedEntries
-from store.queues.queue_writer import ProcessQueueFiles, QueueFiles, await_writer, queue_files
+from store.queues.queue_writer import ProcessQueueFileWriter, QueueFileWriter, await_writer, queue_file_writer
 from tests.store.worlds import World, bodies, put, settle, write_back
 
 SIZE = 200
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[ProcessQueueFiles]:
-    files = ProcessQueueFiles(Disk(), tmp_path / "queues.lock")
+def files(tmp_path: Path) -> Iterator[ProcessQueueFileWriter]:
+    files = ProcessQueueFileWriter(Disk(), tmp_path / "queues.lock")
     yield files
     files.stop()
 
@@ -65,12 +65,12 @@ def entries_of(root: Path, queue: int) -> list[tuple[int, int, int]]:
     return [entry for entry in struct.iter_unpack(">qiq", every) if entry[1]]
 
 
-def process_of(files: ProcessQueueFiles) -> subprocess.Popen[bytes]:
+def process_of(files: ProcessQueueFileWriter) -> subprocess.Popen[bytes]:
     assert files._process is not None
     return files._process
 
 
-def pid_of(files: ProcessQueueFiles) -> int:
+def pid_of(files: ProcessQueueFileWriter) -> int:
     return process_of(files).pid
 
 
@@ -81,7 +81,9 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def test_the_process_writes_and_tells_what_the_thread_would(tmp_path: Path, files: ProcessQueueFiles) -> None:
+def test_the_process_writes_and_tells_what_the_thread_would(
+    tmp_path: Path, files: ProcessQueueFileWriter
+) -> None:
     noted: dict[bool, list[tuple[str, bool]]] = {True: [], False: []}
     for many, root in ((True, tmp_path / "process"), (False, tmp_path / "thread")):
 
@@ -99,7 +101,7 @@ def test_the_process_writes_and_tells_what_the_thread_would(tmp_path: Path, file
 
 
 def test_an_error_in_the_process_is_raised_here_with_the_file_and_what_was_written_before_is_told(
-    tmp_path: Path, files: ProcessQueueFiles
+    tmp_path: Path, files: ProcessQueueFileWriter
 ) -> None:
     noted: list[tuple[str, bool]] = []
     (tmp_path / "T").mkdir()
@@ -116,7 +118,7 @@ def test_an_error_in_the_process_is_raised_here_with_the_file_and_what_was_writt
 
 
 def test_a_killed_process_costs_nothing_and_is_started_again_later(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[tuple[str, bool]] = []
 
@@ -137,7 +139,7 @@ def test_a_killed_process_costs_nothing_and_is_started_again_later(
 
 
 def test_what_waits_in_the_pool_is_put_together_by_the_process_and_by_the_next_one_after_a_kill(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the border of two pieces, and of a queue's first and second file."""
     monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 60.0)
@@ -174,7 +176,7 @@ def test_what_waits_in_the_pool_is_put_together_by_the_process_and_by_the_next_o
 
 
 def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One order that fits into a pipe, and one that does not; then a stop."""
     for round_, text in enumerate((b"entry", b"entry" + bytes(1 << 20))):
@@ -204,7 +206,7 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
 
 
 def test_a_process_that_never_answered_at_all_is_not_started_again_for_the_next_orders(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass has hundreds of them, and each would wait as long."""
     started: list[subprocess.Popen[bytes]] = []
@@ -226,7 +228,7 @@ def test_a_process_that_never_answered_at_all_is_not_started_again_for_the_next_
 
 
 def test_what_cannot_be_started_is_not_missed(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     files.write(writes(tmp_path, 0), lambda *_: None, many=True)
@@ -234,7 +236,7 @@ def test_what_cannot_be_started_is_not_missed(
 
 
 def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_the_work(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
     exchange = store.queues.queue_writer._exchange
@@ -256,7 +258,7 @@ def test_it_gives_way_to_everybody_and_where_that_is_too_slow_the_thread_does_th
 
 
 def test_one_order_that_takes_long_does_not_end_the_process_s_work_and_many_do(
-    tmp_path: Path, files: ProcessQueueFiles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took_s = [0.0, 0.01, 1.0, 0.01, 0.01, 0.5, 0.5, 0.5, 0.5, 0.5]
     asked: list[bytes] = []
@@ -278,7 +280,9 @@ def test_one_order_that_takes_long_does_not_end_the_process_s_work_and_many_do(
     assert written(tmp_path) == list(range(len(took_s)))
 
 
-def test_a_path_that_is_no_text_is_written_by_the_thread(tmp_path: Path, files: ProcessQueueFiles) -> None:
+def test_a_path_that_is_no_text_is_written_by_the_thread(
+    tmp_path: Path, files: ProcessQueueFileWriter
+) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     files.write(writes(root, 0), lambda *_: None, many=True)
     assert written(root) == [0]
@@ -300,7 +304,7 @@ def test_a_process_whose_broker_died_before_it_had_come_up_does_nothing(tmp_path
 def test_a_store_is_not_opened_while_a_process_can_still_write_to_it(world: World) -> None:
     with world.opened() as opened:
         put(opened, [b"x"])
-    files = ProcessQueueFiles(Disk(), world.root / "ropewalk" / "queues.lock")
+    files = ProcessQueueFileWriter(Disk(), world.root / "ropewalk" / "queues.lock")
     files.write(writes(world.root, 0), lambda *_: None, many=True)
     killed = threading.Timer(0.3, os.kill, (pid_of(files), signal.SIGKILL))
     began = time.monotonic()
@@ -316,9 +320,9 @@ def test_the_process_dies_with_its_broker(tmp_path: Path) -> None:
 import sys, time
 from pathlib import Path
 from store.io.disk import Disk
-from store.queues.queue_writer import ProcessQueueFiles
+from store.queues.queue_writer import ProcessQueueFileWriter
 root = Path(sys.argv[1])
-files = ProcessQueueFiles(Disk(), root / "lock")
+files = ProcessQueueFileWriter(Disk(), root / "lock")
 files.write([(str(root / "q" / "00"), 200, 0, b"entry")], lambda *_: None, many=True)
 print(files._process.pid, flush=True)
 time.sleep(600)
@@ -348,7 +352,7 @@ def test_a_store_has_long_passes_written_by_the_process_and_short_ones_not(
     monkeypatch.setattr(store.write_back, "_QUEUES_AT_ONCE", 4)
     with world.opened() as opened:
         files = opened._write_back._files
-        assert isinstance(files, ProcessQueueFiles)
+        assert isinstance(files, ProcessQueueFileWriter)
         put(opened, [b"x"])
         write_back(opened)
         assert files._process is None
@@ -372,4 +376,4 @@ def test_a_disk_that_is_not_the_real_one_is_written_by_nobody_else(tmp_path: Pat
     class Other(Disk):
         pass
 
-    assert type(queue_files(Other(), tmp_path / "lock")) is QueueFiles
+    assert type(queue_file_writer(Other(), tmp_path / "lock")) is QueueFileWriter

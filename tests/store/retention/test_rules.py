@@ -155,7 +155,7 @@ class World(worlds.World):
     def segments(self) -> list[int]:
         return [int(name) for name in Disk().names(self.root / "commitlog")]
 
-    def queue_files(self, topic: str = "T") -> list[int]:
+    def queue_file_writer(self, topic: str = "T") -> list[int]:
         return [int(name) for name in Disk().names(self.root / "consumequeue" / topic / "0")]
 
     def used(self, percent: int) -> None:
@@ -229,7 +229,9 @@ def test_a_queue_begins_where_its_records_do(world: World) -> None:
         queue = store.queue("T", 0)
         assert bodies(store) == kept
         assert 0 < queue.min_offset == 33
-        assert world.queue_files() == [600]  # byte offsets: entries 0 to 29 were in the three files before it
+        assert world.queue_file_writer() == [
+            600
+        ]  # byte offsets: entries 0 to 29 were in the three files before it
         before = (queue.min_offset, queue.next_offset)
     with world.opened() as store:
         queue = store.queue("T", 0)
@@ -247,7 +249,7 @@ def test_a_queue_whose_records_are_all_gone_keeps_its_numbers(world: World) -> N
         pass_time(world, store)
         queue = store.queue("old", 0)
         assert (queue.min_offset, queue.next_offset) == (25, 25)
-        assert world.queue_files("old") == [400]
+        assert world.queue_file_writer("old") == [400]
         put(store, [b"new"], "old")
         assert bodies(store, "old") == [b"new"]
     with world.opened() as store:

@@ -381,7 +381,7 @@ def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
         admin.create_group(group)
         with PushConsumer(
             group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="first",
-            on_error=lambda *_: None, max_retries=retries,
+            on_error=lambda *_: None, max_retries=retries, commit_interval=0.1,
         ):  # fmt: skip
             ropewalk_broker.wait_until(lambda g=group: ropewalk_broker.committed(g, topic) == 1)  # type: ignore[misc]
     tracks = {one["group"]: one for one in shell.json("message", "show", sent["offsetMsgId"])["groups"]}
@@ -465,16 +465,18 @@ def test_direct_consumption_needs_a_member_that_is_online(
 ) -> None:
     topic, group = ropewalk_broker.topic(queues=1), ropewalk_broker.group()
     sent = ropewalk_broker.send(topic, "once more")
-    nobody = shell("message", "consume-directly", sent.message_ids[0], group, "--yes")
+    nobody = shell("message", "consume-directly", sent.offset_message_ids[0], group, "--yes")
     assert nobody.status == 1 and "nobody of group" in nobody.errors
     seen: list[ReceivedMessage] = []
     with PushConsumer(group, {topic: "*"}, seen.append, ropewalk_broker.namesrv, consume_from="first"):
         ropewalk_broker.wait_until(lambda: len(seen) == 1)
-        asked = shell("message", "consume-directly", sent.message_ids[0], group)
+        asked = shell("message", "consume-directly", sent.offset_message_ids[0], group)
         assert asked.status == 2 and "Have " in asked.errors and len(seen) == 1
-        done = shell.json("message", "consume-directly", sent.message_ids[0], group, "--yes")
+        done = shell.json("message", "consume-directly", sent.offset_message_ids[0], group, "--yes")
         assert done["result"] == "CR_SUCCESS" and len(seen) == 2
-        wrong = shell("message", "consume-directly", sent.message_ids[0], group, "--client", "x", "--yes")
+        wrong = shell(
+            "message", "consume-directly", sent.offset_message_ids[0], group, "--client", "x", "--yes"
+        )
         assert wrong.status == 2 and "has no member x" in wrong.errors
 
 

@@ -59,7 +59,7 @@ def test_a_delay_by_time_is_looked_up_in_the_brokers_table(
     topic = odd_levels.topic("later")
     assert ropewalk("produce", topic, "x", "--delay", "2s", *at).status == 0
     (record,) = odd_levels.messages(topic, 1)
-    assert 1900 <= record.store_timestamp - record.born_timestamp < 9000, (
+    assert 1900 <= record.store_timestamp_ms - record.born_timestamp_ms < 9000, (
         "two seconds, not a level of another table"
     )
     ended = ropewalk("produce", topic, "x", "--delay", "30s", *at)

@@ -1,4 +1,4 @@
-"""Where a queue begins that a group never committed: one vocabulary, in Python and on the command line. Pure.
+"""The start of a queue that a group never committed: one vocabulary, in Python and on the command line. Pure.
 
     "earliest"   the first message that is still there      also "first", "begin", "beginning", "oldest", "smallest"
     "latest"     behind the last one                        also "last", "end", "newest", "largest"

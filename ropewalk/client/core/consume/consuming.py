@@ -142,7 +142,7 @@ class ConsumerCore:
     # Membership
 
     def heartbeats(self) -> Steps[dict[str, RopewalkError | None]]:
-        """Send a heartbeat with our subscriptions to every broker of our topics; return what each made of it."""
+        """Send a heartbeat with our subscriptions to every broker of our topics; return the outcome by address."""
         me = self.identity
         where = {"earliest": "FIRST_OFFSET", "latest": "LAST_OFFSET"}.get(str(me.begin), "TIMESTAMP")
         document = consumer_document(
@@ -290,7 +290,7 @@ class ConsumerCore:
             suspend_timeout_millis=suspend_ms,
             sub_version=0 if self.identity.active else subscription.version,
             subscription=subscription.expression if self.identity.active else None,
-            expression_type="TAG",
+            expression_type=subscription.kind,
         )
         return address, command_of(RequestCode.PULL_MESSAGE, header)
 

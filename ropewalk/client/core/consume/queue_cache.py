@@ -57,7 +57,7 @@ class QueueCache:
         return self._unfinished.get(message.queue_offset) is message
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Take in what a pull brought; `next_offset` may lie beyond them, where the others were not wanted."""
+        """Add the messages of a pull; `next_offset` may lie beyond them, where a filter passed over others."""
         assert not self.dropped
         for message in messages:
             assert message.queue_offset not in self._unfinished
@@ -66,6 +66,6 @@ class QueueCache:
         self.next_offset = next_offset
 
     def finish(self, message: ReceivedMessage) -> None:
-        """Remove a message that needs no more attention, whatever became of it."""
+        """Remove a message that was handled or given up."""
         self._unfinished.pop(message.queue_offset)
         self.size -= len(message.body)

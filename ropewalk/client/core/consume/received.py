@@ -10,7 +10,7 @@ record, takes its body out and leaves the text of its properties unread until so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format.names import RETRY_PREFIX
-from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties
+from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
 from ropewalk.format.record import (
     HEAD_V4,
     MAGIC_V1,
@@ -31,6 +31,7 @@ from ropewalk.format.record import (
     decode_records,
     encode_host,
     message_id,
+    shown_body,
 )
 
 _HEAD_SIZE: Final = HEAD_V4.size
@@ -83,7 +84,7 @@ class ReceivedMessage:
         self,
         topic: str,
         body: bytes,
-        keys: str | None,
+        keys: Sequence[str],
         tags: str | None,
         properties: Mapping[str, str],
         message_id: str,
@@ -98,7 +99,7 @@ class ReceivedMessage:
     ) -> None:
         self._topic = topic
         self._body = body
-        self._keys = keys
+        self._keys = list(keys)
         self._tags = tags
         self._properties = properties
         self._message_id = message_id
@@ -124,7 +125,8 @@ class ReceivedMessage:
         return self._body
 
     @property
-    def keys(self) -> str | None:
+    def keys(self) -> list[str]:
+        """The keys it can be found by; empty if it has none."""
         return self._keys
 
     @property
@@ -137,7 +139,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """Given by its producer; the same for every delivery."""
+        """Given by its producer, which finds it in `SendResult.message_id`; the same for every delivery."""
         return self._message_id
 
     @property
@@ -157,6 +159,11 @@ class ReceivedMessage:
     def source(self) -> TopicQueue:
         """The queue it was read from: of the retry topic, when it comes again."""
         return self._source
+
+    @property
+    def queue_id(self) -> int:
+        """The id of the queue it was read from; `source` has its topic and broker too."""
+        return self._source.queue.queue_id
 
     @property
     def queue_offset(self) -> int:
@@ -193,7 +200,19 @@ class ReceivedMessage:
     __hash__ = None  # type: ignore[assignment]  # its properties are a dictionary
 
     def __repr__(self) -> str:
-        return f"ReceivedMessage({', '.join(f'{name}={value!r}' for name, value in self._fields().items())})"
+        queue = self._source.queue
+        parts = [self._topic, f"{queue.broker_name}/{queue.queue_id}@{self._queue_offset}"]
+        if self._source.topic != self._topic:
+            parts.append(f"from {self._source.topic}")
+        if self.tags:
+            parts.append(f"tags={self.tags!r}")
+        if self.keys:
+            parts.append(f"keys={self.keys!r}")
+        if self._tries:
+            parts.append(f"reconsume_times={self._tries}")
+        if self._note is not None:
+            parts.append(f"note={self._note!r}")
+        return f"<ReceivedMessage {' '.join(parts)} {shown_body(self._body)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReceivedMessage, tuple(self._fields().values())
@@ -202,13 +221,13 @@ class ReceivedMessage:
         return {name: getattr(self, name) for name in _FIELDS}
 
     def _fill(self, name: str) -> Any:
-        """What a slot that is empty stands for: what was left unread is read now."""
+        """Decode the field of an empty slot: it was left unread until now."""
         match name:
             case "_properties":
                 self._properties = parse_properties(self._raw)
                 return self._properties
             case "_keys":
-                self._keys = self._properties.get(P.KEYS)
+                self._keys = split_keys(self._properties.get(P.KEYS, ""))
                 return self._keys
             case "_tags":
                 self._tags = self._properties.get(P.TAGS)

@@ -89,7 +89,7 @@ class Batcher(Generic[T]):
         return leaving
 
     def pop_all(self) -> list[tuple[Hashable, list[T]]]:
-        """Remove and return all that waits, also behind what is under way: nothing more will be sent."""
+        """Remove and return all waiting batches, also those behind a send under way: nothing more will be sent."""
         leaving = [(key, batch.items) for key, batches in self._waiting.items() for batch in batches]
         self._waiting.clear()
         self._count = 0

@@ -115,7 +115,7 @@ class ProducerOptions:
 
 
 class ProducerSettings(TypedDict, total=False):
-    """The fields of `ProducerOptions` as keywords, for who checks types."""
+    """The fields of `ProducerOptions` as keywords, for type checkers."""
 
     group: str
     timeout: float
@@ -211,7 +211,7 @@ class ProducerCore:
         return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
-        """Send what the batcher let leave together, each message of which has passed `check_sendable`."""
+        """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
         check = self.options.batch_bytes > BODY_SIZE_MAX
         return self._accounted(messages, self._send(topic, messages, check=check))
 
@@ -261,6 +261,10 @@ class ProducerCore:
             now = self._clock()
             if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
                 yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
+
+    def announce(self, address: str) -> Steps[None]:
+        """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
+        return self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
 
     def heartbeats(self) -> Steps[None]:
         """Send a heartbeat to every broker this producer uses. A broker that does not take it is left out."""
@@ -456,7 +460,7 @@ def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], boo
 
 def split_result(result: SendResult) -> list[SendResult]:
     """Split the result of a batch into one for each message."""
-    status, queue, ids, keys = result.status, result.queue, result.message_ids, result.unique_keys
+    status, queue, ids, keys = result.status, result.queue, result.offset_message_ids, result.message_ids
     if len(keys) == 1:
         return [result]
     return [
@@ -466,7 +470,7 @@ def split_result(result: SendResult) -> list[SendResult]:
 
 
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
-    """Refuse what no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)

@@ -67,7 +67,7 @@ class Digests:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Digests:
-        """Read what `encode` wrote. Raises `BadDigests`."""
+        """Read the digests that `encode` wrote. Raises `BadDigests`."""
         try:
             found: dict[str, Any] = json.loads(data)
             if found["format"] != _FORMAT or (found["v"], found["block"]) != (_VERSION, BLOCK):

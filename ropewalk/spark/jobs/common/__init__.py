@@ -1,1 +1,1 @@
-"""Share what jobs have in common: tasks on workers or here, reports, pages, files written whole."""
+"""Share code between the jobs: tasks on workers or here, reports, pages, files written whole."""

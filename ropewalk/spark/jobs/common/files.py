@@ -23,7 +23,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def write_file(path: Path, parts: Iterable[tuple[int, bytes]], size: int) -> None:
-    """Write a file of `size` bytes from parts at their positions; what is not given is zeros. Blocks."""
+    """Write a file of `size` bytes from parts at their positions, with zeros between them. Blocks."""
     partial = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def draw(plot: Plot) -> str:
 
 
 def legend(plot: Plot) -> list[tuple[str, str]]:
-    """Return what the colours of a plot mean, as (CSS colour, name); nothing where there is one colour only."""
+    """Return the meaning of a plot's colours, as (CSS colour, name); nothing where there is one colour only."""
     match plot:
         case Lines():
             return [(_colour(n), name) for n, name in enumerate(plot.series)] if len(plot.series) > 1 else []

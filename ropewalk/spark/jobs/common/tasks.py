@@ -37,7 +37,7 @@ _FAILED = b"!"
 
 
 class TaskFailed(RopewalkError):
-    """A piece could not be done; the text is what the worker said."""
+    """A piece of work failed; the text is the worker's."""
 
     def __init__(self, text: str, kind: str = "") -> None:
         super().__init__(text)

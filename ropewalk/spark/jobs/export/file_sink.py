@@ -89,7 +89,7 @@ def export_by_sink(
     *,
     on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
 ) -> Written:
-    """Write what the source has. Raises `TaskFailed`, `BadSinkExport` and `LakeMismatch`."""
+    """Write the source's messages with Spark's file sink. Raises `TaskFailed`, `BadSinkExport` and `LakeMismatch`."""
     if Path(options.lake, "_ropewalk").exists():
         raise LakeMismatch(
             f"{options.lake} is a lake of the direct engine, whose readers would not see what Spark's sink writes: "

@@ -43,7 +43,7 @@ _STAGING: Final = "_staging"
 
 
 class LakeMismatch(RopewalkError):
-    """The lake holds something else than what is to be written to it."""
+    """The lake does not fit the job: another export's files, a batch that is not complete, or none at all."""
 
 
 class LakeUnusable(RopewalkError):

@@ -57,7 +57,7 @@ def items_of(data: Bytes, records: Records) -> Items:
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """Bytes of an index file at a place; what lies between is zeros."""
+    """Bytes of an index file at a position; between the parts of a file are zeros."""
 
     position: int
     data: bytes

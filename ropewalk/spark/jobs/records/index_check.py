@@ -65,7 +65,7 @@ def index_paths(store: StoreFiles) -> list[str]:
 
 
 def read_record(store: StoreFiles, offset: int) -> Record | None:
-    """Return the record at a log offset, whatever its body's checksum says; None if none begins there. Blocks."""
+    """Return the record at a log offset, its body's checksum unchecked; None if no record begins there. Blocks."""
     segment = store.segment(offset)
     if segment is None or offset < 0:
         return None

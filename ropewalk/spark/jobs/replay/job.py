@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import RopewalkError
-from ropewalk.format.properties import P, encode_properties
+from ropewalk.format.properties import P, encode_properties, split_keys
 from ropewalk.spark.jobs.common.files import sync_directory, write_file
 from ropewalk.spark.jobs.common.report import DATA_LOSS, OK, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
@@ -128,7 +128,7 @@ class _Work:
 def replay(
     tasks: Tasks, source: Source, options: ReplayOptions, *, told: Callable[[int, int], None] = lambda _n, _rows: None
 ) -> Replayed:  # fmt: skip
-    """Send what the source has, from where the journal stands. Raises `BadReplay`."""
+    """Send the source's messages to the topic, from the journal's position on. Raises `BadReplay`."""
     if isinstance(source, LiveSource):
         topics = [name.strip() for name in source.options["topic"].split(",")]
         if options.topic in topics and source.options["nameServer"] == options.name_server:
@@ -248,7 +248,7 @@ def outgoing(
         )
         message = Message(
             bytes(row["body"]),
-            keys=row.get("keys") or None,
+            keys=split_keys(row.get("keys") or ""),
             tags=row.get("tags") or None,
             properties=kept | {ORIGIN: origin},
             flag=row.get("flag") or 0,

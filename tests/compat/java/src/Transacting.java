@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * Commands, one a line. "send NAME LOCAL CHECK" sends a half message of that body, whose local transaction ends in the
  * state LOCAL and whose checks are answered with CHECK, and is answered by "sent" or "refused". "answer NAME CHECK"
- * changes what its checks are answered with. States are COMMIT, ROLLBACK and UNKNOW. "end" ends.
+ * changes what its checks are answered with. States are COMMIT, ROLLBACK and UNKNOWN. "end" ends.
  */
 final class Transacting {
     private Transacting() {
@@ -79,7 +79,7 @@ final class Transacting {
     }
 
     private static LocalTransactionState state(String word) {
-        return word.equals("UNKNOW") ? LocalTransactionState.UNKNOW
+        return word.equals("UNKNOWN") ? LocalTransactionState.UNKNOW
             : LocalTransactionState.valueOf(word + "_MESSAGE");
     }
 }

@@ -40,7 +40,8 @@ def code_of(call: Callable[[], object]) -> int | None:
 def fill(broker: RopewalkBroker, topic: str, count: int) -> None:
     for number in range(count):
         broker.send(
-            topic, Message(b"%d" % number, keys=f"key{number} every", tags="even" if number % 2 else "odd")
+            topic,
+            Message(b"%d" % number, keys=[f"key{number}", "every"], tags="even" if number % 2 else "odd"),
         )
 
 
@@ -219,13 +220,13 @@ def test_producers_are_seen_while_they_are_connected(admin: Admin, ropewalk_brok
 def test_a_message_is_found_by_all_its_names(admin: Admin, ropewalk_broker: RopewalkBroker) -> None:
     topic = ropewalk_broker.topic(queues=1)
     fill(ropewalk_broker, topic, 3)
-    sent = ropewalk_broker.send(topic, Message(b"wanted", keys="needle every", properties={"shop": "7"}))
-    by_id = admin.message_by_id(sent.message_ids[0])
-    assert (by_id.body, by_id.keys, by_id.properties["shop"]) == (b"wanted", "needle every", "7")
+    sent = ropewalk_broker.send(topic, Message(b"wanted", keys=["needle", "every"], properties={"shop": "7"}))
+    by_id = admin.message_by_id(sent.offset_message_ids[0])
+    assert (by_id.body, by_id.keys, by_id.properties["shop"]) == (b"wanted", ["needle", "every"], "7")
     assert by_id.source == TopicQueue(topic, Queue(BROKER, 0)) and by_id.queue_offset == 3
     ropewalk_broker.wait_until(lambda: bool(admin.messages_by_key(topic, "needle")))
     assert admin.messages_by_key(topic, "needle") == [by_id]
-    assert admin.messages_by_unique_key(topic, sent.unique_keys[0]) == [by_id]
+    assert admin.messages_by_unique_key(topic, sent.message_ids[0]) == [by_id]
     assert admin.message_at(topic, Queue(BROKER, 0), 3) == by_id
     assert [one.body for one in admin.messages_by_key(topic, "every")] == [b"0", b"1", b"2", b"wanted"]
     assert [one.body for one in admin.messages_by_key(topic, "every", max_count=2)] == [b"2", b"wanted"]
@@ -266,7 +267,14 @@ def test_a_messages_track_tells_what_each_group_did_with_it(
     admin.reset_offsets(reader, topic, LATEST)
     admin.reset_offsets(idle, topic, EARLIEST)
     seen: list[ReceivedMessage] = []
-    with PushConsumer(picky, {topic: "even"}, seen.append, ropewalk_broker.namesrv, consume_from="first"):
+    with PushConsumer(
+        picky,
+        {topic: "even"},
+        seen.append,
+        ropewalk_broker.namesrv,
+        consume_from="first",
+        commit_interval=0.1,
+    ):
         ropewalk_broker.wait_until(lambda: len(seen) == 1)
         ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(picky, topic) == 2)
         (odd,) = admin.messages_by_key(topic, "key0")

@@ -24,7 +24,7 @@ def reader(count: int, reconsume_times: int = 0) -> QueueReader:
     nobody = cast(Any, None)
     it = QueueReader(nobody, nobody, SOURCE, 0, ReadingOptions(), lambda *_: None)
     messages = [
-        ReceivedMessage("T", b"x", None, None, {}, f"m{n}", reconsume_times, 0, 0, SOURCE, n, n * 100, "")
+        ReceivedMessage("T", b"x", [], None, {}, f"m{n}", reconsume_times, 0, 0, SOURCE, n, n * 100, "")
         for n in range(count)
     ]
     it.cache.add(messages, count)

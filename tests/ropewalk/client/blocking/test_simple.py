@@ -8,8 +8,8 @@ from ropewalk.client.core.messages import route_request
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError
 from ropewalk.format.remoting import Command
-from tests.ropewalk.client.blocking.test_connection import free_port
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
+from tests.support.ports import free_port
 
 
 def queue(queue_id: int) -> Queue:
@@ -18,7 +18,7 @@ def queue(queue_id: int) -> Queue:
 
 def test_a_message_comes_back_with_everything_it_was_sent_with(cluster: FakeCluster) -> None:
     with Client(cluster.address) as client:
-        message = Message(b"hello", keys="k1 k2", tags="new", properties={"colour": "red"}, flag=7)
+        message = Message(b"hello", keys=["k1", "k2"], tags="new", properties={"colour": "red"}, flag=7)
         result = client.send("T", message, queue(2))
         assert (result.status, result.queue, result.queue_offset) == (SendStatus.SEND_OK, queue(2), 0)
         (record,) = client.pull("T", queue(2), 0).records
@@ -28,9 +28,9 @@ def test_a_message_comes_back_with_everything_it_was_sent_with(cluster: FakeClus
         "TAGS": "new",
         "colour": "red",
         "WAIT": "true",
-        "UNIQ_KEY": result.unique_keys[0],
+        "UNIQ_KEY": result.message_ids[0],
     }
-    assert record.msg_id == result.message_ids[0]
+    assert record.msg_id == result.offset_message_ids[0]
 
 
 def test_sends_go_to_the_queues_in_turn(cluster: FakeCluster) -> None:
@@ -67,8 +67,8 @@ def test_a_batch_lies_in_one_queue_in_order_with_an_id_for_each(cluster: FakeClu
         result = client.send_batch("T", [Message(str(number).encode()) for number in range(5)], queue(1))
         pulled = client.pull("T", queue(1), 0)
     assert [record.body for record in pulled.records] == [b"0", b"1", b"2", b"3", b"4"]
-    assert tuple(record.msg_id for record in pulled.records) == result.message_ids
-    assert tuple(record.uniq_key for record in pulled.records) == result.unique_keys
+    assert tuple(record.msg_id for record in pulled.records) == result.offset_message_ids
+    assert tuple(record.uniq_key for record in pulled.records) == result.message_ids
     request = next(each for each in cluster.requests if each.code == RequestCode.SEND_BATCH_MESSAGE)
     assert request.ext["m"] == "true"
 
@@ -136,7 +136,7 @@ def test_a_message_is_viewed_by_the_id_of_its_place(cluster: FakeCluster) -> Non
     with Client(cluster.address) as client:
         client.send("T", Message(b"first"))
         result = client.send("T", Message(b"second"))
-        assert client.view(result.message_ids[0]).body == b"second"
+        assert client.view(result.offset_message_ids[0]).body == b"second"
         with pytest.raises(ValueError, match="message id"):
             client.view("nonsense")
 

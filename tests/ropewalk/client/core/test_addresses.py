@@ -1,6 +1,13 @@
 import pytest
 
-from ropewalk.client.core.addresses import Address, AddressRing, BadAddress, parse_address, parse_address_list
+from ropewalk.client.core.addresses import (
+    Address,
+    AddressRing,
+    BadAddress,
+    choose_name_servers,
+    parse_address,
+    parse_address_list,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,19 @@ def test_a_ring_stays_with_the_current_one_and_goes_round_once_when_it_fails() -
     assert [address.host for address in ring.one_round()] == ["a", "b", "c"]
     assert ring.current.host == "c"
     assert [address.host for address in ring.one_round()] == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "chosen"),
+    [
+        (None, {}, "127.0.0.1:9876"),
+        (None, {"NAMESRV_ADDR": "a:1"}, "a:1"),
+        (None, {"NAMESRV_ADDR": "a:1", "ROPEWALK_NAMESRV_ADDR": "b:2"}, "b:2"),
+        (None, {"NAMESRV_ADDR": ""}, "127.0.0.1:9876"),
+        ("c:3", {"NAMESRV_ADDR": "a:1", "ROPEWALK_NAMESRV_ADDR": "b:2"}, "c:3"),
+    ],
+)
+def test_a_client_without_an_address_takes_the_environments(
+    given: str | None, environ: dict[str, str], chosen: str
+) -> None:
+    assert choose_name_servers(given, environ) == chosen

@@ -42,7 +42,7 @@ def test_every_asker_gets_its_own_answer(ropewalk_broker: RopewalkBroker, backen
                 async def ask(number: int) -> None:
                     reply = await asker.request(topic, Message(b"%d" % number), timeout=20)
                     found[number] = reply.body
-                    assert (reply.keys, reply.tags, reply.properties["color"]) == ("k", "t", "blue")
+                    assert (reply.keys, reply.tags, reply.properties["color"]) == (["k"], "t", "blue")
 
                 async with anyio.create_task_group() as tasks:
                     for number in range(20):
@@ -111,7 +111,7 @@ def test_only_what_was_asked_can_be_answered(ropewalk_broker: RopewalkBroker) ->
 def received(message: Message, **more: str) -> ReceivedMessage:
     source = TopicQueue("T", Queue("broker-a", 0))
     properties = {**message.properties, **more}
-    return ReceivedMessage("T", message.body, None, None, properties, "m", 0, 0, 0, source, 0, 0, "o")
+    return ReceivedMessage("T", message.body, [], None, properties, "m", 0, 0, 0, source, 0, 0, "o")
 
 
 def test_an_answer_carries_what_the_request_asked_for() -> None:

@@ -254,7 +254,7 @@ def test_what_a_group_consumes_is_measured_from_the_store_to_the_look_that_saw_i
     (consumed,) = consumed_ranges(watched.snapshots)
     assert consumed == Consumed(first, 5, 20, ((12, start + 1000), (20, start + 3000)))
     stored = [
-        record.store_timestamp for record in broker.messages(topic) if record.queue_id == first.queue_id
+        record.store_timestamp_ms for record in broker.messages(topic) if record.queue_id == first.queue_id
     ]
     found = measure_consumed((live, consumed, 3_600_000))
     delays = [*(start + 1000 - ms for ms in stored[5:12]), *(start + 3000 - ms for ms in stored[12:20])]

@@ -84,7 +84,7 @@ def test_a_queue_begins_where_the_group_is_or_where_it_wants(
 
 def message(**properties: str) -> ReceivedMessage:
     source = TopicQueue("T", Queue("a", 1))
-    return ReceivedMessage("T", b"body", None, None, properties, "M1", 2, 0, 0, source, 5, 777, "OFFSET-ID")
+    return ReceivedMessage("T", b"body", [], None, properties, "M1", 2, 0, 0, source, 5, 777, "OFFSET-ID")
 
 
 def test_a_message_is_given_back_by_its_place_with_the_level_and_the_maximum() -> None:
@@ -142,7 +142,7 @@ def test_gaps_are_what_lies_between_and_behind() -> None:
     queue = TopicQueue("T", Queue("a", 0))
 
     def at(*offsets: int) -> list[ReceivedMessage]:
-        return [ReceivedMessage("T", b"", None, None, {}, "", 0, 0, 0, queue, n, 0, "") for n in offsets]
+        return [ReceivedMessage("T", b"", [], None, {}, "", 0, 0, 0, queue, n, 0, "") for n in offsets]
 
     assert gaps(queue, 5, at(5, 6, 7), 8) == []
     assert gaps(queue, 5, [], 5) == []

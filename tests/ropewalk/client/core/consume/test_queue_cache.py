@@ -12,7 +12,7 @@ SOURCE = TopicQueue("T", Queue("b", 0))
 
 def message(offset: int, size: int = 1) -> ReceivedMessage:
     return ReceivedMessage(
-        "T", bytes(size), None, None, {}, f"m{offset}", 0, 0, 0, SOURCE, offset, offset * 100, ""
+        "T", bytes(size), [], None, {}, f"m{offset}", 0, 0, 0, SOURCE, offset, offset * 100, ""
     )
 
 

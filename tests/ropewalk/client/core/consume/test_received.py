@@ -80,7 +80,7 @@ def test_a_byte_that_is_wrong_or_missing_is_seen_as_record_by_record(kind: str) 
 
 def test_what_is_left_unread_is_there_when_it_is_asked_for() -> None:
     (message,) = decode_received(ORDINARY, SOURCE)
-    assert (message.message_id, message.tags, message.keys) == ("7F01", "paid", "a b")
+    assert (message.message_id, message.tags, message.keys) == ("7F01", "paid", ["a", "b"])
     assert message.properties == {"UNIQ_KEY": "7F01", "KEYS": "a b", "TAGS": "paid", "colour": "blue"}
     assert message.offset_message_id == "7F000001" + "00002A9F" + "0000000000001000"
     (nameless,) = decode_received(record(), SOURCE)
@@ -97,7 +97,16 @@ def test_a_message_cannot_be_changed_and_can_be_copied() -> None:
     assert pickle.loads(pickle.dumps(message)) == copy.copy(message) == message
     again = message.tried_again(2)
     assert (again.reconsume_times, again.body, again != message) == (4, b"body", True)
-    assert "topic='orders'" in repr(message)
+
+
+def test_a_message_is_shown_by_what_tells_it_from_others() -> None:
+    (message,) = decode_received(ORDINARY, SOURCE)
+    assert repr(message) == (
+        f"<ReceivedMessage orders {SOURCE.queue.broker_name}/{SOURCE.queue.queue_id}@{message.queue_offset} "
+        f"tags='paid' keys=['a', 'b'] reconsume_times={message.reconsume_times} b'body'>"
+    )
+    (long,) = decode_received(record(b"x" * 100), SOURCE)
+    assert repr(long).endswith(f"{b'x' * 48!r}… (100 bytes)>")
 
 
 def test_the_topic_of_a_dead_letter_is_where_it_lies() -> None:

@@ -264,7 +264,7 @@ def test_a_long_body_travels_compressed_and_a_stubborn_one_as_it_is() -> None:
 
 def test_a_delay_level_and_the_rest_become_properties() -> None:
     it = stage()
-    message = Message(b"x", keys="k1 k2", tags="paid", properties={"shop": "7"}, delay_level=3)
+    message = Message(b"x", keys=["k1", "k2"], tags="paid", properties={"shop": "7"}, delay_level=3)
     it.script.hold(it.core.send("T", [message]))
     properties = parse_properties(it.sends()[0][1].ext["i"])
     assert properties[P.DELAY] == "3" and properties[P.KEYS] == "k1 k2" and properties["shop"] == "7"
@@ -277,7 +277,7 @@ def test_a_batch_is_one_request_and_its_shares_follow_each_other() -> None:
     assert command.code == RequestCode.SEND_BATCH_MESSAGE
     assert [item.body for item in split_batch(command.body)] == [b"1", b"2"]
     assert [share.queue_offset for share in split_result(result)] == [7, 8]
-    assert split_result(result)[1].unique_keys == (result.unique_keys[1],)
+    assert split_result(result)[1].message_ids == (result.message_ids[1],)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,318 @@
+"""Which expressions consumer groups filter by, and the filter of one pull: `consumerFilter.json`.
+
+    heartbeat      registers the SQL92 expression of each (topic, group) under the client's version; each is compiled
+                   once, and every pull of the group uses the compiled one
+    pull           its own expression, if it brings one (23 if it is none); else the registered one: 27 if there is
+                   none, 28 if it is older than the pull; 1 for both as long as `enablePropertyFilter` is false
+    the last member leaves        its group's expressions are dead; a heartbeat brings them back to life
+    dead for a day (`filterDataCleanTimeSpan`)      forgotten
+
+    {"filterDataByTopic":{"T":{"groupFilterData":{"g":{"bloomFilterData":{"bitNum":112,"bitPos":[..]},...}},"topic":"T"}}}
+
+The Bloom positions serve RocketMQ's bit maps of queue extensions, which are not kept here. They are written because
+RocketMQ drops the whole file without them. What stands in a file is taken over as dead, as there: nobody is connected.
+
+A retry topic is subscribed to with `*` by every client, so what is retried arrives whatever the expression says. With
+`filterSupportRetry`, SQL subscriptions of retry topics go by the expression for the topic that a message came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.consume.bloom import BloomGeometry
+from broker.remoting.refused import RequestRefused
+from broker.settings.config import BrokerConfig
+from broker.state.data_version import int_of
+from broker.state.subscription import SQL92, TAG, SubscriptionData
+from ropewalk.codes import ResponseCode
+from ropewalk.filter import PropertyFilter
+from ropewalk.filter.sql92 import SqlFilter, SqlSyntaxError, compile_filter
+from ropewalk.format import fastjson, names
+from ropewalk.format.properties import P, find_property
+
+__all__ = ["FilterData", "FilterRules", "FilterTable", "check_expression"]
+
+ENTRIES_MAX: Final = 20_000
+CHARACTERS_MAX: Final = 32 << 20
+"""Of all expressions together: they come from whoever sends a heartbeat."""
+NEW_CHARACTERS_MAX: Final = 32_768
+"""Of expressions that one heartbeat has compiled. What is more waits for the next heartbeat, and the loop does not."""
+_DEAD_AT_LOAD_MS = 30_000
+_DISABLED = (
+    "The broker does not support consumer to filter message by {}: enablePropertyFilter is false. Set it in the "
+    "broker's configuration, or while it runs: ropewalk admin broker config set enablePropertyFilter=true"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRules:
+    """The settings of filters in the configuration."""
+
+    enabled: bool = False
+    filter_retries: bool = False
+    ignore_rest: bool = False
+    """Whether text behind a complete expression is ignored, as by RocketMQ, and not an error."""
+    clean_ms: int = 86_400_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> FilterRules:
+        """Return the settings of filters in a configuration."""
+        return cls(
+            config.enable_property_filter,
+            config.filter_support_retry,
+            config.filter_ignore_trailing_text,
+            config.filter_data_clean_time_span,
+        )
+
+
+@dataclass(slots=True)
+class FilterData:
+    """A group's expression for one topic."""
+
+    topic: str
+    group: str
+    expression: str
+    client_version: int
+    born_ms: int
+    compiled: SqlFilter
+    dead_ms: int = 0
+    expression_type: str = SQL92
+
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether no member of the group was connected at the last check."""
+        return self.dead_ms >= self.born_ms
+
+    def to_json(self, bloom: BloomGeometry) -> dict[str, Any]:
+        """Return the entry of the file, with its fields in RocketMQ's order."""
+        positions = bloom.positions(f"{self.group}#{self.topic}")
+        return {
+            "bloomFilterData": {"bitNum": bloom.bits, "bitPos": positions},
+            "bornTime": self.born_ms,
+            "clientVersion": self.client_version,
+            "consumerGroup": self.group,
+            "dead": self.is_dead,
+            "deadTime": self.dead_ms,
+            "expression": self.expression,
+            "expressionType": self.expression_type,
+            "topic": self.topic,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _RetryFilter:
+    """The filter of a retry topic: the group's expression for the topic that a message was sent to first."""
+
+    table: FilterTable
+    group: str
+    cost: int = 8
+
+    def matches(self, properties: bytes) -> bool:
+        topic = find_property(properties, P.RETRY_TOPIC.encode())
+        data = self.table.get(topic.decode(errors="replace"), self.group) if topic is not None else None
+        return data is None or data.compiled.matches(properties)
+
+
+class FilterTable:
+    """The expressions of all groups. Plain and synchronous; the loop owns it."""
+
+    def __init__(self, rules: FilterRules, bloom: BloomGeometry) -> None:
+        self.rules = rules
+        self.generation = 0
+        """Rises with every change."""
+        self._bloom = bloom
+        self._groups: dict[str, dict[str, FilterData]] = {}
+        """Group -> topic -> entry."""
+        self._count = 0
+        self._characters = 0
+
+    # -- heartbeats ----------------------------------------------------------------------------------
+
+    def register(self, group: str, wishes: Collection[SubscriptionData], now_ms: int) -> None:
+        """Take over the subscriptions of a group's heartbeat; filters of topics that it no longer names become dead.
+
+        A newer version of the client replaces an older one. An expression that cannot be read leaves nothing behind,
+        not even its predecessor, so that the client is told at its next pull.
+        """
+        known = self._groups.get(group)
+        if known is None and all(wish.expression_type == TAG for wish in wishes):
+            return
+        left = NEW_CHARACTERS_MAX
+        for wish in wishes:
+            if wish.expression_type == TAG or not wish.expression:
+                continue
+            data = known.get(wish.topic) if known is not None else None
+            if data is not None and wish.version <= data.client_version:
+                if wish.version == data.client_version and data.is_dead:
+                    self._revive(data)
+                continue
+            if data is not None and wish.expression == data.expression:
+                data.client_version = wish.version
+                self._revive(data)
+                continue
+            if len(wish.expression) > left:
+                continue
+            left -= len(wish.expression)
+            if data is not None:
+                self._remove(data)
+            self._add(group, wish, now_ms)
+            known = self._groups.get(group)
+        if known:
+            topics = {wish.topic for wish in wishes}
+            for topic, data in known.items():
+                if topic not in topics and not data.is_dead:
+                    self._kill(data, now_ms)
+
+    def unregister(self, group: str, now_ms: int) -> None:
+        """Mark the expressions of a group without members as dead."""
+        for data in self._groups.get(group, {}).values():
+            if not data.is_dead:
+                self._kill(data, now_ms)
+
+    def prune(self, now_ms: int) -> None:
+        """Remove the filters that have been dead for `clean_ms`."""
+        expired = [
+            data
+            for entries in self._groups.values()
+            for data in entries.values()
+            if data.is_dead and now_ms - data.dead_ms >= self.rules.clean_ms
+        ]
+        for data in expired:
+            self._remove(data)
+
+    def _add(self, group: str, wish: SubscriptionData, now_ms: int) -> None:
+        if self._count >= ENTRIES_MAX or self._characters + len(wish.expression) > CHARACTERS_MAX:
+            return
+        try:
+            compiled = self._compile(wish.expression, wish.expression_type)
+        except SqlSyntaxError:
+            return
+        self._put(FilterData(wish.topic, group, wish.expression, wish.version, now_ms, compiled))
+
+    def _put(self, data: FilterData) -> None:
+        self._groups.setdefault(data.group, {})[data.topic] = data
+        self._count += 1
+        self._characters += len(data.expression)
+        self.generation += 1
+
+    def _remove(self, data: FilterData) -> None:
+        entries = self._groups[data.group]
+        del entries[data.topic]
+        if not entries:
+            del self._groups[data.group]
+        self._count -= 1
+        self._characters -= len(data.expression)
+        self.generation += 1
+
+    def _kill(self, data: FilterData, now_ms: int) -> None:
+        data.dead_ms = max(now_ms, data.born_ms)
+        self.generation += 1
+
+    def _revive(self, data: FilterData) -> None:
+        data.dead_ms = 0
+        self.generation += 1
+
+    # -- pulls ---------------------------------------------------------------------------------------
+
+    def get(self, topic: str, group: str) -> FilterData | None:
+        """Return the entry of a group for a topic, dead or alive."""
+        entries = self._groups.get(group)
+        return entries.get(topic) if entries is not None else None
+
+    def filter_of(
+        self, group: str, wish: SubscriptionData, sub_version: int, *, is_posted: bool
+    ) -> PropertyFilter:
+        """Return the filter of one pull, whose subscription is none of tags. Raises `RequestRefused`.
+
+        `is_posted`: the pull brought its subscription along, and does not go by the group's heartbeats.
+        """
+        kind, topic = wish.expression_type, wish.topic
+        if not self.rules.enabled:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _DISABLED.format(kind))
+        if is_posted:
+            compiled = check_expression(self.rules, wish.expression, kind)
+        else:
+            data = self.get(topic, group)
+            if data is None:
+                raise RequestRefused(
+                    ResponseCode.FILTER_DATA_NOT_EXIST,
+                    f"no filter of group {group} for topic {topic} is known: {self._reason(wish)}",
+                )
+            if data.client_version < sub_version:
+                raise RequestRefused(
+                    ResponseCode.FILTER_DATA_NOT_LATEST,
+                    f"the filter of group {group} for topic {topic} is older than the pull's: its heartbeat is on "
+                    "the way",
+                )
+            compiled = data.compiled
+        if self.rules.filter_retries and topic.startswith(names.RETRY_PREFIX):
+            return _RetryFilter(self, topic.removeprefix(names.RETRY_PREFIX))
+        return compiled
+
+    def _reason(self, wish: SubscriptionData) -> str:
+        try:
+            self._compile(wish.expression, wish.expression_type)
+        except SqlSyntaxError as exc:
+            return f"{exc}"
+        return "its heartbeat is on the way"
+
+    def _compile(self, expression: str, kind: str) -> SqlFilter:
+        if kind != SQL92:
+            raise SqlSyntaxError(f"{kind!r} is no kind of filter: there are {TAG} and {SQL92}")
+        return compile_filter(expression, ignore_rest=self.rules.ignore_rest)
+
+    # -- the file ------------------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """Return the text of `consumerFilter.json`."""
+        topics: dict[str, dict[str, Any]] = {}
+        for entries in self._groups.values():
+            for data in entries.values():
+                table = topics.setdefault(data.topic, {"groupFilterData": {}, "topic": data.topic})
+                table["groupFilterData"][data.group] = data.to_json(self._bloom)
+        return fastjson.pretty({"filterDataByTopic": topics})
+
+    def load(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
+        """Take over a loaded file, and return findings, in sentences, about its unusable entries."""
+        findings: list[str] = []
+        for topic, group, entry in _entries(value.get("filterDataByTopic")):
+            expression, kind = entry.get("expression"), entry.get("expressionType")
+            if not isinstance(expression, str) or not isinstance(kind, str):
+                findings.append(f"the filter of group {group} for topic {topic} has no expression")
+                continue
+            if self._count >= ENTRIES_MAX or self._characters + len(expression) > CHARACTERS_MAX:
+                findings.append(f"more than {ENTRIES_MAX} filters; the rest is left out")
+                break
+            try:
+                compiled = self._compile(expression, kind)
+            except SqlSyntaxError as exc:
+                findings.append(f"the filter of group {group} for topic {topic} is left out: {exc}")
+                continue
+            born = int_of(entry.get("bornTime"), 0)
+            dead = int_of(entry.get("deadTime"), 0) or max(born, now_ms - _DEAD_AT_LOAD_MS)
+            version = int_of(entry.get("clientVersion"), 0)
+            self._put(FilterData(topic, group, expression, version, born, compiled, dead))
+        return findings
+
+
+def check_expression(rules: FilterRules, expression: str, kind: str) -> SqlFilter:
+    """Return the filter that an expression is. Raises `RequestRefused`: 1 while filters are off, 23 for a bad one."""
+    if not rules.enabled:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, _DISABLED.format(kind))
+    try:
+        if kind != SQL92:
+            raise SqlSyntaxError(f"{kind!r} is no kind of filter: there are {TAG} and {SQL92}")
+        return compile_filter(expression, ignore_rest=rules.ignore_rest)
+    except SqlSyntaxError as exc:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(exc)) from exc
+
+
+def _entries(table: Any) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
+    for topic, groups in table.items() if isinstance(table, dict) else ():
+        data = groups.get("groupFilterData") if isinstance(groups, dict) else None
+        for group, entry in data.items() if isinstance(data, dict) else ():
+            if isinstance(entry, dict):
+                yield topic, group, entry

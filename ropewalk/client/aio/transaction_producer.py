@@ -1,0 +1,238 @@
+"""`AsyncTransactionProducer`: messages that consumers see when a local transaction has succeeded, and never else.
+
+    async def on_check(message: ReceivedMessage) -> Outcome:
+        return Outcome.COMMIT if await is_paid(message.keys[0]) else Outcome.ROLLBACK
+
+    async with AsyncTransactionProducer(on_check, "127.0.0.1:9876", group="shop", topics=["orders"]) as producer:
+        async with producer.transaction("orders", Message(b"one", keys="7")) as transaction:
+            await pay(order)
+
+The message is stored when the block begins, and delivered when it ends; an exception rolls it back. When the broker
+hears of no end, because this program died or the network did, it asks any producer of the group: `on_check` tells what
+became of the local transaction, from what that left behind (a row in a database, found by `message.keys`). So it has
+to work in a process that was started since. `Outcome.UNKNOWN`, or an exception, has the broker ask again later, some
+fifteen times by default.
+
+Everything else is as with `AsyncProducer`. A half message is not sent again after an unknown outcome: the broker would
+ask about both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Unpack
+
+import anyio
+from anyio.abc import TaskGroup
+
+from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.client.core.messages import Message
+from ropewalk.client.core.produce.sending import ProducerSettings, as_message
+from ropewalk.client.core.produce.transacting import (
+    Check,
+    Outcome,
+    Transaction,
+    TransactionCore,
+    check_of,
+)
+from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue
+from ropewalk.client.log import logger
+from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.remoting import Command
+
+__all__ = ["AsyncTransactionProducer", "OnCheck", "OnCheckAsync"]
+
+ANNOUNCE_S = 10.0
+"""How often brokers hear of this producer. One that begins anew can ask no sooner."""
+CHECKS_MAX = 1_000
+"""Checks that wait for `on_check`; further ones are dropped, and come again."""
+CONCURRENCY = 8
+"""Checks that `on_check` is asked at a time."""
+
+OnCheck = Callable[[ReceivedMessage], Outcome]
+"""Tells what became of the local transaction of a message. Called in worker threads."""
+OnCheckAsync = Callable[[ReceivedMessage], Awaitable[Outcome]]
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """A transactional producer for trio and asyncio programs. Use it as `async with`, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        on_check: OnCheck | OnCheckAsync,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        topics: Sequence[str] = (),
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
+    ) -> None:
+        """Make it for a group, which has to be named; `options` are the fields of `ProducerOptions`.
+
+        `topics` are those whose brokers may ask from the start, also about halves of an earlier process. Nothing is
+        connected yet. Raises ValueError without a group, and `BadAddress` when the list cannot be read.
+        """
+        if not options.get("group"):
+            raise ValueError("a transactional producer needs a group of its own: brokers ask its members")
+        options.setdefault("retries", 0)
+        super().__init__(name_servers, client_id=client_id, **options)
+        self._on_check = on_check
+        self._topics = dict.fromkeys((*topics, DEFAULT_TOPIC))
+        self._transactions = TransactionCore(self._core)
+        self._checks: set[str] = set()
+        """Transactions whose checks are at work."""
+        self._limit: anyio.CapacityLimiter
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> AsyncTransactionProducer:
+        await self.start()
+        return self
+
+    def transaction(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Store a message that is delivered when the block ends well, and never when it raises an exception.
+
+        Entering raises as `send`. A block that is cancelled tells the broker nothing, and neither does one that called
+        `leave`: then `on_check` decides. An end that the broker did not confirm is no exception either; see
+        `Transaction.confirmed`.
+        """
+        return self._block(topic, as_message(message), queue, timeout)
+
+    @asynccontextmanager
+    async def _block(
+        self, topic: str, message: Message, queue: Queue | None, timeout: float | None
+    ) -> AsyncIterator[Transaction]:
+        transaction = await self.begin(topic, message, queue=queue, timeout=timeout)
+        try:
+            yield transaction
+        except Exception:
+            transaction.rollback()
+            await self.end(transaction)
+            raise
+        await self.end(transaction)
+
+    async def send_in_transaction(
+        self,
+        topic: str,
+        message: Message | bytes,
+        local: Callable[[Message], Outcome | Awaitable[Outcome]],
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Store a message, carry out `local`, and commit, roll back or leave the transaction as that says.
+
+        An exception of `local` rolls back and is raised. Raises as `send` when the message was not stored: `local` has
+        not been called then.
+        """
+        async with self.transaction(topic, message, queue=queue, timeout=timeout) as transaction:
+            outcome = local(transaction.message)
+            transaction.outcome = await outcome if inspect.isawaitable(outcome) else outcome
+        return transaction
+
+    async def begin(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Store a half message, for programs that `end` it elsewhere. Raises as `send`."""
+        steps = self._transactions.begin(topic, as_message(message), queue=queue, timeout=timeout)
+        transaction = await self._open_links.drive(steps)
+        self._topics[topic] = None
+        return transaction
+
+    async def end(self, transaction: Transaction) -> None:
+        """Tell the broker `transaction.outcome`. Once; what goes wrong is `transaction.problem`."""
+        await self._open_links.drive(self._transactions.end(transaction))
+        if transaction.problem is not None:
+            logger().warning(
+                "a transaction's end is not confirmed; a check will ask",
+                transaction=transaction.id,
+                reason=str(transaction.problem),
+            )
+
+    # Inside
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        self._limit = anyio.CapacityLimiter(CONCURRENCY)
+        failure: Exception | None = None
+        async with super()._run():
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._announce_forever, await self._announced())
+                try:
+                    yield
+                except Exception as exc:
+                    failure = exc  # kept out of the task group, which would wrap it
+                self._tasks.cancel_scope.cancel()
+            self._tasks = None
+            if failure is not None:
+                raise failure
+
+    async def _announced(self) -> AsyncLinks:
+        """Announce the group, and return the links to do so with again."""
+        links = self._links
+        assert links is not None, "open from the first moment to the last"
+        await links.drive(self._transactions.announce(tuple(self._topics)))
+        return links
+
+    async def _announce_forever(self, links: AsyncLinks) -> None:
+        while True:
+            await anyio.sleep(ANNOUNCE_S)
+            await links.drive(self._transactions.announce(tuple(self._topics)))
+
+    def _on_request(self, request: Command) -> Command | None:
+        if request.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super()._on_request(request)
+        try:
+            check = check_of(request)
+        except RopewalkError as exc:
+            logger().warning("a check of a transaction is dropped", reason=str(exc))
+            return None
+        transaction = check.message.message_id
+        if self._tasks is not None and transaction not in self._checks and len(self._checks) < CHECKS_MAX:
+            self._checks.add(transaction)
+            self._tasks.start_soon(self._answer, check)
+        return None
+
+    async def _answer(self, check: Check) -> None:
+        try:
+            async with self._limit:
+                outcome = await self._ask_program(check.message)
+            await self._open_links.drive(self._transactions.answer(check, outcome))
+        except RopewalkError as exc:
+            logger().warning(
+                "a check of a transaction is not answered",
+                transaction=check.message.message_id,
+                reason=str(exc),
+            )
+        finally:
+            self._checks.discard(check.message.message_id)
+
+    async def _ask_program(self, message: ReceivedMessage) -> Outcome:
+        """Return what `on_check` says; its failure is no answer."""
+        try:
+            if inspect.iscoroutinefunction(self._on_check):
+                outcome = await self._on_check(message)
+            else:
+                outcome = await anyio.to_thread.run_sync(self._on_check, message)
+                if inspect.isawaitable(outcome):
+                    outcome = await outcome
+            return Outcome(outcome)
+        except Exception:
+            logger().exception("on_check failed", transaction=message.message_id)
+            return Outcome.UNKNOWN

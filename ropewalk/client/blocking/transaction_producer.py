@@ -1,0 +1,117 @@
+"""`TransactionProducer`: transactional messages for programs without an event loop.
+
+    def on_check(message: ReceivedMessage) -> Outcome:
+        return Outcome.COMMIT if is_paid(message.keys[0]) else Outcome.ROLLBACK
+
+    with TransactionProducer(on_check, "127.0.0.1:9876", group="shop", topics=["orders"]) as producer:
+        with producer.transaction("orders", Message(b"one", keys="7")):
+            pay(order)
+
+It is `AsyncTransactionProducer`, whose docstring has the rules, run by an event loop in a thread of its own: checks
+come at any time. `on_check` is called in worker threads, the block and `local` in the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Unpack
+
+from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, OnCheck
+from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.connection import NotOpen
+from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.produce.sending import ProducerSettings
+from ropewalk.client.core.produce.transacting import Outcome, Transaction
+from ropewalk.client.core.routes import Queue
+
+__all__ = ["TransactionProducer"]
+
+
+class TransactionProducer(LoopClient[AsyncTransactionProducer]):
+    """A transactional producer whose methods block. Use it as `with`, or `start` and `close` it."""
+
+    def __init__(
+        self,
+        on_check: OnCheck,
+        name_servers: str = DEFAULT_NAME_SERVER,
+        *,
+        topics: Sequence[str] = (),
+        client_id: str | None = None,
+        **options: Unpack[ProducerSettings],
+    ) -> None:
+        """Make it as `AsyncTransactionProducer`, without connecting."""
+        super().__init__(
+            lambda own_id: AsyncTransactionProducer(
+                on_check, name_servers, topics=topics, client_id=own_id, **options
+            ),
+            client_id,
+            "ropewalk-transactions",
+        )
+
+    def transaction(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> AbstractContextManager[Transaction]:
+        """Store a message that is delivered when the block ends well, and never when it raises an exception.
+
+        Entering raises as `Producer.send`. A block that called `leave`, or is left by KeyboardInterrupt, tells the
+        broker nothing: then `on_check` decides. An end that the broker did not confirm is no exception either; see
+        `Transaction.confirmed`.
+        """
+        return self._block(topic, message, queue, timeout)
+
+    @contextmanager
+    def _block(
+        self, topic: str, message: Message | bytes, queue: Queue | None, timeout: float | None
+    ) -> Iterator[Transaction]:
+        producer = self._client
+        transaction = self._open.call(partial(producer.begin, topic, message, queue=queue, timeout=timeout))
+        try:
+            yield transaction
+        except Exception:
+            transaction.rollback()
+            self._open.call(partial(producer.end, transaction))
+            raise
+        self._open.call(partial(producer.end, transaction))
+
+    def send_in_transaction(
+        self,
+        topic: str,
+        message: Message | bytes,
+        local: Callable[[Message], Outcome],
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Store a message, carry out `local`, and commit, roll back or leave the transaction as that says.
+
+        An exception of `local` rolls back and is raised. Raises as `Producer.send` when the message was not stored:
+        `local` has not been called then.
+        """
+        with self.transaction(topic, message, queue=queue, timeout=timeout) as transaction:
+            transaction.outcome = local(transaction.message)
+        return transaction
+
+    def send(
+        self,
+        topic: str,
+        message: Message | bytes,
+        *,
+        queue: Queue | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message outside any transaction. Raises as `Producer.send`."""
+        return self._open.call(partial(self._client.send, topic, message, queue=queue, timeout=timeout))
+
+    @property
+    def _open(self) -> LoopThread:
+        if self._thread is None:
+            raise NotOpen("the transactional producer is not started, or closed")
+        return self._thread
