@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from broker.settings.keys import KEYS
-from tests.ports import free_ports
-from tests.processes import ROOT, checkout_command, checkout_environment, first_line, stop
+from tests.support.ports import free_ports
+from tests.support.processes import ROOT, checkout_command, checkout_environment, first_line, stop
 
 FOLDER = ROOT / "deploy" / "container"
 ENTRY = FOLDER / "entrypoint.sh"

@@ -19,8 +19,8 @@ import pytest
 
 from broker.metrics.snapshot import COUNTER, Family
 from tests.ha.process_group import Group, Load
-from tests.ports import free_ports
-from tests.processes import ROOT, checkout_command, checkout_environment
+from tests.support.ports import free_ports
+from tests.support.processes import ROOT, checkout_command, checkout_environment
 from tools.documents import dashboard
 from tools.documents.metrics import families
 from tools.documents.sample import sample_broker

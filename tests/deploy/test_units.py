@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.settings.keys import KEYS
-from tests.processes import ROOT, checkout_command, checkout_environment
+from tests.support.processes import ROOT, checkout_command, checkout_environment
 from tests.support.documents import cli
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
