@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.settings.keys import KEYS
-from tests.support.processes import ROOT, checkout_command, checkout_environment
 from tests.support.documents import cli
+from tests.support.processes import ROOT, checkout_command, checkout_environment
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 needs_systemd = pytest.mark.skipif(
