@@ -1,7 +1,7 @@
 """`AsyncTransactionProducer`: messages that consumers see when a local transaction has succeeded, and never else.
 
     async def on_check(message: ReceivedMessage) -> Outcome:
-        return Outcome.COMMIT if await is_paid(message.keys) else Outcome.ROLLBACK
+        return Outcome.COMMIT if await is_paid(message.keys[0]) else Outcome.ROLLBACK
 
     async with AsyncTransactionProducer(on_check, "127.0.0.1:9876", group="shop", topics=["orders"]) as producer:
         async with producer.transaction("orders", Message(b"one", keys="7")) as transaction:
@@ -29,7 +29,6 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.producer import AsyncProducer
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.sending import ProducerSettings, as_message
@@ -66,7 +65,7 @@ class AsyncTransactionProducer(AsyncProducer):
     def __init__(
         self,
         on_check: OnCheck | OnCheckAsync,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         topics: Sequence[str] = (),
         client_id: str | None = None,

@@ -1,7 +1,7 @@
 """`TransactionProducer`: transactional messages for programs without an event loop.
 
     def on_check(message: ReceivedMessage) -> Outcome:
-        return Outcome.COMMIT if is_paid(message.keys) else Outcome.ROLLBACK
+        return Outcome.COMMIT if is_paid(message.keys[0]) else Outcome.ROLLBACK
 
     with TransactionProducer(on_check, "127.0.0.1:9876", group="shop", topics=["orders"]) as producer:
         with producer.transaction("orders", Message(b"one", keys="7")):
@@ -21,7 +21,6 @@ from typing import Unpack
 
 from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, OnCheck
 from ropewalk.client.blocking.loop_thread import LoopThread
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
 from ropewalk.client.core.produce.sending import ProducerSettings
@@ -39,7 +38,7 @@ class TransactionProducer:
     def __init__(
         self,
         on_check: OnCheck,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         topics: Sequence[str] = (),
         client_id: str | None = None,

@@ -57,7 +57,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """Return the id that consumers see as message id, and checks as transaction id."""
-        return self.half.unique_keys[0]
+        return self.half.message_id
 
     def rollback(self) -> None:
         """Have the end of the block roll back."""
@@ -131,7 +131,7 @@ class TransactionCore:
             return
         half, topic = transaction.half, transaction.topic
         try:
-            _host, _port, log_offset = parse_message_id(half.message_ids[0])
+            _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
