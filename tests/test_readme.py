@@ -64,14 +64,14 @@ def test_the_tour_of_the_command_line_does_what_it_shows(tmp_path: Path) -> None
 def test_the_programs_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
     sent, consumed = run_programs(section(README, "From Python"), tmp_path)
     assert "SEND_OK" in sent
-    assert consumed == "orders order-7 b'2 chairs'\n"
+    assert consumed == "orders ['order-7'] b'2 chairs'\n"
 
 
 @pytest.mark.slow
 def test_the_programs_of_the_tour_of_python_run_one_after_the_other(tmp_path: Path) -> None:
     outputs = run_programs(text_of(PYTHON), tmp_path)
     assert "SEND_OK" in outputs[0] and "acknowledged=4" in outputs[0]
-    assert outputs[1] == "orders order-7 b'2 chairs'\n", "only that message has the tag"
+    assert outputs[1] == "orders ['order-7'] b'2 chairs'\n", "only that message has the tag"
     assert "messages, the first of them" in outputs[2]
     assert re.search(r"^10[34] messages in orders$", outputs[5], re.MULTILINE), "one of them is delayed"
     assert re.search(r"^billing is \d+ messages behind$", outputs[5], re.MULTILINE)

@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True):
     """
 
     body: bytes
-    keys: Sequence[str] | None = None
+    keys: Sequence[str] = msgspec.field(default_factory=list)
     tags: str | None = None
     properties: Mapping[str, str] = {}
     flag: int = 0
@@ -79,7 +79,7 @@ class Message(msgspec.Struct, frozen=True):
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
-        if self.keys is not None:
+        if self.keys or type(self.keys) is not list:
             msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys))
         if self.delay is not None:
             if self.delay_level:
@@ -133,7 +133,7 @@ def check_properties(message: Message) -> None:
         return
     room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
     # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
-    texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
+    texts = (*message.keys, message.tags or "", *message.properties, *message.properties.values())
     if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
         return
     size = len(_properties(message, "0" * 32))
@@ -253,8 +253,8 @@ def _properties(message: Message, unique_key: str) -> bytes:
     return encode_properties(properties)
 
 
-def _list_of_keys(keys: Sequence[str]) -> list[str]:
-    found = [keys] if isinstance(keys, str) else list(keys)
+def _list_of_keys(keys: Sequence[str] | None) -> list[str]:
+    found = [keys] if isinstance(keys, str) else list(keys or ())
     for key in found:
         if not isinstance(key, str):
             raise TypeError(f"a key is text, and not {key!r}")

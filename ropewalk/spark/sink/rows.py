@@ -222,7 +222,7 @@ def _properties(given: Any) -> dict[str, str]:
 
 def _check_separators(message: Message) -> None:
     for name, value in (
-        ("keys", " ".join(message.keys or ())),
+        ("keys", " ".join(message.keys)),
         ("tags", message.tags),
         ("shardingKey", message.group),
     ):
