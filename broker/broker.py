@@ -284,6 +284,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.member.record.role,
+                self.transactions,
                 self.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,

@@ -44,7 +44,7 @@ class BrokerContext:
 
     config: BrokerConfig
     address: tuple[str, int]
-    """What clients are told to connect to."""
+    """The host and port that clients are told to connect to."""
     disk: Disk
     now_ms: Callable[[], int]
     """The wall clock: what is stored, scheduled and shown goes by it."""
@@ -69,7 +69,7 @@ class BrokerContext:
     locks: LockTable = field(default_factory=LockTable)
     request_modes: RequestModes = field(default_factory=RequestModes)
     ha_status: HaStatus = field(default_factory=HaStatus)
-    """What replication lets others know; replaced whole by the member of the group."""
+    """The status of replication; the member of the group replaces it whole."""
     rivals: Callable[[], int] = lambda: 0
     """Returns at how many name servers another living broker has this one's place; replaced by the process."""
     stopping: bool = False

@@ -48,7 +48,7 @@ Event = MutableMapping[str, Any]
 
 
 class LogFile:
-    """A file that lines are appended to, under whatever name it has at that moment. Any thread may write."""
+    """A log file at a path, opened anew once the old file was renamed or removed. Any thread may write."""
 
     def __init__(self, path: Path, fallback: TextIO) -> None:
         """Open or make the file. Raises OSError if that is impossible."""
@@ -94,7 +94,7 @@ class LogFile:
 
 
 class RepeatLimit:
-    """A processor that drops an event after it came `BURST` times within a minute, and counts what it dropped."""
+    """A processor that drops an event after it came `BURST` times within a minute, and counts those dropped."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns

@@ -42,6 +42,7 @@ from broker.replication.block_repair import BlockRepair
 from broker.replication.master_slave import promise_of
 from broker.replication.member import OwnGroup
 from broker.replication.sync import SlaveSync
+from broker.service_manager import notify
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.keys import Mark
 from broker.state import json_file
@@ -372,6 +373,7 @@ class BrokerProcess:
             raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
+            notify("READY=1")
             if self._metrics_server is not None:
                 self._metrics_server.start()
             async with trio.open_nursery() as nursery:
@@ -384,6 +386,7 @@ class BrokerProcess:
                 nursery.start_soon(self._routes.run)
                 async for number in signals:
                     log.info("stopping", signal=signal.Signals(number).name)
+                    notify("STOPPING=1")
                     break
                 nursery.start_soon(self._second_signal, signals)
                 await self._stop()
@@ -569,7 +572,7 @@ def _shown_host(config: BrokerConfig) -> str:
 
 
 def _way_out(exc: OSError, any_port: str, other_address: str) -> str:
-    """What to do about an address that cannot be listened on."""
+    """Return the advice for an address that cannot be listened on."""
     if exc.errno == errno.EADDRINUSE:
         return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
     if exc.errno == errno.EACCES:
@@ -701,10 +704,13 @@ class NamesrvProcess:
     async def run(self, ready_line: str) -> None:
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)
+            notify("READY=1")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.shell.run)
                 nursery.start_soon(self._sweep)
-                async for _signal in signals:
+                async for number in signals:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    notify("STOPPING=1")
                     break
                 nursery.cancel_scope.cancel()
 

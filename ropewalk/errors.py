@@ -20,7 +20,7 @@ class RopewalkError(Exception):
     code: int | None = None
     """The response code that led here, where there was a response."""
     remark: str | None = None
-    """What the peer said about it, in its own words."""
+    """The peer's remark, in its own words."""
 
 
 class ProtocolError(RopewalkError):

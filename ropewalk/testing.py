@@ -57,7 +57,7 @@ WAIT_S = 10.0
 """How long the helpers wait for what a test expects."""
 
 _NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
-"""What would make a broker of ours register with a cluster of others, and take its messages."""
+"""Variables that would make a test's broker register with a cluster of others, and take its messages."""
 
 _BROKER = """
 import os, runpy, shutil, signal, sys, threading, time
@@ -97,7 +97,7 @@ class BrokerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-test-")
         home = Path(self._folder.name)
         self.log = home / "broker.log"
-        """What the broker writes to standard error."""
+        """The file that holds the broker's standard error."""
         broker = _BROKER.format(patience=STOP_TIMEOUT_S)
         command = [sys.executable, "-c", broker, "broker", "--ephemeral", "--json"]
         for key, value in {"listenPort": "0", **(settings or {})}.items():
@@ -174,7 +174,7 @@ class RopewalkBroker:
         self.broker = process.broker
         """The address of the broker, `host:port`."""
         self.prefix = prefix
-        """What every name of this test begins with; empty at a broker of the test's own."""
+        """The prefix of every name of this test; empty at a broker of the test's own."""
         self._client: Client | None = None
 
     def name(self, plain: str) -> str:

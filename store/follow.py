@@ -58,7 +58,7 @@ class Follower:
         self._log = store.log
         self._known = KnownQueues()
         self._rest: bytes | None = b""
-        """What the log holds behind the boundary; None where that is much, and is read from the log itself."""
+        """The log's bytes behind the boundary; None where they are many and read from the log itself."""
         self._come: bytes | None = None
         """The same with what was placed since the last look."""
         self.cut_pending = False

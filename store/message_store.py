@@ -85,7 +85,7 @@ class StoreConfig:
     check_at_start: int = 0
     """How much of the log's end is checked before a start believes it, records and queue entries alike."""
     scrub_bytes_per_second: int = 0
-    """What the scrubber may read; 0 is no scrubber."""
+    """The read rate of the scrubber, in bytes a second; 0 starts none."""
 
 
 class MessageStore:
@@ -108,7 +108,7 @@ class MessageStore:
         self.follower: Follower | None = None
         """The one writer of this log while it is a slave's."""
         self.readable_limit = NO_LIMIT
-        """What `limit_readable` was told last."""
+        """The limit that `limit_readable` set last."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -129,7 +129,7 @@ class MessageStore:
             directory = config.root / "ropewalk" / "checksums"
             self._checksums = Checksums(directory, config.checksum_block, self.log, disk)
         self.damage: Damage | None = None
-        """What is known to be damaged; None where nothing is under checksums."""
+        """The known damage; None where nothing is under checksums."""
         if self._checksums is not None:
             self.damage = Damage(self.log, self._checksums)
         self._scrubber: Scrubber | None = None

@@ -94,7 +94,7 @@ class WriteBack:
         self._left: deque[ConsumeQueue] = deque()
         """Queues that the pass has still to come to."""
         self._through = 0
-        """What will be true of `queues_written` at its end, unless the disk is full."""
+        """The value of `queues_written` at the end of the pass, unless the disk is full."""
         self._pass_began_ms: int | None = None
         """When the last pass over many queues began, until it is known how long it took."""
         self._long_pass = False

@@ -12,11 +12,11 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.long_run import LONG
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
-
-LONG = os.environ.get("ROPEWALK_LONG") == "1"
 
 # A broker of a test allocates this much ahead, and not RocketMQ's gigabyte; `--set` in a test goes before it.
 os.environ.setdefault("ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG", str(64 << 20))

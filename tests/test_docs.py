@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from store.recovery.scan import RULES
-from tests.processes import ROOT, checkout_command, checkout_environment, running_broker
 from tests.support.documents import (
     DOCUMENTS,
     Command,
@@ -21,6 +20,7 @@ from tests.support.documents import (
     run,
     text_of,
 )
+from tests.support.processes import ROOT, checkout_command, checkout_environment, running_broker
 from tools.documents.requests import meanings
 from tools.drill.drills import DRILLS
 

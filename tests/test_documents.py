@@ -9,7 +9,7 @@ from broker.namesrv.server import NameServer
 from broker.settings.key_help import key_help
 from broker.settings.keys import KEYS, Mark
 from ropewalk.codes import RequestCode, names_of
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 from tools.documents import map, requests
 from tools.documents.markdown import table
 from tools.documents.pages import pages

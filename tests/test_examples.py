@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.testing import BrokerProcess
-from tests.processes import ROOT, checkout_environment
+from tests.support.processes import ROOT, checkout_environment
 
 EXAMPLES = ROOT / "examples"
 INPUT = {"batch_load.py": "".join(f"{number}\n" for number in range(5000))}
@@ -21,6 +21,8 @@ LAST_LINE = {
     "retry.py": "3 messages settled",
     "troubles.py": "still consuming: True, failure: None, skipped: 2",
     "delay.py": "s  in a while",
+    "transactions.py": "announced: 2 chairs, 1 table",
+    "sql_filter.py": "3 of 6 orders reviewed: order-1 order-3 order-5",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
 ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
@@ -31,8 +33,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
-    """A broker whose delays are short enough to wait for."""
-    with BrokerProcess({"messageDelayLevel": "1s 2s 1s 1s 1s 1s"}) as process:
+    """A broker that filters by properties, and whose delays and checks of transactions are short enough to wait for."""
+    settings = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "transactionTimeOut": "1000"}
+    settings |= {"transactionCheckInterval": "500", "enablePropertyFilter": "true"}
+    with BrokerProcess(settings) as process:
         yield process.namesrv
 
 
@@ -69,10 +73,10 @@ def test_the_web_application_sends_and_consumes(namesrv: str, tmp_path: Path) ->
     assert output.splitlines() == ["202 SEND_OK", "chair is on its way"], output
 
 
-SERVED = Path(__file__).with_name("serve_example.py")
+SERVED = Path(__file__).with_name("support") / "serve_example.py"
 
 
 def test_every_example_is_run_by_a_test() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {*LAST_LINE, *ELSEWHERE}
-    assert len(names) == 11
+    assert len(names) == 13

@@ -6,25 +6,15 @@ that no test runs. The last tests feed it broken examples, to show that it would
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("ropewalk", "store", "ha", "broker", "tools")  # each may import itself and those before it
+from tests.support.imports import ROOMS, ROOT, WORLD, Ban, broken_bans, imports, sources
 
 # The one step against the stream: the command's entrance lives in the package that users install.
 EXCEPTIONS = {("ropewalk/__main__.py", "tools.cli")}
 
-WORLD = (
-    "asyncio", "anyio", "trio", "socket", "select", "selectors", "ssl", "threading", "multiprocessing",
-    "concurrent", "subprocess", "signal", "os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile",
-    "time", "random", "secrets", "uuid",
-)  # fmt: skip
 
 # Folders of cores; a new file in one of them is a core by living there.
 CORES = (
@@ -43,19 +33,6 @@ NOT_CORES = (
 )
 
 
-@dataclass(frozen=True)
-class Ban:
-    """Files that match `where` must not name any of `names`, unless they match `except_in`.
-
-    A name is a module, a dotted call such as `os.open`, or a method such as `.read_bytes`.
-    """
-
-    why: str
-    where: tuple[str, ...]
-    names: tuple[str, ...]
-    except_in: tuple[str, ...] = ()
-
-
 BANS = (
     Ban(
         "only the broker's shell, the client's shells and the tools know sockets",
@@ -68,6 +45,7 @@ BANS = (
         except_in=(
             "broker/remoting/shell.py",
             "broker/web/server.py",  # pages for people, from a thread of its own
+            "broker/service_manager.py",  # tells systemd by its socket that a server serves
             "ropewalk/client/blocking/connection.py",
             "ropewalk/client/aio/connection.py",
             "ropewalk/client/core/ids.py",  # asks the kernel for this machine's address, sends nothing
@@ -111,65 +89,6 @@ BANS = (
 )  # fmt: skip
 
 
-def sources() -> dict[str, str]:
-    """Every module of the five rooms: its path from the root, and its text."""
-    paths = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
-
-
-def dotted(node: ast.expr) -> str:
-    """`os.path.join` for the expression of that shape; ".name" at the end of any other one."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
-
-
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported anywhere in the tree, and every name taken out of one."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module, "relative imports are banned by the linter"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and dotted(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
-
-class _WithoutTypeImports(ast.NodeTransformer):
-    """Drops what only the type checker sees: an annotation does not touch the world."""
-
-    def visit_If(self, node: ast.If) -> ast.AST:
-        return ast.Pass() if is_for_types_only(node) else self.generic_visit(node)
-
-
-def names_used(tree: ast.AST) -> set[str]:
-    """Imports, called expressions and dotted names, with `import x as y` told by its real name."""
-    aliases = {
-        alias.asname: alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.asname
-    }
-    used = set(imports(tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            head, _, rest = dotted(node).partition(".")
-            used.add(f"{aliases.get(head, head)}.{rest}")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            used.add(node.func.id)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            used.add(f".{node.func.attr}")
-    if {name for name in used if name.startswith("random.")} == {"random.Random"} and ".Random" not in used:
-        used -= {"random", "random.Random"}  # the type of a source of chance that is handed in
-    return used
-
-
 def against_the_stream(path: str, source: str) -> list[str]:
     """The imports of this file that point from a lower room to a higher one."""
     allowed = ROOMS[: ROOMS.index(path.split("/", 1)[0]) + 1]
@@ -180,24 +99,6 @@ def against_the_stream(path: str, source: str) -> list[str]:
         if name.split(".")[0] in above
         and not any(path == file and name.startswith(module) for file, module in EXCEPTIONS)
     ]
-
-
-def broken_bans(path: str, source: str, bans: tuple[Ban, ...] = BANS) -> list[str]:
-    """The rows of the table that this file breaks, as sentences."""
-    found = []
-    used: set[str] | None = None
-    for ban in bans:
-        applies = any(fnmatch(path, pattern) for pattern in ban.where)
-        if not applies or any(fnmatch(path, pattern) for pattern in ban.except_in):
-            continue
-        if used is None:
-            used = names_used(_WithoutTypeImports().visit(ast.parse(source)))
-        found += [
-            f"{path} uses {name}: {ban.why}"
-            for name in ban.names
-            if any(item == name or item.startswith(f"{name}.") for item in used)
-        ]
-    return found
 
 
 Graph = dict[str, set[str]]
@@ -305,8 +206,41 @@ def test_imports_point_one_way() -> None:
 
 
 def test_cores_and_rooms_leave_the_world_to_its_owners() -> None:
-    found = [line for path, source in sources().items() for line in broken_bans(path, source)]
+    found = [line for path, source in sources().items() for line in broken_bans(path, source, BANS)]
     assert not found, "\n".join(found)
+
+
+def imported_test_modules(source: str) -> list[str]:
+    """Return the test modules that a source imports: what two of them need lies in a plain module."""
+    names = (name.split(".") for name in imports_of(source))
+    return [
+        ".".join(name)
+        for name in names
+        if name[0] == "tests" and any(part.startswith("test_") for part in name[1:])
+    ]
+
+
+def test_no_module_imports_a_test_module() -> None:
+    found = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for folder in ("tests", "tools", "examples")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in imported_test_modules(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from tests.store.test_follow import bytes_of", ["tests.store.test_follow.bytes_of"]),
+        ("def f():\n    import tests.store.test_follow as other", ["tests.store.test_follow"]),
+        ("from tests.store import test_follow", ["tests.store.test_follow"]),
+        ("from tests.support.stores import fill\nimport ropewalk.testing", []),
+    ],
+)
+def test_an_import_of_a_test_module_is_noticed(source: str, found: list[str]) -> None:
+    assert imported_test_modules(source) == found
 
 
 def test_the_scanner_reads_all_five_rooms() -> None:
@@ -347,7 +281,7 @@ def test_an_import_against_the_stream_is_noticed(path: str, source: str) -> None
     ],
 )
 def test_a_core_that_reaches_for_the_world_is_noticed(path: str, source: str) -> None:
-    assert broken_bans(path, source)
+    assert broken_bans(path, source, BANS)
 
 
 @pytest.mark.parametrize(
@@ -365,4 +299,4 @@ def test_a_core_that_reaches_for_the_world_is_noticed(path: str, source: str) ->
     ],
 )
 def test_what_the_table_allows_is_left_alone(path: str, source: str) -> None:
-    assert not broken_bans(path, source)
+    assert not broken_bans(path, source, BANS)

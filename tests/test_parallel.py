@@ -23,7 +23,7 @@ from tests.parallel import (
     scope_of,
     stand_behind,
 )
-from tests.ports import LOW, SHARES, free_ports, my_range
+from tests.support.ports import LOW, SHARES, free_ports, my_range
 
 ROOT = Path(__file__).resolve().parent.parent
 

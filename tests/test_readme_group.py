@@ -3,16 +3,16 @@
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment
 from tests.support.documents import Command, check_shown, commands, program, run, section, text_of
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment
+from tests.support.waiting import until
 from tools.admin.ha import COLUMNS, status_rows
 from tools.admin.handover import HandoverFailed, Members, find_group
 
@@ -49,23 +49,20 @@ def statuses(namesrv: str) -> list[dict[str, object]]:
 
 def wait_for_slave(folder: Path, namesrv: str) -> None:
     """Wait until a master has a slave that counts."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not any(str(row["link"]).endswith("1 counted") for row in statuses(namesrv)):
+
+    def told() -> str:
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
-        assert time.monotonic() < give_up, f"no slave follows: {statuses(namesrv)}\n{logs}"
-        time.sleep(0.2)
+        return f"no slave follows: {statuses(namesrv)}\n{logs}"
+
+    until(lambda: any(str(row["link"]).endswith("1 counted") for row in statuses(namesrv)), told, pause_s=0.1)
 
 
 def wait_until_listening(port: int) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            assert time.monotonic() < give_up, f"nobody listens on {port}"
-            time.sleep(0.1)
-        else:
-            return
+    def listens() -> bool:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+
+    until(listens, f"nobody listens on {port}", forgiving=(OSError,))
 
 
 def run_group_tour(tour: list[Command], folder: Path) -> list[str]:

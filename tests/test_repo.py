@@ -186,12 +186,6 @@ OPENERS = re.compile(
 PRONOUNS = re.compile(r"\b(?:who|what|whatever|whoever|somebody|nobody|one of them|some of them)\b", re.I)
 """Words in the place of a noun, which a first sentence does without."""
 FIRST_SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)[.:](?=\s|$)")
-NOT_REWRITTEN = (
-    "ropewalk/client/",
-    "store/read/",
-    "broker/transactions/",
-)
-"""Folders and files whose docstrings are still to be rewritten; each that is done leaves the list."""
 
 
 def public_docstrings(source: str) -> Iterator[tuple[int, str, str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import READY_KEYS, ROOT, running_broker
+from tests.support.processes import READY_KEYS, ROOT, running_broker
 
 ROOMS = ("store", "ha", "broker", "tools")
 

@@ -62,7 +62,7 @@ class AdminHa:
         self._secret = context.broker.config.ropewalk_secret
         self._challenges: dict[Session, bytes] = {}
         self._unproven = ""
-        """Who was told last in the log to have proven nothing."""
+        """The peer that the log named last for having proven nothing."""
 
     def handlers(self) -> dict[int, Handler]:
         proven = {

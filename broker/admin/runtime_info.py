@@ -19,7 +19,7 @@ __all__ = ["DiskFacts", "Space", "runtime_info"]
 
 VERSION: Final = "V5_5_0"
 VERSION_NUMBER: Final = 479
-"""What the frames of this broker say too: clients choose by it what they may ask."""
+"""The version number in this broker's frames, which is 5.3.3: clients choose by it which requests they send."""
 
 _PUT_TIME_LABELS: Final = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),

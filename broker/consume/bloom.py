@@ -15,7 +15,7 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True)
 class BloomGeometry:
-    """How many bits there are, and how many of them are one group's."""
+    """The size of a Bloom filter in bits, and the number of bits that a group sets in it."""
 
     bits: int = 112
     hashes: int = 3

@@ -28,7 +28,7 @@ SCAN_MAX: Final = 800
 SCAN_BYTES_MAX: Final = 4 << 20
 WORK_MAX: Final = 4 << 20
 _WORK_EACH = 64
-"""What a search costs besides the text, in bytes of text."""
+"""The fixed cost of one search, in bytes of property text."""
 _IDENTITY = Struct(">20xqq")
 _V1_LAST = MAGIC_V1 & 0xFF
 

@@ -43,13 +43,13 @@ NEW_CHARACTERS_MAX: Final = 32_768
 _DEAD_AT_LOAD_MS = 30_000
 _DISABLED = (
     "The broker does not support consumer to filter message by {}: enablePropertyFilter is false. Set it in the "
-    "broker's configuration, or while it runs: ropewalk admin broker set enablePropertyFilter=true"
+    "broker's configuration, or while it runs: ropewalk admin broker config set enablePropertyFilter=true"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FilterRules:
-    """What the configuration says about filters."""
+    """The settings of filters in the configuration."""
 
     enabled: bool = False
     filter_retries: bool = False
@@ -59,7 +59,7 @@ class FilterRules:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> FilterRules:
-        """Return what a configuration says about filters."""
+        """Return the settings of filters in a configuration."""
         return cls(
             config.enable_property_filter,
             config.filter_support_retry,
@@ -70,7 +70,7 @@ class FilterRules:
 
 @dataclass(slots=True)
 class FilterData:
-    """One group's expression for one topic."""
+    """A group's expression for one topic."""
 
     topic: str
     group: str
@@ -83,7 +83,7 @@ class FilterData:
 
     @property
     def is_dead(self) -> bool:
-        """Return whether nobody of the group was connected when it was last looked at."""
+        """Tell whether no member of the group was connected at the last check."""
         return self.dead_ms >= self.born_ms
 
     def to_json(self, bloom: BloomGeometry) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class FilterTable:
     # -- heartbeats ----------------------------------------------------------------------------------
 
     def register(self, group: str, wishes: Collection[SubscriptionData], now_ms: int) -> None:
-        """Take over what a heartbeat of the group subscribes to; topics it does not name any more become dead.
+        """Take over the subscriptions of a group's heartbeat; filters of topics that it no longer names become dead.
 
         A newer version of the client replaces an older one. An expression that cannot be read leaves nothing behind,
         not even its predecessor, so that the client is told at its next pull.
@@ -173,7 +173,7 @@ class FilterTable:
                 self._kill(data, now_ms)
 
     def prune(self, now_ms: int) -> None:
-        """Forget what has been dead for long enough."""
+        """Remove the filters that have been dead for `clean_ms`."""
         expired = [
             data
             for entries in self._groups.values()
@@ -276,7 +276,7 @@ class FilterTable:
         return fastjson.pretty({"filterDataByTopic": topics})
 
     def load(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
-        """Take over a loaded file, and say in sentences what of it cannot be used."""
+        """Take over a loaded file, and return findings, in sentences, about its unusable entries."""
         findings: list[str] = []
         for topic, group, entry in _entries(value.get("filterDataByTopic")):
             expression, kind = entry.get("expression"), entry.get("expressionType")

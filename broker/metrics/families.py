@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ from broker.state.statistics import (
     TOPIC,
     TopicMeter,
 )
+from broker.transactions.counts import FINISH_BOUNDS_S
+from broker.transactions.service import TransactionService
 from ropewalk.format import names
 from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
@@ -64,6 +66,7 @@ class MetricSources:
 
     broker: BrokerContext
     role: str
+    transactions: TransactionService
     lookups_waiting: int
     """Administrators' requests that wait for the helper thread."""
     loop_delays: Durations
@@ -84,7 +87,7 @@ def of_broker(sources: MetricSources) -> tuple[Found, list[Source]]:
         partial(_consumers, sources),
         partial(_lag, sources),
     ]
-    for part in (_tables, _totals, _requests, _creations, _storage, _process):
+    for part in (_tables, _totals, _requests, _creations, _transactions, _storage, _process):
         part(sources, found, later)
     return found, later
 
@@ -108,7 +111,7 @@ def trimmed(families: Iterable[Family | HistogramFamily]) -> Iterator[Family | H
 
 
 def _sliced(sources: MetricSources, keys: Sequence[K], look: Callable[[Sequence[K]], V]) -> Iterator[V]:
-    """What the loop finds out about each few of the keys."""
+    """Collect samples of the keys on the loop, a slice at a time."""
     for start in range(0, len(keys), SLICE):
         yield sources.on_loop(partial(look, keys[start : start + SLICE]))
 
@@ -258,7 +261,7 @@ def _is_internal(topic: str) -> bool:
 
 
 def _creations(sources: MetricSources, found: Found, later: list[Source]) -> None:
-    """What administrators made or changed, and how long that took."""
+    """Counts of the changes that administrators made, and their duration."""
     broker = sources.broker
     times = broker.statistics.creation_times
     for what, name in ((TOPIC, "topic"), (CONSUMER_GROUP, "consumer_group")):
@@ -275,6 +278,44 @@ def _creations(sources: MetricSources, found: Found, later: list[Source]) -> Non
                 ],
             )
         )
+
+
+def _transactions(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    """Open, ended and given-up transactions, by topic."""
+    halves, counts = sources.transactions.halves, sources.transactions.counts
+
+    def by_topic(name: str, kind: str, help: str, numbers: Mapping[str, int]) -> Family:
+        return Family(name, kind, help, ("topic",), [((topic,), float(n)) for topic, n in numbers.items()])
+
+    found += [
+        by_topic("rocketmq_half_messages", GAUGE, "Transactions that nobody has ended yet", halves.counts),
+        by_topic("rocketmq_commit_messages", COUNTER, "Transactions that were committed", counts.committed),
+        by_topic(
+            "rocketmq_rollback_messages", COUNTER, "Transactions that were rolled back", counts.rolled_back
+        ),
+        by_topic(
+            "ropewalk_given_up_transactions",
+            COUNTER,
+            "Transactions that nobody ended, however often producers were asked",
+            counts.given_up,
+        ),
+        _one(
+            "ropewalk_transaction_checks", COUNTER, "Questions to producers about transactions", counts.checks
+        ),
+        _one(
+            "ropewalk_transaction_checks_without_producer",
+            COUNTER,
+            "Checks that were due while no producer of the group was connected",
+            counts.unasked,
+        ),
+        HistogramFamily(
+            "rocketmq_finish_message_latency",
+            "Seconds from a half message to its commit",
+            FINISH_BOUNDS_S,
+            ("topic",),
+            [((topic,), tuple(seen.counts), seen.total) for topic, seen in counts.latencies.items()],
+        ),
+    ]
 
 
 # -- clients -----------------------------------------------------------------------------------------

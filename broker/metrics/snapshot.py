@@ -106,7 +106,7 @@ class Census:
     base_labels: tuple[tuple[str, str], ...]
     families: tuple[Family | HistogramFamily, ...]
     later: tuple[Source, ...]
-    """What looks at the disk, or asks the loop slice by slice: called on the server's side, never on the loop."""
+    """Collectors that read the disk or ask the loop slice by slice; the server calls them, the loop never does."""
 
 
 class LoopBusy(Exception):

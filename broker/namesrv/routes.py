@@ -51,7 +51,7 @@ TOPICS_MAX = 500_000
 """Topics of all broker sets together; one that two sets serve counts twice."""
 
 I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""What Java's and Go's readers of a route take for a count or for flags."""
+"""The range that Java's and Go's readers of a route accept as a count or as flags."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):

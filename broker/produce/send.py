@@ -1,7 +1,7 @@
-"""Codes 10, 310 and 320: a producer's messages, rules_version, given their place, appended, answered.
+"""Codes 10, 310 and 320: producers' messages, judged, given their place, appended, answered.
 
 The checks come in the order in which the original makes them, because the first that fails is the one a client
-sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is rules_version once
+sees. What decides for every message of a topic (its name, that it exists, how many queues it has) is judged once
 and remembered in `Target` until the topic table changes.
 
 This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
@@ -76,6 +76,7 @@ _decode_v1 = json_decoder(SendMessageHeader).decode
 
 _TAGS = P.TAGS + "\x01"
 _UNIQ: Final = P.UNIQ_KEY + "\x01"
+_REPLIES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 NO_WAIT = P.WAIT + "\x01false"
 
 
@@ -89,7 +90,7 @@ class Target:
     """Bits that the topic adds to each message."""
     queues: dict[int, ConsumeQueue]
     queues_by_text: dict[bytes, ConsumeQueue]
-    """Those that a plain message went to, by their id as text."""
+    """Queues that a plain message went to, by their id as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class SendProcessor:
         self.targets: dict[str, Target] = {}
         self._targets_of = -1
         self.rules_version = object()
-        """Stands for the rules and topics by which a shape was rules_version; another one when these change."""
+        """Stands for the rules and topics by which a header template was judged; another one when these change."""
         self._id_prefix = store.config.store_host.hex().upper().encode()
         self.waits = store.config.sync_flush
         """Whether answers wait for the disk, or for slaves."""
@@ -288,7 +289,9 @@ class SendProcessor:
             properties, flags = parse_properties(header.properties or ""), header.sys_flag | target.sys_flag
             if classify(properties, flags, header.reconsume_times or 0) is HALF:
                 # Its requester would have it before anybody decides the transaction.
-                raise RequestRefused(ResponseCode.NO_PERMISSION, "a reply cannot be a transactional message")
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a transactional message"
+                )
             ext, wait = self._answer_ext("0", queue.queue_id, 0, None), False
             if keep:
                 try:
@@ -341,6 +344,10 @@ class SendProcessor:
         else:
             properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
             half = row is HALF
+            if half and request.code in _REPLIES:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL, "the answer to a request is no transaction"
+                )
             sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
             if given_up:
                 properties[P.DELAY] = "-1"
@@ -621,14 +628,14 @@ class SendProcessor:
             )
 
     def _known(self, name: str, config: TopicConfig) -> Target:
-        """What is known about a topic that has passed its checks, remembered."""
+        """Build the target of a topic that has passed its checks, and cache it."""
         sys_flag = MessageSysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
         queues = self.store.queues.setdefault(name, {})
         target = Target(config, max(config.read_queues, config.write_queues), sys_flag, queues, {})
         self._targets_of = self._topics.generation
         if not name.startswith(
             names.RETRY_PREFIX
-        ):  # each message there is rules_version by itself, so never in a run
+        ):  # each message there is judged by itself, so never in a run
             self.targets[name] = target
         return target
 

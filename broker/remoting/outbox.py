@@ -103,7 +103,7 @@ class Outbox:
         self._ready: list[bytes] = []
         self._waiting: list[bytes] = []
         self._kinds: list[Kind] = []
-        """What `_ready` answers where that is no plain send, in no order (`rpc_times`)."""
+        """The request kinds that `_ready` answers, plain sends left out, in no order (`rpc_times`)."""
         self._waiting_kinds: list[Kind] = []
 
     # -- answers of the read at hand -------------------------------------------------------------------

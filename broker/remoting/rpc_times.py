@@ -33,7 +33,7 @@ FAILED: Final = "write_channel_failed"
 _UNKNOWN: Final = "unknown"
 
 Kind: TypeAlias = tuple[int, int]
-"""What was asked, and the code of the answer."""
+"""The request code, and the code of its answer."""
 PLAIN: Final[Kind] = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS)
 
 

@@ -144,7 +144,7 @@ class Session:
         self._times = times or RpcTimes()
         self.outbox = Outbox(link, self._times, wait)
         self.fast: Any = None
-        """What the intake has learned of this client; its own affair."""
+        """The templates that the intake keeps of this client; only the intake reads them."""
         self.held: set[Hashable] = set()
         """Requests of this session that are held elsewhere, for whoever holds them."""
         self._handlers = handlers

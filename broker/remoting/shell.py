@@ -147,7 +147,7 @@ class Connection:
         self.stall_exempt = False
         """Whether a peer that takes nothing is somebody else's business; replication has a rule of its own."""
         self.raw_receiver: Callable[[memoryview], None] | None = None
-        """Who takes what arrives in the session's place, out of the shell's own buffer, and copies what it keeps."""
+        """The receiver of arriving bytes in the session's place; it copies what it keeps out of the shell's buffer."""
         self.paused = False
         self.mask = _IN
         self.active = self.progress = time.monotonic()
@@ -319,7 +319,7 @@ class Shell:
             self.wake()
 
     def _linger(self) -> list[tuple[int, int]]:
-        """What is ready, now or within a millisecond. Looks again and again for a moment where that has paid off."""
+        """Return the ready sockets, now or within a millisecond. Polls for a moment where that has paid off."""
         poll, clock = self._epoll.poll, time.monotonic
         events = poll(0)
         if events or self._news:

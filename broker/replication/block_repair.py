@@ -115,7 +115,7 @@ class BlockRepair:
         return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
     async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
-        """What belongs there, from this member; None if it could not help, and why goes to `reasons`."""
+        """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
         search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
         try:
             async with open_connection(address, timeout=CONNECT_S) as link:

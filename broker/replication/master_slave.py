@@ -225,7 +225,7 @@ class Replication:
         return -1 if self.role == SLAVE else self.transfer.confirmed
 
     def _judge(self) -> None:
-        """What this turn may do: whether there are slaves to wait for, and whether messages are taken."""
+        """Return the limits of this turn: whether there are slaves to wait for, and whether messages are taken."""
         self.refused, self.available, self.unread = None, True, None
         if self.role == SLAVE:
             if not self._slave_reads and self.client is not None and self.client.link is not None:

@@ -134,7 +134,7 @@ class SlaveSync:
         """Of the own journal of commits, up to where this master was told."""
         self._rocketmq_versions: dict[int, DataVersion] = {}
         self._troubles: dict[str, tuple[float, str]] = {}
-        """What is wrong -> since when, and what of it was told."""
+        """Faults by name: since when each has lasted, and the part of it that was logged."""
         self._replication.before_report = self.before_report
         self._replication.service.secret_required = bool(self._secret)
 

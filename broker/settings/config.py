@@ -95,9 +95,9 @@ class BrokerConfig:
     broker_id: int
     broker_role: str
     broker_ip1: str
-    """What clients are told to connect to."""
+    """The host that clients are told to connect to."""
     broker_ip2: str
-    """What slaves are told to connect to."""
+    """The host that slaves are told to connect to."""
     bind_address: str
     listen_port: int
     """0: any free port, and then also for the ports derived from it."""
@@ -123,7 +123,7 @@ class BrokerConfig:
     slave_read_enable: bool
     ack_after_flush: bool
     ropewalk_secret: str
-    """What the members of a group prove to each other that they know; empty: nobody has to."""
+    """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str
     """The master's remoting address, where no name server tells it."""
     ha_sync_from_last_file: bool

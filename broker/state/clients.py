@@ -77,7 +77,7 @@ class Member:
     seen_ms: int
     """Its last heartbeat, by the monotonic clock."""
     subscriptions: tuple[SubscriptionData, ...] = ()
-    """What this member itself asked for last; the group's table may hold another's."""
+    """The subscription that this member sent last; the group's table may hold another member's."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -119,7 +119,7 @@ class ConsumerGroup:
 
 @dataclass(slots=True)
 class _Peer:
-    """What one connection is registered under; dicts serve as ordered sets."""
+    """The groups that one connection is registered under; dicts serve as ordered sets."""
 
     consumer_groups: dict[str, None] = field(default_factory=dict)
     producer_groups: dict[str, None] = field(default_factory=dict)

@@ -411,7 +411,7 @@ def _out_of_bounds(config: TopicConfig) -> str | None:
 
 
 def _system_topics(rules: TopicRules) -> list[TopicConfig]:
-    """What every broker has from its first second; clients, tools and later features look for these names."""
+    """Return the topics of every broker from its start; clients, tools and later features look for these names."""
 
     def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         return TopicConfig(name, queues, queues, perm)

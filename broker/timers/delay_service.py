@@ -252,7 +252,7 @@ class DelayService:
         return delivery
 
     def _copy_of(self, line: _Line, record: Record) -> Message:
-        """What is appended for a record whose time has come. Raises ValueError if it has no place to go."""
+        """Build the message to append for a record whose time has come. Raises ValueError if it has no place to go."""
         properties = record.properties
         topic, queue_text = properties.get(P.REAL_TOPIC, ""), properties.get(P.REAL_QID, "")
         where = f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}"

@@ -68,7 +68,7 @@ def _first_behind(queue: FrozenQueue, log_offset: int) -> int:
 
 
 class _Identity(NamedTuple):
-    """What a half, its copies and the committed message have in common."""
+    """The identity of a transaction: equal in its half message, the copies of that and the committed message."""
 
     unique_key: str
     born_ms: int
@@ -98,7 +98,7 @@ class Loader:
         self.halves: dict[int, Half] = {}
         """Open transactions by their first record, once it is done."""
         self.committed: list[Half] = []
-        """Those of them whose commit is there, and no operation record."""
+        """Half messages whose commit is stored while their operation record is not."""
         self.low = 0
         """Queue offset of the first half record that was read."""
         self.ops: list[tuple[int, list[int]]] = []

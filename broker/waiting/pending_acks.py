@@ -31,7 +31,7 @@ class _Entry:
     count: int
     """How many answers wait."""
     kinds: Sequence[Kind]
-    """What they answer (`rpc_times`); those of several sessions answer plain sends."""
+    """The request kinds that the acks answer (`rpc_times`); acks of several sessions answer plain sends."""
     read_at: float
 
 

@@ -181,7 +181,7 @@ def application(metrics: Metrics, monotonic_ms: Callable[[], int]) -> Starlette:
 
 
 class _Both:
-    """What `prometheus_client` walks through when it writes: a census, then what it knows of the process itself."""
+    """The collectors that `prometheus_client` walks through: a census, then its own of the process."""
 
     def __init__(self, census: Census, process: Any) -> None:
         self._census = census

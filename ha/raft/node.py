@@ -249,7 +249,7 @@ class RaftNode:
 
     @property
     def _confirmed(self) -> int:
-        """What may be told to the leader: what is on disk, of what was compared with it (rule 2)."""
+        """Return the offset to report to the leader: on disk, and compared with the leader's log (rule 2)."""
         return min(self.log.durable, self.handler.matched)
 
     def _follow(self, leader: MemberId) -> None:

@@ -84,7 +84,7 @@ class HaRules:
     gap_max: int = 256 << 20
     """A slave further behind than this is not in sync."""
     bytes_per_second: int = 0
-    """What one slave is given at most; 0 is no limit."""
+    """The rate at which one slave is sent at most, in bytes a second; 0 is no limit."""
     from_last_file: bool = False
     """Whether an empty slave begins at the newest segment, as with RocketMQ, and not at the oldest."""
 
@@ -127,7 +127,7 @@ class HaConnection:
         """Before this time nothing is fetched: the disk refused it a moment ago."""
         self._second_ms, self._second_bytes = now, 0
         self._stuck = (0, now)
-        """What was owed when something of it was last taken, and when that was."""
+        """The bytes owed when the slave last took some of them, and the time of that."""
 
     # -- in ------------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class HaService:
         self._replicas: dict[tuple[str, int], tuple[Replica, int]] = {}
         """By the address of the slave's end of the socket, from hellos, with the time; they may overtake the socket."""
         self._counted: list[HaConnection] | None = None
-        """What `counted` found; None when it has to look again."""
+        """The cached result of `counted`; None when it has to count again."""
         self._registered: Mapping[str, int] = {}
         self._sent_to: dict[str, int] = {}
 

@@ -22,7 +22,7 @@ class LogSource:
         self, log: CommitLog, completions: Completions, warm_window: int, helpers: Helpers | None = None
     ) -> None:
         self.findings: list[str] = []
-        """What could not be read, for people; whoever tells them clears it."""
+        """The read error to log; its reader clears it."""
         self._log = log
         self._completions = completions
         self._warm_window = warm_window

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from ropewalk.client.core.addresses import choose_name_servers
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
-from ropewalk.client.core.consume.membership import Subscription
+from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
+from ropewalk.filter.sql92 import compile_filter
 
 
 def clock() -> float:
@@ -52,11 +53,27 @@ def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> Consumer
     return ConsumerCore(name_servers, identity, unique_keys=default_unique_keys(), clock=clock, now_ms=now_ms)
 
 
-def subscriptions(topics: Mapping[str, str]) -> tuple[Subscription, ...]:
-    """Return topics with their expressions, as subscriptions made now."""
+def subscriptions(
+    topics: Mapping[str, str], sql: Mapping[str, str] | None = None
+) -> tuple[Subscription, ...]:
+    """Return topics with their tags or `*`, and others with an SQL92 expression, as subscriptions made now.
+
+    Expressions are read here first. Raises `SqlSyntaxError`, a ValueError, for one that brokers would not take, and
+    ValueError for a topic with tags and an expression: a subscription is one or the other.
+    """
     if not isinstance(topics, Mapping):
         raise TypeError(f'topics say what is wanted of each, as in {{"orders": "*"}}; this is {topics!r}')
-    return tuple(Subscription(topic, expression, now_ms()) for topic, expression in topics.items())
+    sql = sql or {}
+    if both := sorted(topics.keys() & sql.keys()):
+        raise ValueError(
+            f"{', '.join(both)}: a topic is filtered by tags or by an SQL92 expression, not by both"
+        )
+    for expression in sql.values():
+        compile_filter(expression)
+    return (
+        *[Subscription(topic, expression, now_ms()) for topic, expression in topics.items()],
+        *[Subscription(topic, expression, now_ms(), SQL92) for topic, expression in sql.items()],
+    )
 
 
 def new_pull_core(
@@ -65,7 +82,8 @@ def new_pull_core(
     name_servers: str,
     consume_from: ConsumeFrom,
     on_skipped: OnSkipped,
+    sql: Mapping[str, str] | None = None,
 ) -> PullCore:
     """Return a pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
-    identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics), consume_from, active=True)
+    identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics, sql), consume_from, active=True)
     return PullCore(new_consumer_core(name_servers, identity), clock, on_skipped)

@@ -82,7 +82,7 @@ def _head(born_host_size: int, store_host_size: int) -> Struct:
 
 _HEADS: Final = {(born, store): _head(born, store) for born in (8, 20) for store in (8, 20)}
 HEAD_V4: Final = _HEADS[8, 8]
-"""What stands in front of the body of a record with IPv4 hosts."""
+"""The fields in front of the body of a record with IPv4 hosts."""
 # By the two bits of the sys flag.
 _HEAD_BY_BITS: Final = {
     (MessageSysFlag.BORN_HOST_V6 if born == 20 else 0)

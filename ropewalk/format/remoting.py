@@ -43,7 +43,7 @@ JSON: Final = 0
 ROCKETMQ: Final = 1
 
 VERSION: Final = 479
-"""What we say we are: RocketMQ 5.3.3. Consumers refuse SQL filters from brokers that claim less than 232."""
+"""The version that we claim: RocketMQ 5.3.3. Consumers refuse SQL filters from brokers that claim less than 232."""
 
 I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 

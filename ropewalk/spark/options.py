@@ -29,7 +29,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 Use = Literal["read", "stream", "write"]
-"""What the options are for: a batch read, a streaming read, or a write of either kind."""
+"""The use of the options: a batch read, a streaming read, or a write of either kind."""
 
 Offsets = int | Mapping[str, Mapping[str, Mapping[str, int]]]
 """`EARLIEST`, `LATEST`, or a number for each topic, broker name and queue id (as text, as in JSON)."""

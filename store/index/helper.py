@@ -70,7 +70,7 @@ class KeyIndex(ABC):
         self.full_timestamp = 0
         """End time of the last file that became full and was flushed since the start, ms, or 0."""
         self.findings: list[str] = []
-        """What people should read in the log; whoever writes them there clears this."""
+        """Messages for the log; the writer that puts them there clears the list."""
         self._now_ms = now_ms
         self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
         self._log_end = 0
@@ -239,7 +239,7 @@ class ProcessIndex(KeyIndex):
         self._stopping = False
         self._not_before_ms = 0
         self._reached = 0
-        """What the process said last; its thread writes it."""
+        """The offset that the process reported last; its thread writes it."""
 
     def _work(self, through: int, min_offset: int) -> None:
         if self._thread is None:

@@ -65,7 +65,7 @@ class Damage:
         self._checksums = checksums
         self._places: dict[int, Damaged] = {}
         self._trusted_offset = 0
-        """What the log's was before the first of the places was found."""
+        """The trusted offset of the log before the first damaged place was found."""
 
     def __len__(self) -> int:
         return len(self._places)

@@ -237,7 +237,7 @@ class Checksums:
             self._from = last.end_offset if last is not None else 0
 
     def _copy(self, segment: Segment) -> Sidecar | None:
-        """What `Checks` uses must not change while the segment is summed further."""
+        """Copy the sums for `Checks`: they must not change while the segment is summed further."""
         sidecar = self._sidecars.get(segment.base_offset)
         if sidecar is None:
             return None

@@ -42,7 +42,7 @@ class CommitLog:
         self.spare: Segment | None = None
         self.flushed_offset = 0
         self.trusted_offset = 0
-        """What stands from here on was looked at when the store was opened, or written since."""
+        """The log offset from which every record was checked when the store was opened, or written since."""
         self._disk = disk
         self._bases: list[int] = []
 

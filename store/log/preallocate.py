@@ -126,7 +126,7 @@ class Preallocator:
         self._looked_at: tuple[Segment | None, int, int, float] = (None, 0, 0, 0.0)
         """A segment, up to where it had been written, how much of that were large records, and how long they took."""
         self._large = self._cold = False
-        """What was found so, and stays so in the next segment."""
+        """The measured result, which stays valid for the next segment."""
         self._pace = GrowthPace()
         self._prefaulter = prefaulter(disk)
         self._ticked_ms = self._next_spare_ms = 0

@@ -51,7 +51,7 @@ class Segment:
         self.pins = 0
         """How many helpers off the loop hold this segment; its file stays until there are none. The loop's own."""
         self.checks: ReadCheck | None = None
-        """What is known about bytes that an earlier process wrote; None asks for no checks."""
+        """The check of bytes that an earlier process wrote; None asks for no check."""
 
     @property
     def end_offset(self) -> int:

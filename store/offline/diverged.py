@@ -44,7 +44,7 @@ class About(msgspec.Struct, frozen=True, rename="camel"):
     end: int
     time_ms: int
     master: str = ""
-    """Whose log took its place."""
+    """The member whose log took its place."""
     epoch: int = 0
 
 

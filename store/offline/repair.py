@@ -170,7 +170,7 @@ def _summed(layout: Layout, disk: Disk) -> list[int]:
 
 
 class _Looked:
-    """What a verification says about log and sidecars, as far as a repair is about it."""
+    """A verification's findings about log and sidecars that a repair can act on."""
 
     def __init__(self, verification: Verification) -> None:
         self.lost = [lost for lost in verification.lost if not lost.to_be_cut]

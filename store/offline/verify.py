@@ -272,7 +272,7 @@ class Verification:
             )
 
     def _set_entries_due(self) -> None:
-        """What lies before this log offset must have its queue entry."""
+        """Find the log offset before which every record must have its queue entry."""
         bound, min_offset = self.bound, self.log.min_offset
         if bound is not None and (bound.clean or bound.boot == boot_id(self._disk)):
             self._entries_due = bound.queues

@@ -130,7 +130,7 @@ class ProcessQueueFileWriter(QueueFileWriter):
     def _ask(
         self, writes: Sequence[Write], waiting: Sequence[Waiting]
     ) -> tuple[list[tuple[str, bool]], int] | None:
-        """What the process has to say; None if it is not to be asked, or went before it said so."""
+        """Have the process write; return its report, or None if it is not to be asked or ended first."""
         if time.monotonic() < self._slow_until:
             return None
         try:

@@ -153,7 +153,7 @@ class Reader:
         self._fetcher = BlockFetcher(log, self.cold_budget, self._free_worker)
         self.blocks = self._fetcher.blocks
         self._deferred: deque[tuple[float, Callable[[], None], Callable[[None], None]]] = deque()
-        """Those that are not: until when they wait at most, how they are made, and refused; the oldest first."""
+        """Deferred reads, the oldest first: until when they wait at most, how they are made, and refused."""
         self._missed: dict[ConsumeQueue, int] = {}
         """Queues of which something was in no cache, and how much is still to be read until that is forgotten."""
         self.failed = 0

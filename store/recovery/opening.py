@@ -61,7 +61,7 @@ class Opening:
     index_checkpoint_ms: int = field(default=0, init=False)
     """Afterwards: what the checkpoint says about the key index."""
     _too_much_claimed: Bound | None = field(default=None, init=False)
-    """What the bound file has to say instead, if the end of the log was not as it says."""
+    """The bound to write instead, if the end of the log was not as the bound file says."""
 
     def run(self) -> Recovered:
         """Do it all. Blocks. Raises `StoreDamaged`, or OSError of a disk without room."""

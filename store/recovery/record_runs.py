@@ -260,7 +260,7 @@ def _dispatch_columns(
 def _without_known(
     runs: list[tuple[ConsumeQueue, Chosen]], numbers: Sequence[int]
 ) -> list[tuple[ConsumeQueue, Chosen]] | None:
-    """Those of the runs that their queues do not have yet; None if one is not a queue's next. HOT."""
+    """Return the runs that their queues do not have yet; None if one is not a queue's next. HOT."""
     new: list[tuple[ConsumeQueue, Chosen]] = []
     for queue, chosen in runs:
         its_numbers = list(compress(numbers, chosen))

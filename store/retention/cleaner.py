@@ -38,7 +38,7 @@ _QUEUES_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What the helper thread found: how full disks are, and when each of the asked segments was written, ms."""
+    """The helper thread's findings: how full disks are, and when each of the asked segments was written, ms."""
 
     usage: Usage
     modified_ms: list[int]

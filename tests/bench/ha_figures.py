@@ -38,7 +38,7 @@ from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
 from tests.ha.pairs import send, until_acknowledged
 from tests.ha.process_group import BROKER, Group
-from tests.processes import checkout_command, checkout_environment
+from tests.support.processes import checkout_command, checkout_environment
 from tools.admin.handover import Members
 from tools.bench import prepare
 from tools.bench.runner import run_load

@@ -34,7 +34,7 @@ import msgspec
 
 from ropewalk.client.core.addresses import Address, parse_address
 from tests.bench.flush_probe import flush_ms
-from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
+from tests.support.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
 from tools.bench.frames import SendPattern, _frame
 from tools.bench.link import LoadFailed

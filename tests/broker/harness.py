@@ -27,9 +27,11 @@ from ropewalk.format.batch import BatchItem, encode_batch
 from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import JSON, Command, FrameBuffer, decode_frame, encode_frame
 from store.io.disk import Disk, DiskFull, MappedFile
+from tests.support.clocks import START_MS, Clock
+from tests.support.links import FakeLink
+from tests.support.waiting import until
 
 ADDRESS = ("127.0.0.1", 10911)
-START_MS = 1_700_000_000_000
 PATIENCE_S = 20.0
 """How long a helper thread may take on a busy machine before a test gives up on it."""
 
@@ -54,46 +56,6 @@ def config_of(root: Path, **settings: object) -> BrokerConfig:
 
 def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class Clock:
-    """Two clocks that pass together: the wall clock, which may also be set, and one that only ever passes."""
-
-    def __init__(self, ms: int = START_MS) -> None:
-        self.ms = ms
-        self._set_by = 0
-
-    def __call__(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> int:
-        """Milliseconds since this machine booted, a day before the test began."""
-        return self.ms - self._set_by - START_MS + 86_400_000
-
-    def set_wall(self, by_ms: int) -> None:
-        """Set the wall clock forward or back, while no time passes."""
-        self.ms += by_ms
-        self._set_by += by_ms
-
-
-class FakeLink:
-    """Where a session's answers go."""
-
-    def __init__(self, peer: tuple[str, int]) -> None:
-        self.peer = peer
-        self.sent = bytearray()
-        self.congested = False
-        self.sole_ready = True
-        self.closed = False
-
-    def send(self, data: bytes | memoryview) -> None:
-        self.sent += data
-
-    def push(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Client:
@@ -241,12 +203,7 @@ class InProcess:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Turn until something has come true."""
-        give_up = time.monotonic() + PATIENCE_S
-        self.turn()
-        while not condition():
-            assert time.monotonic() < give_up, "it did not come true"
-            time.sleep(0.0005)
-            self.turn()
+        until(condition, patience_s=PATIENCE_S, pause_s=0.0005, turn=self.turn)
 
     def settle(self) -> None:
         """Turn until everything stored is readable and nobody waits for the disk."""

@@ -12,18 +12,9 @@ from broker.namesrv.server import NameServer
 from broker.namesrv.settings import NamesrvSettings
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
+from tests.support.clocks import Clock
 
 A1, A2, A3 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
 
 
 class World:

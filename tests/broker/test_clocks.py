@@ -9,7 +9,8 @@ from broker.namesrv.server import NameServer
 from broker.state.queue_locks import EXPIRY_MS as LOCK_EXPIRY_MS
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
-from tests.broker.harness import START_MS, Client, Clock, FlushGate, InProcess, pull_ext, send_ext
+from tests.broker.harness import Client, FlushGate, InProcess, pull_ext, send_ext
+from tests.support.clocks import START_MS, Clock
 
 HOUR_MS = 3_600_000
 JUMPS = pytest.mark.parametrize("jump_ms", [-2 * HOUR_MS, -1_000, 0, 1_000, 2 * HOUR_MS, 5 * HOUR_MS])

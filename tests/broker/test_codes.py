@@ -10,7 +10,8 @@ from broker.namesrv.server import NameServer
 from broker.remoting.session import PULL_FAMILY, Session
 from ropewalk.codes import ROPEWALK_CODES, RequestCode, ResponseCode, names_of
 from ropewalk.format.remoting import JSON, ROCKETMQ
-from tests.broker.harness import FakeLink, InProcess, request
+from tests.broker.harness import InProcess, request
+from tests.support.links import FakeLink
 
 MESSAGING = {10, 11, 12, 14, 15, *range(29, 39), 41, 42, 46, 310, 320, 324, 325, 361, 370, 400}
 TO_CLIENTS = {39, 40, 220, 221, 307, 309, 326}

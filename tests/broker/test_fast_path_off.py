@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PARTS = {
-    "send": ("produce/test_send.py", "produce/test_batch.py", "remoting/test_session.py", "waiting"),
-    "pull": ("consume", "test_slave_reads.py"),
-}
-"""What `make test` runs; `make test-long` runs all of the folder."""
+EVERY_DAY = (
+    "produce/test_send.py",
+    "produce/test_batch.py",
+    "consume/test_pull.py",
+    "waiting/test_held_pulls.py",
+    "waiting/test_pending_acks.py",
+    "test_slave_reads.py",
+)
+"""What `make test` runs: sends, pulls, and what waits for a flush, a slave or a message. `make test-long` runs all of
+the folder."""
 
 
 def run_without_fast_path(*tests: str) -> None:
@@ -34,9 +39,8 @@ def run_without_fast_path(*tests: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
-def test_requests_are_answered_the_same_without_the_fast_path(part: str) -> None:
-    run_without_fast_path(*PARTS[part])
+def test_requests_are_answered_the_same_without_the_fast_path() -> None:
+    run_without_fast_path(*EVERY_DAY)
 
 
 @pytest.mark.slow

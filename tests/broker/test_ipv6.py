@@ -8,7 +8,6 @@ from ropewalk.codes import RequestCode
 from ropewalk.format.record import MAGIC_V1, MAGIC_V2, decode_record, decode_records, parse_message_id
 from tests.broker.harness import (
     ADDRESS,
-    START_MS,
     UNIQ,
     InProcess,
     batch_of,
@@ -18,6 +17,7 @@ from tests.broker.harness import (
     send_ext,
     without_fsync,
 )
+from tests.support.clocks import START_MS
 
 V2 = RequestCode.SEND_MESSAGE_V2
 LONG = "%DLQ%" + "g" * 123

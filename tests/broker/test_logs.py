@@ -18,7 +18,8 @@ from broker.logs import BURST, LogFile, RepeatLimit, configure_logs, render_text
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
-from tests.processes import checkout_command, checkout_environment, first_line, running_broker, stop
+from tests.support.clocks import Clock
+from tests.support.processes import checkout_command, checkout_environment, first_line, running_broker, stop
 
 MINUTE_NS = 60_000_000_000
 
@@ -28,17 +29,10 @@ class Terminal(io.StringIO):
         return True
 
 
-class Clock:
-    ns = 0
-
-    def __call__(self) -> int:
-        return self.ns
-
-
 @contextmanager
 def logs(stream: io.StringIO, **options: Any) -> Iterator[Any]:
     """Set up the log of this process, and give back structlog's own afterwards."""
-    arguments = {"level": "info", "form": "auto", "file": None, "clock_ns": Clock()} | options
+    arguments = {"level": "info", "form": "auto", "file": None, "clock_ns": Clock(0).nanoseconds} | options
     configure_logs(**arguments, stderr=stream)
     try:
         yield structlog.get_logger("broker.test")
@@ -127,13 +121,13 @@ def test_a_file_that_cannot_be_written_leaves_its_lines_to_standard_error(tmp_pa
 
 
 def test_a_peer_that_repeats_itself_gets_a_few_lines_a_minute_and_is_counted() -> None:
-    clock = Clock()
-    with logs(stream := io.StringIO(), clock_ns=clock) as log:
+    clock = Clock(0)
+    with logs(stream := io.StringIO(), clock_ns=clock.nanoseconds) as log:
         for port in range(BURST + 7):
             log.warning("hung up", peer=f"10.0.0.1:{port}", reason="a TLS hello")
         log.warning("hung up", peer="10.0.0.2:1", reason="a TLS hello")
         log.warning("hung up", peer="10.0.0.1:1", reason="silence")
-        clock.ns = MINUTE_NS
+        clock.ms = 60_000
         log.warning("hung up", peer="10.0.0.1:1", reason="a TLS hello")
         log.warning("hung up", peer="10.0.0.1:1", reason="a TLS hello")
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -142,7 +136,7 @@ def test_a_peer_that_repeats_itself_gets_a_few_lines_a_minute_and_is_counted() -
 
 
 def test_strangers_without_number_take_no_memory_without_bound() -> None:
-    limit = RepeatLimit(Clock())
+    limit = RepeatLimit(Clock(0).nanoseconds)
     for number in range(2_000):
         limit(None, "info", {"level": "info", "event": "hung up", "peer": f"10.0.{number % 256}.{number}:1"})
     assert len(limit._windows) <= 512

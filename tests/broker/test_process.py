@@ -1,6 +1,5 @@
 """The broker as a process: how it starts, what it says when it cannot, and how it ends."""
 
-import json
 import os
 import signal
 import socket
@@ -8,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,60 +18,17 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format.record import decode_records, parse_message_id
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
 from tests.broker.harness import pull_ext, request, send_ext
-from tests.processes import (
-    RunningBroker,
+from tests.support.brokers import PATIENCE_S, address_of, ask, broker, fails, name_server, stderr_of
+from tests.support.processes import (
     checkout_command,
     checkout_environment,
     first_line,
     running_broker,
     stop,
 )
+from tests.support.waiting import until
 
-PATIENCE_S = 30.0
 V2 = RequestCode.SEND_MESSAGE_V2
-
-
-@contextmanager
-def broker(cwd: Path, *arguments: str, command: list[str] | None = None) -> Iterator[RunningBroker]:
-    words = command or checkout_command()
-    with running_broker(words, *arguments, cwd=cwd, environment=checkout_environment()) as running:
-        yield running
-
-
-def ask(
-    connection: Connection, code: int, ext: dict[str, object] | None = None, body: bytes = b""
-) -> Command:
-    fields = {name: str(value) for name, value in (ext or {}).items()}
-    return connection.call(Command(code, fields, body), PATIENCE_S)
-
-
-def address_of(running: RunningBroker, what: str = "broker") -> str:
-    return str(running.ready[what])
-
-
-def fails(
-    cwd: Path,
-    *arguments: str,
-    environment: dict[str, str] | None = None,
-    command: list[str] | None = None,
-) -> tuple[int, str]:
-    """Start a broker that must not start; its exit code and what it wrote."""
-    ended = subprocess.run(
-        [*(command or checkout_command()), "broker", *arguments],
-        cwd=cwd,
-        env={**checkout_environment(), **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    text = (ended.stdout + ended.stderr).decode()
-    assert "Traceback" not in text
-    return ended.returncode, " ".join(text.replace("\u2502", " ").split())
-
-
-def stderr_of(cwd: Path) -> str:
-    return (cwd / "broker-stderr.txt").read_text()
 
 
 # -- it cannot start ------------------------------------------------------------------------------------
@@ -330,28 +285,6 @@ def test_a_graceful_stop_answers_what_it_took_and_keeps_what_it_answered(tmp_pat
     assert "recovery" not in stderr_of(tmp_path), "a store closed in good order has nothing to repair"
 
 
-@contextmanager
-def name_server(cwd: Path) -> Iterator[str]:
-    process = subprocess.Popen(
-        [*checkout_command(), "namesrv", "--port", "0", "--json"],
-        cwd=cwd,
-        env=checkout_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["namesrv"]
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
 def test_a_name_server_of_its_own_is_told_at_start_of_new_topics_and_at_the_end(tmp_path: Path) -> None:
     with name_server(tmp_path) as address:
 
@@ -359,18 +292,12 @@ def test_a_name_server_of_its_own_is_told_at_start_of_new_topics_and_at_the_end(
             with Connection(address) as names:
                 return ask(names, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code
 
-        def until(topic: str, code: int) -> None:
-            give_up = time.monotonic() + PATIENCE_S
-            while brokers_of(topic) != code:
-                assert time.monotonic() < give_up
-                time.sleep(0.02)
-
         with broker(tmp_path, "-n", address) as running:
             assert running.namesrv == address
-            until("TBW102", 0)
+            until(lambda: brokers_of("TBW102") == 0)
             with Connection(address_of(running)) as connection:
                 assert ask(connection, V2, send_ext("T")).code == 0
-            until("T", 0)
+            until(lambda: brokers_of("T") == 0)
             running.process.send_signal(signal.SIGINT)
             assert running.process.wait(PATIENCE_S) == 0
             assert brokers_of("T") == 17, "it said good-bye before it went"

@@ -7,7 +7,8 @@ import pytest
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command, encode_frame
-from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess, send_ext
+from tests.broker.harness import Client, FlushGate, FullDisk, InProcess, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -223,7 +224,7 @@ def test_what_is_no_message_is_refused_and_not_pushed(running: InProcess) -> Non
     asker, responder = requester(running), running.connect()
     for header, code in (
         ({"queueId": 99}, ResponseCode.INVALID_PARAMETER),
-        ({"properties": {"REPLY_TO_CLIENT": "asker", "TRAN_MSG": "true"}}, ResponseCode.NO_PERMISSION),
+        ({"properties": {"REPLY_TO_CLIENT": "asker", "TRAN_MSG": "true"}}, ResponseCode.MESSAGE_ILLEGAL),
     ):
         assert responder.answer(reply(responder, **header)).code == code
     assert asker.answers() == []

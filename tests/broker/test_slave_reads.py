@@ -10,6 +10,7 @@ import pytest
 
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from tests.broker.harness import Client, InProcess, config_of, pull_ext, without_fsync
+from tests.support.links import FakeHaLink
 
 SUBSCRIBED = PullSysFlag.SUBSCRIPTION
 PATIENT = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
@@ -89,27 +90,13 @@ def test_with_its_master_there_a_slave_sends_whom_it_served_back(
 ) -> None:
     replication = slave.broker.replication
     assert replication.client is not None
-    monkeypatch.setattr(replication.client, "link", _Link())
+    monkeypatch.setattr(replication.client, "link", FakeHaLink())
     client = slave.connect()
     assert suggested(client) == (0, "0")
     assert suggested(client, queueOffset=4, sysFlag=PATIENT) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
     memory(slave, 1)
     assert suggested(client) == (0, "1"), "still far behind: it stays"
     monkeypatch.setattr(replication.client, "link", None)
-
-
-class _Link:
-    def send(self, data: bytes) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def go_on(self) -> None:
-        pass
 
 
 def test_offsets_are_committed_at_a_slave_and_told_to_the_master(slave: InProcess) -> None:

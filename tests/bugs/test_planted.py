@@ -13,10 +13,10 @@ from tests.bugs import plant
 from tests.crash.campaign import Campaign, Setup, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
 from tests.crash.tracing import traced_load
-from tests.processes import checkout_environment
-from tests.sim.raft.test_planted_in_raft import BUGS as RAFT_BUGS
-from tests.sim.test_planted_in_group import BUGS as GROUP_BUGS
-from tests.sim.test_planted_in_sim import BUGS as SIMULATION_BUGS
+from tests.sim.planted_in_group import BUGS as GROUP_BUGS
+from tests.sim.planted_in_store import BUGS as SIMULATION_BUGS
+from tests.sim.raft.planted import BUGS as RAFT_BUGS
+from tests.support.processes import checkout_environment
 from tests.tools.drill.planted import DRILL_BUGS
 
 FLUSH_BUGS = ["ack-before-flush", "flush-overclaims", "flush-skipped"]

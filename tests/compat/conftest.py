@@ -73,7 +73,7 @@ def tools_classpath(java: str) -> str:
 def ropewalk_server() -> Iterator[Server]:
     """A broker with its name server, as a process of its own, on free ports, without a trace afterwards."""
     command = [sys.executable, "-m", "ropewalk", "broker", "--ephemeral", "--json"]
-    command += ["--set", "listenPort=0", "--namesrv-port", "0"]
+    command += ["--set", "listenPort=0", "--namesrv-port", "0", "--set", "enablePropertyFilter=true"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
         try:
             ready = _ready_line(process)
@@ -103,7 +103,7 @@ def _ready_line(process: subprocess.Popen[bytes]) -> dict[str, str]:
 def original_server(tools_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Apache RocketMQ 5.5.0, name server and broker."""
     # While its JVM is cold, the original would turn sends away as late; that is not what is tested.
-    patient = {"waitTimeMillsInSendQueue": "10000"}
+    patient = {"waitTimeMillsInSendQueue": "10000", "enablePropertyFilter": "true"}
     with Original(tmp_path_factory.mktemp("original"), heap="512m", broker_config=patient) as peer:
         yield Server("rocketmq", peer.namesrv, peer.broker)
 

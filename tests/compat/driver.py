@@ -7,8 +7,10 @@ that asks for it, with Java's stack trace, and leaves the others alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,3 +137,52 @@ class Driver:
         options += ["-Dio.netty.eventLoopThreads=2", "-Drocketmq.client.logRoot=" + str(home / "logs")]
         options += [f"-Drocketmq.serialize.type={self.serialization}"]
         return [program("java"), *options, "-cp", self._classpath]
+
+
+class LastingScenario:
+    """A scenario that goes on until it is closed. A thread reads its events; commands go to its standard input."""
+
+    def __init__(self, driver: Driver, namesrv: str, home: Path, scenario: str, *, prefix: str) -> None:
+        home.mkdir(exist_ok=True)
+        self._stderr = home / f"{scenario}-stderr.txt"
+        with self._stderr.open("wb") as stderr:
+            self._process = driver.start(namesrv, home, scenario, prefix=prefix, stderr=stderr)
+        self._news = threading.Condition()
+        self._events: list[Event] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._take(json.loads(line))
+
+    def _take(self, event: Event) -> None:
+        with self._news:
+            self._events.append(event)
+            self._news.notify_all()
+
+    def tell(self, command: str) -> None:
+        """Send one command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _tail(self) -> str:
+        return self._stderr.read_text(errors="replace")[-2000:]
+
+    def close(self) -> None:
+        """End the process, which commits what it has consumed. Idempotent."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if self._process.stdin.closed:
+            return
+        with contextlib.suppress(OSError):
+            self.tell("end")
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(10)
+        self._process.stdout.close()

@@ -14,9 +14,8 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +25,7 @@ from ropewalk.client.core.messages import Message, send_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.original import Original
-from tests.compat.driver import Driver, Event
+from tests.compat.driver import Driver, Event, LastingScenario
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.swap_ledger import (
     COMMIT_AGE_S,
@@ -39,8 +38,9 @@ from tests.compat.swap_ledger import (
     committed,
 )
 from tests.crash.server import NoStart, Place, Server
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.waiting import until
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
 STILL = "swaps-still"
@@ -75,29 +75,18 @@ ORIGINAL_SETTINGS = {
 }
 
 
-class Group:
-    """The Java process of the consumer group. Its events come in on a thread, and messages go into the ledger."""
+class Group(LastingScenario):
+    """The Java process of the consumer group. Messages go into the ledger, other events wait to be expected."""
 
     def __init__(self, driver: Driver, namesrv: str, home: Path, ledger: Ledger) -> None:
-        self._errors = home / "group-stderr.txt"
-        with self._errors.open("wb") as errors:
-            self._process = driver.start(namesrv, home, "lasting", prefix="swaps", stderr=errors)
         self._ledger = ledger
-        self._news = threading.Condition()
-        self._events: list[Event] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        super().__init__(driver, namesrv, home, "lasting", prefix="swaps")
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = json.loads(line)
-            if event["event"] == "received":
-                self._ledger.received.append(event)
-                continue
-            with self._news:
-                self._events.append(event)
-                self._news.notify_all()
+    def _take(self, event: Event) -> None:
+        if event["event"] == "received":
+            self._ledger.received.append(event)
+        else:
+            super()._take(event)
 
     def expect(self, kind: str) -> None:
         """Wait for the next event of this kind."""
@@ -108,30 +97,6 @@ class Group:
             assert came and self._events, f"the group did not say {kind!r}: {self._tail()}"
             event = self._events.pop(0)
         assert event["event"] == kind, (event, self._tail())
-
-    def tell(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _tail(self) -> str:
-        return self._errors.read_text(errors="replace")[-2000:]
-
-    def close(self) -> None:
-        """Have it end, which commits what it has consumed. Idempotent."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if self._process.stdin.closed:
-            return
-        with contextlib.suppress(OSError):
-            self.tell("end")
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(10)
-        self._process.stdout.close()
 
 
 class World:
@@ -286,7 +251,7 @@ class World:
             for _ in range(5):
                 self._still_count += 1
                 name = f"S{self._still_count}"
-                message = Message(name.encode(), f"{SHARED_KEY} {key}", "still")
+                message = Message(name.encode(), [SHARED_KEY, key], "still")
                 queue = Queue("broker-a", self._still_count % 3)
                 answer = connection.call(
                     send_request(STILL, queue, message, name, time.time_ns() // 1_000_000)
@@ -296,7 +261,7 @@ class World:
     def ask(self) -> dict[str, list[str]]:
         """What mqadmin says about the still topic; the newest key first, when everything is indexed."""
         newest, answers = self._still_keys[-1], {}
-        eventually(lambda: len(self._rows(newest)) == 5, lambda: self._query(newest))
+        until(lambda: len(self._rows(newest)) == 5, lambda: self._query(newest))
         for key in self._still_keys:
             answers[key] = self._rows(key)
         # Behind the queues stands the topic's rate of puts, which is about the last seconds.
@@ -365,10 +330,3 @@ class World:
             check=False,
         )
         return done.stdout + done.stderr if done.returncode else ""
-
-
-def eventually(condition: Callable[[], bool], told: Callable[[], str]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"it did not come true:\n{told()}"
-        time.sleep(0.3)

@@ -22,8 +22,9 @@ from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, compiled, program
 from tests.compat.conftest import unavailable
-from tests.recorded_stores import unpack
-from tests.store.worlds import HOST, Clock
+from tests.store.worlds import HOST
+from tests.support.clocks import Clock
+from tests.support.recorded_stores import unpack
 
 SOURCE = Path(__file__).with_name("java") / "index" / "BuildIndex.java"
 SEGMENT_SIZE = 64 << 10

@@ -22,7 +22,7 @@ import pytest
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, classpath, compiled, program
 from tests.compat.conftest import unavailable
 from tests.compat.driver import JAVA_DIR
-from tests.processes import checkout_environment, stop
+from tests.support.processes import checkout_environment, stop
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -68,15 +68,17 @@ CLASSES = {
         client.consumer.broadcast.tag.BroadcastTwoConsumerSubTagIT
     """,
     "rest": """
+        client.consumer.filter.SqlFilterIT
         delay.NormalMsgDelayIT offset.LagCalculationIT offset.OffsetNotFoundIT offset.OffsetResetIT
         route.CreateAndUpdateTopicIT smoke.NormalMessageSendAndRecvIT
     """,
+    "transactions": "client.producer.transaction.TransactionalMsgIT",
 }
 
 # Single methods that ask for what is refused, or reach into the memory of a broker of their own JVM.
 NOT_HERE = {
     "client.producer.batch.BatchSendIT#testBatchSend_SysInnerBatch": "batch consume queues",
-    "offset.LagCalculationIT#testEstimateLag": "SQL92",
+    "offset.LagCalculationIT#testEstimateLag": "the estimated lag of a filter, asked of the broker object",
     "offset.OffsetNotFoundIT#testConsumeStopAndResume": "a hook that runs inside the broker",
     "route.CreateAndUpdateTopicIT#testStaticTopicNotAffected": "static topics",
 }
@@ -86,9 +88,7 @@ LEFT_OUT = {
     "autoswitchrole.": "controller mode",
     "client.consumer.broadcast.normal.BroadcastNormalMsgRecvFailIT": "ignored by its makers",
     "client.consumer.broadcast.order.OrderMsgBroadcastIT": "ignored by its makers",
-    "client.consumer.filter.SqlFilterIT": "SQL92",
     "client.consumer.pop.": "POP",
-    "client.producer.transaction.": "transactions",
     "container.": "broker containers and acting masters",
     "dledger.": "the original's DLedger in its own JVM",
     "grpc.": "proxies",

@@ -7,13 +7,13 @@ ones made. With ROPEWALK_COMPAT_TARGET=rocketmq the same expectations are held a
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.compat.conftest import Server
 from tests.compat.mqadmin import Mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -53,15 +53,8 @@ def consumer(admin: Mqadmin, topic: str, message_ids: list[str]) -> str:
     made = admin.run("updateSubGroup", "-c", CLUSTER, "-g", GROUP, "-r", "3")
     assert "create subscription group to" in made and f"groupName={GROUP}" in made, made
     admin.run("@consume", GROUP, topic)
-    eventually(lambda: sum(int(row[4]) for row in progress(admin)) == MESSAGES)
+    until(lambda: sum(int(row[4]) for row in progress(admin)) == MESSAGES)
     return GROUP
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.3)
 
 
 def progress(admin: Mqadmin) -> list[list[str]]:

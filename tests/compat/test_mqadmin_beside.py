@@ -9,8 +9,7 @@ has to fail in the same place, with the same exception and the same code; its wo
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +17,7 @@ import pytest
 
 from tests.compat.conftest import Server
 from tests.compat.mqadmin import Mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -184,7 +184,7 @@ class Play:
                 return "\n".join(ids)
             case "@consume":
                 self._admin.run("@consume", GROUP, TOPIC)
-                self._until(lambda: self._consumed() == 8)
+                until(lambda: self._consumed() == 8)
                 connected = self._admin.run("consumerConnection", "-g", GROUP)
                 clients = re.findall(rf"(\S+@{GROUP})\s", connected)
                 assert clients, f"{self._server.name}: {connected}"
@@ -199,13 +199,6 @@ class Play:
     def _consumed(self) -> int:
         rows = self._admin.table("consumerProgress", "-g", GROUP, "-t", TOPIC)
         return sum(int(row[4]) for row in rows if row[0] == TOPIC)
-
-    @staticmethod
-    def _until(condition: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < give_up, "it did not come true"
-            time.sleep(0.3)
 
 
 def play(server: Server, classpath: str, home: pytest.TempPathFactory) -> Played:

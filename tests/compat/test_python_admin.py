@@ -22,7 +22,7 @@ from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from tests.compat.conftest import Server
-from tests.compat.test_python_client import until
+from tests.support.waiting import until_answered
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -46,7 +46,7 @@ def topic(admin: Admin) -> str:
     """A topic of four queues, seen by everybody."""
     name = f"admin-{next(TURNS)}"
     admin.create_topic(name, 4)
-    until(lambda: name in admin.topics(), "the topic at the name server")
+    until_answered(lambda: name in admin.topics(), "the topic at the name server")
     return name
 
 
@@ -66,7 +66,7 @@ def test_messages_of_a_group_stay_in_order(server: Server, topic: str) -> None:
             for group in ("order-1", "order-2", "order-3"):
                 producer.send(topic, Message(b"%d" % number, group=group))
     with PushConsumer(f"{topic}-g", {topic: "*"}, handle, server.namesrv, consume_from="first", orderly=True):
-        until(lambda: sum(map(len, seen.values())) >= 120, "all of them")
+        until_answered(lambda: sum(map(len, seen.values())) >= 120, "all of them")
     for group, places in seen.items():
         assert [number for _, number in places] == list(range(40)), group
         assert len({queue_id for queue_id, _ in places}) == 1
@@ -84,7 +84,7 @@ def test_topics_and_groups_are_administered(server: Server, admin: Admin) -> Non
     assert exists.value.code == ResponseCode.TOPIC_EXIST_ALREADY
     config = admin.update_topic(topic, write_queues=2, permission=4)[where]
     assert (config.read_queues, config.write_queues, config.permission) == (3, 2, 4)
-    until(lambda: admin.topic_route(topic).write_queues() == (), "the route without writing")
+    until_answered(lambda: admin.topic_route(topic).write_queues() == (), "the route without writing")
     assert admin.topic_clusters(topic) == ("DefaultCluster",)
     assert {"DefaultCluster", "broker-a"} <= set(admin.system_names())
 
@@ -107,13 +107,13 @@ def test_a_groups_progress_is_seen_and_moved(server: Server, topic: str, admin: 
             producer.send(
                 topic, Message(b"%d" % number, keys=f"{topic}-{number}"), queue=Queue("broker-a", number % 4)
             )
-        until(lambda: len(admin.producers(f"{topic}-p")) == 1, "the producer")
+        until_answered(lambda: len(admin.producers(f"{topic}-p")) == 1, "the producer")
     assert admin.topic_status(topic).count == 16
     seen: list[ReceivedMessage] = []
     with PushConsumer(
         group, {topic: "*"}, seen.append, server.namesrv, consume_from="first", commit_interval=0.2
     ) as consumer:
-        until(lambda: admin.progress(group, topic).lag == 0 and len(seen) == 16, "all are consumed")
+        until_answered(lambda: admin.progress(group, topic).lag == 0 and len(seen) == 16, "all are consumed")
         online = admin.consumers(group)
         assert online is not None and online.clients[0].client_id == consumer.client_id
         assert online.message_model == "CLUSTERING" and online.subscriptions[topic] == "*"
@@ -123,7 +123,7 @@ def test_a_groups_progress_is_seen_and_moved(server: Server, topic: str, admin: 
             group, consumer.client_id, admin.message_by_id(seen[0].offset_message_id)
         )
         assert again.result == "CR_SUCCESS" and len(seen) == 17
-    until(lambda: admin.consumers(group) is None, "the goodbye")
+    until_answered(lambda: admin.consumers(group) is None, "the goodbye")
     assert group in admin.topic_groups(topic)
     assert set(admin.reset_offsets(group, topic, EARLIEST).values()) == {0}
     assert admin.progress(group, topic).lag == 16
@@ -134,7 +134,9 @@ def test_a_groups_progress_is_seen_and_moved(server: Server, topic: str, admin: 
     admin.create_group(other)
     cloned = admin.clone_offsets(group, other, topic)
     assert cloned[source] == 1 and sorted(cloned.values()) == [1, 4, 4, 4]
-    until(lambda: any(one.group == other and one.lag == 3 for one in admin.all_progress()), "the clone's lag")
+    until_answered(
+        lambda: any(one.group == other and one.lag == 3 for one in admin.all_progress()), "the clone's lag"
+    )
 
 
 def test_messages_are_found(server: Server, topic: str, admin: Admin) -> None:
@@ -146,7 +148,7 @@ def test_messages_are_found(server: Server, topic: str, admin: Admin) -> None:
             )
             for number in range(6)
         ]
-    until(lambda: len(admin.messages_by_key(topic, f"{topic}-key1")) == 3, "the index")
+    until_answered(lambda: len(admin.messages_by_key(topic, f"{topic}-key1")) == 3, "the index")
     assert bodies(admin.messages_by_key(topic, f"{topic}-key1")) == [b"1", b"3", b"5"]
     (found,) = admin.messages_by_unique_key(topic, sent[4].message_ids[0])
     assert found.body == b"4"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from ropewalk import Message, Producer, PushConsumer, ReceivedMessage
 from tests.compat.conftest import Server
 from tests.compat.mqadmin import Mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -37,13 +37,6 @@ class Member:
     @property
     def client_id(self) -> str:
         return self.consumer.client_id
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

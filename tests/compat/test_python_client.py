@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from ropewalk import (
     SendStatus,
 )
 from tests.compat.conftest import Server
+from tests.support.waiting import until_answered
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -45,21 +45,8 @@ def topic(namesrv: str) -> str:
             with PullConsumer("python-looking", {name: "*"}, namesrv) as looking:
                 return len(looking.assign_topics()) == 4
 
-        until(visible, "the route of the topic")
+        until_answered(visible, "the route of the topic")
     return name
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if condition():
-                return
-        except Exception:
-            if time.monotonic() >= deadline:
-                raise
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_S:g} s"
-        time.sleep(0.02)
 
 
 def test_what_is_sent_in_every_way_is_pulled(namesrv: str, topic: str) -> None:
@@ -80,7 +67,7 @@ def test_what_is_sent_in_every_way_is_pulled(namesrv: str, topic: str) -> None:
             got.extend(consumer.poll(timeout=0.2))
             return len(got) == 205
 
-        until(all_there, "205 messages")
+        until_answered(all_there, "205 messages")
         consumer.commit()
     (large,) = [one for one in got if one.keys == ["k"]]
     assert large.body == b"z" * 5000 and large.tags == "t" and large.properties["shop"] == "7"
@@ -105,11 +92,13 @@ def test_a_group_consumes_retries_and_goes_on_after_a_restart(namesrv: str, topi
             for number in range(20):
                 producer.send(topic, b"%d" % number)
             producer.send(topic, b"bad")
-            until(lambda: (b"bad", 1) in seen and len({body for body, _ in seen}) == 22, "all, one twice")
+            until_answered(
+                lambda: (b"bad", 1) in seen and len({body for body, _ in seen}) == 22, "all, one twice"
+            )
         producer.send(topic, b"later")
         before = len(seen)
         with consumer():
-            until(lambda: (b"later", 0) in seen, "the later one")
+            until_answered(lambda: (b"later", 0) in seen, "the later one")
             time.sleep(0.3)
     assert len(seen) == before + 1, seen[before:]
 
@@ -130,10 +119,10 @@ def test_orderly_members_share_queues_without_a_gap_or_a_duplicate(namesrv: str,
         for number in range(399):
             producer.send(topic, Message(b"%d" % number))
     with consumer() as one:
-        until(lambda: sum(map(len, seen.values())) > 10, "the first member is at it")
+        until_answered(lambda: sum(map(len, seen.values())) > 10, "the first member is at it")
         with consumer() as other:
-            until(lambda: len(one.queues) == len(other.queues) == 2, "they share")
-        until(lambda: sum(map(len, seen.values())) >= 400, "all are handled")
+            until_answered(lambda: len(one.queues) == len(other.queues) == 2, "they share")
+        until_answered(lambda: sum(map(len, seen.values())) >= 400, "all are handled")
         time.sleep(0.3)
     assert not [str(each) for each in seen.items() if each[1] != list(range(len(each[1])))]
     assert sum(map(len, seen.values())) == 400
@@ -147,10 +136,10 @@ def test_a_delayed_message_comes_when_it_is_due(namesrv: str, topic: str) -> Non
         ) as consumer,
         Producer(namesrv) as producer,
     ):
-        until(lambda: len(consumer.queues) == 4, "all queues are ours")
+        until_answered(lambda: len(consumer.queues) == 4, "all queues are ours")
         began = time.monotonic()
         producer.send(topic, Message(b"later", delay_level=1))
-        until(lambda: any(body == b"later" for body, _ in arrived), "the delayed one")
+        until_answered(lambda: any(body == b"later" for body, _ in arrived), "the delayed one")
     (moment,) = [moment for body, moment in arrived if body == b"later"]
     assert 0.9 <= moment - began < 10
 
@@ -184,11 +173,11 @@ def test_every_member_of_a_broadcasting_group_gets_everything(
         with member(ann, "ann"):
             for number in range(10):
                 producer.send(topic, b"%d" % number)
-            until(lambda: len(ann.bodies) == len(bob.bodies) == 11, "both have all 11")
+            until_answered(lambda: len(ann.bodies) == len(bob.bodies) == 11, "both have all 11")
         producer.send(topic, b"later")
         again = Seen()
         with member(again, "ann"):
-            until(lambda: bool(again.bodies) and len(bob.bodies) == 12, "both have the later one")
+            until_answered(lambda: bool(again.bodies) and len(bob.bodies) == 12, "both have the later one")
             time.sleep(0.5)
     assert again.bodies == ["later"], "ann goes on where she stopped"
     assert ann.bodies == sorted(["first", *map(str, range(10))])
@@ -204,7 +193,9 @@ def test_two_groups_get_everything_each_and_tags_are_filtered(namesrv: str, topi
         PushConsumer(f"{topic}-g1", {topic: "*"}, everything, namesrv, consume_from="first"),
         PushConsumer(f"{topic}-g2", {topic: "A || C"}, some, namesrv, consume_from="first"),
     ):
-        until(lambda: len(everything.bodies) == 13 and len(some.bodies) == 8, "each has its messages")
+        until_answered(
+            lambda: len(everything.bodies) == 13 and len(some.bodies) == 8, "each has its messages"
+        )
         time.sleep(0.5)
     assert everything.bodies == sorted(["first", *(f"{'ABC'[n % 3]}{n}" for n in range(12))])
     assert some.bodies == sorted(f"{'ABC'[n % 3]}{n}" for n in range(12) if n % 3 != 1)
@@ -233,9 +224,9 @@ def test_what_nobody_can_handle_becomes_a_dead_letter(namesrv: str, topic: str) 
             dead.extend(undertaker.poll(timeout=0.5))
             return bool(dead)
 
-        until(found, "the dead letter")
+        until_answered(found, "the dead letter")
     assert tries == [0, 1]
-    assert (dead[0].body, dead[0].keys, dead[0].tags, dead[0].topic) == (b"hopeless", ["key-1"], "t", topic)
+    assert (dead[0].body, dead[0].keys, dead[0].tags, dead[0].topic) == (b"hopeless", ["key-1"], "t", letters)
     assert dead[0].reconsume_times == 2
 
 
@@ -270,7 +261,7 @@ def test_a_pull_consumer_goes_where_it_is_sent(namesrv: str, topic: str) -> None
                 got.extend(message.body for message in consumer.poll(timeout=0.2))
                 return len(got) >= count
 
-            until(enough, f"{count} messages")
+            until_answered(enough, f"{count} messages")
             return got
 
         consumer.seek(place, before + 3)

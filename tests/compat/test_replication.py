@@ -19,25 +19,23 @@ from ropewalk.codes import ResponseCode
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
 from tests.bench.peers.rocketmq.original import Original
 from tests.compat.driver import JAVA_DIR
+from tests.compat.originals import original
 from tests.ha.pairs import (
-    PATIENCE_S,
-    SETTINGS,
     Pair,
     Traffic,
     difference,
-    eventually,
     missing,
     send,
     until_acknowledged,
 )
-from tests.ports import free_ports
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
 SOURCES = sorted((JAVA_DIR / "status").glob("*.java"))
 SLAVE_TIMEOUT_MS = 1_500
 TOPIC = "statuses"
-HEAP = "192m"
 
 
 class JavaProgram:
@@ -115,32 +113,19 @@ class Consumer(JavaProgram):
         return {body for _queue, _offset, body in self.got}
 
 
-def original(pair: Pair, **settings: str | int) -> Original:
-    """A broker of Apache RocketMQ in this group."""
-    # The interval is also how long a RocketMQ slave is silent before its first report.
-    own: dict[str, str | int] = {
-        "timerWheelEnable": "false",
-        "waitTimeMillsInSendQueue": "10000",
-        "haSendHeartbeatInterval": 1000,
-    }
-    every: dict[str, str | int] = {**SETTINGS, **own, **settings}
-    config = {key: str(value) for key, value in every.items()}
-    return Original(pair.root / "original", HEAP, config, namesrv=pair.namesrv)
-
-
 def until_equal(pair: Pair, name: str, other: Original) -> None:
     logs = pair.log_of(name), other.store_dir / "commitlog"
-    eventually(lambda: not difference(*logs), lambda: f"{difference(*logs)}\n{pair.errors()}")
+    until(lambda: not difference(*logs), lambda: f"{difference(*logs)}\n{pair.errors()}", pause_s=0.1)
 
 
 def until_status(java_producer: Producer, status: str) -> None:
-    eventually(lambda: java_producer.send() == status, lambda: f"no message was answered {status}")
+    until(lambda: java_producer.send() == status, lambda: f"no message was answered {status}")
 
 
 def flow_on(traffic: Traffic, count: int, pair: Pair) -> None:
     """Wait until so many more messages are acknowledged."""
     before = traffic.codes[ResponseCode.SUCCESS]
-    eventually(lambda: traffic.codes[ResponseCode.SUCCESS] >= before + count, pair.errors, 2 * PATIENCE_S)
+    until(lambda: traffic.codes[ResponseCode.SUCCESS] >= before + count, pair.errors)
 
 
 def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, tools_classpath: str) -> None:
@@ -159,7 +144,7 @@ def test_a_rocketmq_slave_follows_a_ropewalk_master(tmp_path: Path, java: str, t
                 try:
                     flow_on(traffic, 200, pair)
                     slave.kill9()
-                    eventually(lambda: traffic.codes[ResponseCode.SLAVE_NOT_AVAILABLE] > 0, pair.errors)
+                    until(lambda: traffic.codes[ResponseCode.SLAVE_NOT_AVAILABLE] > 0, pair.errors)
                     slave.start_broker()
                     flow_on(traffic, 200, pair)
                     acknowledged = list(traffic.acknowledged)
@@ -236,12 +221,12 @@ def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_ma
         with Connection(master.address, 5.0) as connection:
             assert {send(connection, number, TOPIC, 50) for number in range(400)} == {0}
         with Consumer(pair, 15) as consumer:
-            eventually(lambda: len(consumer.got) > 50, pair.errors)
+            until(lambda: len(consumer.got) > 50, pair.errors)
             pair.kill("master")
             had = len(consumer.got)
             assert had < 300, "there has to be something left"
             keys = {f"K{number:06}" for number in range(400)}
-            eventually(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
+            until(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
             offsets = Counter((queue, offset) for queue, offset, _body in consumer.got)
             assert sum(offsets.values()) - len(offsets) < 100, (
                 "what was consumed does not come again from the start"
@@ -251,7 +236,7 @@ def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_ma
             with Connection(master.address, 5.0) as connection:
                 assert {send(connection, number, TOPIC, 50) for number in range(400, 450)} == {0}
             keys |= {f"K{number:06}" for number in range(400, 450)}
-            eventually(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
+            until(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)
             time.sleep(1.5)  # for what should not come
             offsets = Counter((queue, offset) for queue, offset, _body in consumer.got)
             assert sum(offsets.values()) - len(offsets) < 100, (

@@ -3,78 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ropewalk.client.blocking.connection import Connection
-from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
-from ropewalk.format import fastjson
-from ropewalk.format.remoting import Command
-from tests.compat.test_replication import original
-from tests.ha.pairs import Pair, eventually
-from tests.ports import free_ports
+from ropewalk.codes import RequestCode
+from tests.compat.originals import original
+from tests.ha.pairs import Pair
+from tests.support.metadata import GROUP, TOPIC, call, has_plan, plan, table, told
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
-TOPIC, GROUP = "plans", "planners"
 RETRY = f"%RETRY%{GROUP}"
-
-
-def call(address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
-    with Connection(address, 3.0) as connection:
-        return connection.call(Command(code, ext or {}, body), 5.0)
-
-
-def table(address: str, code: int, name: str) -> dict[str, Any]:
-    """One table of a broker; empty while it cannot be asked."""
-    try:
-        answer = call(address, code)
-    except (RopewalkError, OSError):
-        return {}
-    value = fastjson.loads(answer.body) if answer.code == ResponseCode.SUCCESS else {}
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def plan(address: str, offset: int) -> None:
-    """A topic, a group and what it has committed, at a master."""
-    topic = {
-        "topic": TOPIC,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "3",
-        "writeQueueNums": "3",
-        "perm": "6",
-    }
-    topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
-    assert call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
-    group = fastjson.dumps({"groupName": GROUP, "retryMaxTimes": 7, "consumeEnable": True})
-    assert call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group).code == 0
-    commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "1", "commitOffset": str(offset)}
-    assert call(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
-
-
-def told(*addresses: str) -> str:
-    """What each of them knows."""
-    return "\n".join(
-        f"{address}: {table(address, RequestCode.GET_ALL_TOPIC_CONFIG, 'topicConfigTable').get(TOPIC)} "
-        f"{table(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, 'subscriptionGroupTable').get(GROUP)} "
-        f"{table(address, RequestCode.GET_ALL_CONSUMER_OFFSET, 'offsetTable')}"
-        for address in addresses
-    )
-
-
-def has_plan(address: str, offset: int) -> bool:
-    """Whether a slave knows all of it."""
-    topic = table(address, RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable").get(TOPIC) or {}
-    groups = table(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable")
-    offsets = table(address, RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable").get(f"{TOPIC}@{GROUP}") or {}
-    return (
-        topic.get("writeQueueNums") == 3
-        and (groups.get(GROUP) or {}).get("retryMaxTimes") == 7
-        and {str(queue): value for queue, value in offsets.items()} == {"1": offset}
-    )
 
 
 def test_a_ropewalk_slave_has_what_its_rocketmq_master_has_within_seconds(
@@ -85,12 +26,20 @@ def test_a_ropewalk_slave_has_what_its_rocketmq_master_has_within_seconds(
         slave = pair.start("slave", brokerRole="SLAVE", brokerId=1)
         master.start()
         try:
-            eventually(lambda: has_topics(slave.address, master.broker), pair.errors)
+            until(lambda: has_topics(slave.address, master.broker), pair.errors)
             plan(master.broker, 41)
-            eventually(lambda: has_plan(slave.address, 41), lambda: told(master.broker, slave.address), 15.0)
+            until(
+                lambda: has_plan(slave.address, 41),
+                lambda: told(master.broker, slave.address),
+                patience_s=15.0,
+            )
             commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "1", "commitOffset": "30"}
             call(master.broker, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
-            eventually(lambda: has_plan(slave.address, 30), lambda: told(master.broker, slave.address), 15.0)
+            until(
+                lambda: has_plan(slave.address, 30),
+                lambda: told(master.broker, slave.address),
+                patience_s=15.0,
+            )
         finally:
             master.stop(orderly=False)
 
@@ -114,6 +63,10 @@ def test_a_rocketmq_slave_gets_what_its_ropewalk_master_has(
         slave.start()
         try:
             plan(master.address, 41)
-            eventually(lambda: has_plan(slave.broker, 41), lambda: told(master.address, slave.broker), 100.0)
+            until(
+                lambda: has_plan(slave.broker, 41),
+                lambda: told(master.address, slave.broker),
+                patience_s=100.0,
+            )
         finally:
             slave.stop(orderly=False)

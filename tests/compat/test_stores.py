@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.recorded_stores import STORES, unpack
+from tests.support.recorded_stores import STORES, unpack
 
 NAMES = ("clean", "killed")
 COMPRESSED = 0x1

@@ -9,8 +9,8 @@ import pytest
 from tests.compat.driver import Driver
 from tests.compat.swap_ledger import COMMIT_AGE_S, LATER, PROMPT, judge, read_queues, read_store
 from tests.compat.swaps import ROCKETMQ, ROPEWALK, World
-from tests.conftest import LONG
 from tests.crash.campaign import chosen_seed
+from tests.support.long_run import LONG
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.compat.driver import VERSIONS, Driver
 from tests.compat.transactions import ROCKETMQ, ROPEWALK, Brokers, Transactor, settle
-from tests.conftest import LONG
+from tests.support.long_run import LONG
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

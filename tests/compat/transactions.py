@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from tests.bench.peers.rocketmq.original import Original
-from tests.compat.driver import Driver, Event
+from tests.compat.driver import Driver, Event, LastingScenario
 from tests.crash.server import Place, Server
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment, first_line, stop
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
 PATIENCE_S = 40.0
@@ -45,26 +44,12 @@ ORIGINAL_SETTINGS = {
 }
 
 
-class Transactor:
+class Transactor(LastingScenario):
     """The Java process: half messages go out, checks are answered, what is committed comes back."""
 
     def __init__(self, driver: Driver, namesrv: str, home: Path) -> None:
-        home.mkdir(exist_ok=True)
-        self._errors = home / "transactor-stderr.txt"
-        with self._errors.open("wb") as errors:
-            self._process = driver.start(namesrv, home, "transacting", prefix="t", stderr=errors)
-        self._news = threading.Condition()
-        self._events: list[Event] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        super().__init__(driver, namesrv, home, "transacting", prefix="t")
         self.expect(lambda events: any(event["event"] == "ready" for event in events), "ready")
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._news:
-                self._events.append(json.loads(line))
-                self._news.notify_all()
 
     def expect(
         self, condition: Callable[[list[Event]], bool], what: str, patience_s: float = PATIENCE_S
@@ -72,12 +57,7 @@ class Transactor:
         """Wait until the events so far fulfil a condition."""
         with self._news:
             came = self._news.wait_for(lambda: condition(self._events), patience_s)
-            assert came, (what, self._events[-10:], self._errors.read_text(errors="replace")[-2000:])
-
-    def tell(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
+            assert came, (what, self._events[-10:], self._tail())
 
     def send(self, name: str, local: str, check: str) -> Event:
         """Send one half message; return what the client was told."""
@@ -105,22 +85,6 @@ class Transactor:
     def await_delivered(self, names: set[str]) -> None:
         """Wait until all of these have been received."""
         self.expect(lambda _events: names <= self.delivered().keys(), f"received {names}")
-
-    def close(self) -> None:
-        """End the process. Idempotent."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if self._process.stdin.closed:
-            return
-        with contextlib.suppress(OSError):
-            self.tell("end")
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join(10)
-        self._process.stdout.close()
 
 
 def _named(events: list[Event], kinds: tuple[str, ...], name: str) -> list[Event]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.crash.audit import Audit
 from tests.crash.load import Ledger, join_load, start_load, stop_load
 from tests.crash.server import NoStart, Place, Server, kill
-from tests.processes import checkout_command
+from tests.support.processes import checkout_command
 
 MIB = 1024 * 1024
 SAVE_INTERVAL_S = 0.3

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.processes import FREE_PORTS, READY_TIMEOUT_S, checkout_environment, first_line
+from tests.support.processes import FREE_PORTS, READY_TIMEOUT_S, checkout_environment, first_line
 
 STOP_TIMEOUT_S = 30.0
 

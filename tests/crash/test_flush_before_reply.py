@@ -7,7 +7,7 @@ import pytest
 
 from tests.crash.campaign import chosen_seed
 from tests.crash.tracing import traced_load
-from tests.processes import checkout_command
+from tests.support.processes import checkout_command
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.testing import RopewalkBroker
 from tests.crash.storm import CONCURRENT, ORDERLY, Line, Plan, Report, judge, read
-from tests.processes import ROOT, checkout_environment
+from tests.support.processes import ROOT, checkout_environment
 
 QUEUES = 16
 

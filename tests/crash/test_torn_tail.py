@@ -6,7 +6,7 @@ import pytest
 
 from tests.crash.campaign import Campaign, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
-from tests.processes import checkout_command
+from tests.support.processes import checkout_command
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

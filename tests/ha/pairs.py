@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +18,8 @@ from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RopewalkError
 from tests.crash.server import Place, Server
-from tests.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.processes import checkout_command, checkout_environment, first_line, stop
+from tests.support.waiting import until
 
 SEGMENT_SIZE = 256 << 10
 PATIENCE_S = 30.0
@@ -97,8 +97,10 @@ class Pair:
     def until_equal(self, *names: str) -> None:
         """Wait until the segments are equal, byte for byte."""
         directories = [self.log_of(name) for name in names or ("master", "slave")]
-        eventually(
-            lambda: not difference(*directories), lambda: f"{difference(*directories)}\n{self.errors()}"
+        until(
+            lambda: not difference(*directories),
+            lambda: f"{difference(*directories)}\n{self.errors()}",
+            pause_s=0.1,
         )
 
 
@@ -142,7 +144,7 @@ def send(connection: Connection, number: int, topic: str = "T", size: int = 900)
     """One message whose unique key is its number; the answer's code."""
     name = f"K{number:06}"
     body = name.encode().ljust(size, b".")
-    request = send_request(topic, Queue("broker-a", number % 4), Message(body, "", ""), name, _now_ms())
+    request = send_request(topic, Queue("broker-a", number % 4), Message(body), name, _now_ms())
     return connection.call(request).code
 
 
@@ -154,7 +156,7 @@ def until_acknowledged(address: str, topic: str = "warm-up") -> None:
             return send(connection, 0, topic, 10) == ResponseCode.SUCCESS
         return False
 
-    eventually(sent, lambda: "no message was acknowledged")
+    until(sent, lambda: "no message was acknowledged")
 
 
 def difference(one: Path, other: Path) -> str:
@@ -170,15 +172,6 @@ def difference(one: Path, other: Path) -> str:
             at = next((n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), -1)
             return f"{name}: {len(first)} and {len(second)} bytes, first difference at {at}"
     return ""
-
-
-def eventually(
-    condition: Callable[[], bool], told: Callable[[], str], patience_s: float = PATIENCE_S
-) -> None:
-    give_up = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < give_up, told()
-        time.sleep(0.05)
 
 
 def bytes_in(directory: Path) -> bytes:

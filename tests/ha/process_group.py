@@ -14,8 +14,9 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message, SendStatus
 from ropewalk.errors import RopewalkError
-from tests.ports import free_ports
-from tests.processes import READY_TIMEOUT_S, checkout_command, checkout_environment, first_line
+from tests.support.ports import free_ports
+from tests.support.processes import READY_TIMEOUT_S, checkout_command, checkout_environment, first_line
+from tests.support.waiting import until
 from tools.admin.ha import COLUMNS, status_rows
 from tools.admin.handover import Members, find_group
 
@@ -129,10 +130,7 @@ class Group:
         )
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        give_up = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < give_up, f"not within {PATIENCE_S:.0f} s: {what}\n{self.told()}"
-            time.sleep(0.1)
+        until(condition, lambda: f"{what}\n{self.told()}", pause_s=0.1)
 
     def until_followed(self, master: str, by: int = 1) -> None:
         """Until so many slaves count for this master and have all it has."""

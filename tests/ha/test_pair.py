@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import ResponseCode
-from tests.ha.pairs import SEGMENT_SIZE, Pair, Traffic, eventually, missing, send, until_acknowledged
-from tests.ports import free_ports
+from tests.ha.pairs import SEGMENT_SIZE, Pair, Traffic, missing, send, until_acknowledged
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 
 def test_a_slave_follows_through_rolls_kills_and_reconnects_and_nothing_acknowledged_is_missing(
@@ -27,16 +28,16 @@ def test_a_slave_follows_through_rolls_kills_and_reconnects_and_nothing_acknowle
             for _ in range(2):
                 wait_for_bytes(pair, "slave", 2)
                 pair.kill("slave")
-                eventually(lambda: traffic.codes[ResponseCode.SLAVE_NOT_AVAILABLE] > 0, pair.errors)
+                until(lambda: traffic.codes[ResponseCode.SLAVE_NOT_AVAILABLE] > 0, pair.errors)
                 before = traffic.codes[ResponseCode.SUCCESS]
                 pair.start("slave")
-                eventually(lambda b=before: traffic.codes[ResponseCode.SUCCESS] > b + 50, pair.errors)  # type: ignore[misc]
+                until(lambda b=before: traffic.codes[ResponseCode.SUCCESS] > b + 50, pair.errors)  # type: ignore[misc]
             acknowledged = list(traffic.acknowledged)
             pair.kill("master")
             assert missing(pair.log_of("slave"), acknowledged) == [], "0 means that the slave has it"
             pair.start("master")
             before = traffic.codes[ResponseCode.SUCCESS]
-            eventually(lambda: traffic.codes[ResponseCode.SUCCESS] > before + 50, pair.errors)
+            until(lambda: traffic.codes[ResponseCode.SUCCESS] > before + 50, pair.errors)
         finally:
             traffic.end()
         pair.until_equal()
@@ -51,7 +52,7 @@ def test_a_slave_follows_through_rolls_kills_and_reconnects_and_nothing_acknowle
 def wait_for_bytes(pair: Pair, name: str, segments: int) -> None:
     """Until so many more segments have come."""
     begun = len(list(pair.log_of(name).iterdir()))
-    eventually(lambda: len(list(pair.log_of(name).iterdir())) >= begun + segments, pair.errors)
+    until(lambda: len(list(pair.log_of(name).iterdir())) >= begun + segments, pair.errors)
 
 
 def test_an_empty_slave_gets_everything_from_the_disk_too(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_strangers_on_the_ha_port_are_hung_up_on_and_hurt_nobody(tmp_path: Path)
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
             stranger.sendall(bytes(8))
             with Connection(master.address, 5.0) as connection:
-                codes = {send(connection, number) for number in range(5)}
+                codes = {send(connection, number) for number in range(2)}
             assert codes <= {11, 12}, "nobody counts who is not registered"
 
 
@@ -110,7 +111,7 @@ def test_a_planned_stop_of_the_only_slave_makes_no_producer_wait(tmp_path: Path)
         try:
             for _ in range(2):
                 before = [each.codes[ResponseCode.SUCCESS] for each in traffic]
-                eventually(
+                until(
                     lambda b=before: all(  # type: ignore[misc]
                         each.codes[ResponseCode.SUCCESS] > n + 20 for each, n in zip(traffic, b, strict=True)
                     ),

@@ -15,7 +15,7 @@ from ropewalk import Admin, Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
-from tests.processes import checkout_environment
+from tests.support.processes import checkout_environment
 
 START_S = 1.0
 RESET_S = 0.05

@@ -7,7 +7,7 @@ import pytest
 from tests.sim.seeds import seeds_of, told
 from tests.sim.world import run
 
-SEEDS, SEEDS_OF_THE_DAY = 1000, 200
+SEEDS, SEEDS_OF_THE_DAY = 500, 200
 SEEDS_LONG, SEEDS_OF_THE_DAY_LONG = 10_000, 5000
 PARTS = 10
 ONCE_BROKEN: dict[bool, tuple[int, ...]] = {False: (7001043, 20002411), True: ()}

@@ -11,7 +11,7 @@ from typing import Any
 from ropewalk.format.properties import encode_properties, tags_code
 from ropewalk.format.queue_entry import ENTRY_SIZE, pack
 from ropewalk.format.record import encode_blank, encode_host, encode_record
-from tests.recorded_stores import STORES, unpack
+from tests.support.recorded_stores import STORES, unpack
 
 COMPAT_NAMES = ("clean", "killed", "restarted")
 

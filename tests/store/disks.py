@@ -70,3 +70,11 @@ class TroubledDisk(Disk):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.room -= 1
         return super().write_paged(path, size, position, data)
+
+
+class CountingDisk(TroubledDisk):
+    asked = 0
+
+    def allocate(self, path: Path, size: int) -> MappedFile:
+        self.asked += self.full
+        return super().allocate(path, size)

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from store.follow import Follower, StreamRejected
-from store.io.disk import MappedFile
 from store.log.limits import NO_LIMIT
 from store.message_store import MessageStore
-from tests.store.disks import TroubledDisk
-from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, settle, wait_for, write_back
+from tests.store.disks import CountingDisk
+from tests.store.worlds import SEGMENT_SIZE, World, bodies, bytes_of, put, settle, wait_for, write_back
 
 
 @pytest.fixture
@@ -29,17 +28,6 @@ def master(tmp_path: Path) -> World:
             put(store, [f"{number}:".encode().ljust(size, b".") for size in sizes], topic, queue_id, "tag")
             world.clock.ms += 7
     return world
-
-
-def bytes_of(world: World) -> bytes:
-    """All bytes of a log that was closed in good order."""
-    store = world.store()
-    store.recover()
-    try:
-        end = store.log.end_offset
-        return b"".join(bytes(s.map[: min(s.size, end - s.base_offset)]) for s in store.log.segments)
-    finally:
-        store.release()
 
 
 def slave_of(tmp_path: Path, *, sync_flush: bool = False) -> World:
@@ -278,14 +266,6 @@ def test_an_empty_log_begins_where_its_masters_bytes_do(master: World, tmp_path:
     with world.opened() as store:
         assert all_bodies(store) == got
         assert sorted(p.name for p in (world.root / "commitlog").iterdir())[0] == f"{begin:020}"
-
-
-class CountingDisk(TroubledDisk):
-    asked = 0
-
-    def allocate(self, path: Path, size: int) -> MappedFile:
-        self.asked += self.full
-        return super().allocate(path, size)
 
 
 # -- room --------------------------------------------------------------------------------------------------

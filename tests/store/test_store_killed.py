@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from store.io.disk import Disk, PagedFile
-from tests.store.worlds import (
-    Clock,
-    World,
-    bodies,
-    put,
-    settle,
-)
+from tests.store.worlds import World, bodies, put, settle
+from tests.support.clocks import Clock
 
 
 class WatchedDisk(Disk):

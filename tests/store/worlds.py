@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,21 +18,13 @@ from ropewalk.format.record import Record, decode_record, encode_host
 from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from store.queues.consume_queue import ConsumeQueue
+from tests.support.clocks import Clock
+from tests.support.waiting import until
 
 HOST = encode_host("127.0.0.1", 10911)
 SEGMENT_SIZE = 8192
 QUEUE_FILE_SIZE = 200  # ten entries
 _copies = itertools.count()
-
-
-@dataclass
-class Clock:
-    """Milliseconds, set by hand."""
-
-    ms: int = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
 
 
 @dataclass
@@ -106,15 +97,9 @@ def settle(store: MessageStore) -> None:
     wait_for(store, lambda: not store._write_back.worker.pending and not store._preallocator.worker.pending)
 
 
-def wait_for(store: MessageStore, happened: object) -> None:
-    assert callable(happened)
-    deadline = time.monotonic() + 30
-    while True:
-        store.run_completions()
-        if happened():
-            return
-        assert time.monotonic() < deadline, "a helper thread never answered"
-        time.sleep(0.0005)
+def wait_for(store: MessageStore, happened: Callable[[], object]) -> None:
+    """Run the completions of helper threads until this has happened."""
+    until(happened, "a helper thread never answered", pause_s=0.0005, turn=store.run_completions)
 
 
 def write_back(store: MessageStore) -> None:
@@ -167,3 +152,14 @@ def damage(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         file.write(data)
+
+
+def bytes_of(world: World) -> bytes:
+    """All bytes of a log that was closed in good order."""
+    store = world.store()
+    store.recover()
+    try:
+        end = store.log.end_offset
+        return b"".join(bytes(s.map[: min(s.size, end - s.base_offset)]) for s in store.log.segments)
+    finally:
+        store.release()

@@ -16,7 +16,7 @@ from typing import Any
 
 from typer.main import get_command, get_group
 
-from tests.processes import ROOT, checkout_command
+from tests.support.processes import ROOT, checkout_command
 from tools.cli import FAMILIES, app
 
 ANYTHING = "…"

@@ -76,7 +76,9 @@ def test_a_refusal_voids_the_rate(cluster: FakeCluster) -> None:
 
 def test_nobody_there_is_told_and_ends_the_load() -> None:
     for mode in ("sync", "async"):
-        spec = ClientSpec(name_servers="127.0.0.1:1", topic="T", mode=mode, warm_up_s=0, duration_s=5)
+        spec = ClientSpec(
+            name_servers="127.0.0.1:1", topic="T", mode=mode, warm_up_s=0, duration_s=5, reply_timeout_s=0.5
+        )
         outcome = run_client(spec)
         assert outcome.error is not None and "no name server" in outcome.error
 

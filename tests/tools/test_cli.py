@@ -10,8 +10,8 @@ import pytest
 import ropewalk as package
 from broker.options import BrokerOptions, NamesrvOptions
 from ropewalk.codes import RequestCode
-from tests.ropewalk.client.blocking.test_connection import free_port
 from tests.ropewalk.client.fake_cluster import FakeCluster
+from tests.support.ports import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
 from tools.common.output import print_table
 

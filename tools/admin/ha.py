@@ -156,7 +156,7 @@ def _link(each: MemberStatusMessage, master: MemberStatusMessage | None) -> str:
 
 
 def _damage(each: MemberStatusMessage) -> str:
-    """What is wrong with its log, or was."""
+    """Return the damage of its log, present and repaired."""
     damaged = f", {counted(each.damaged, 'damaged place')} in its log" if each.damaged else ""
     return damaged + (f", {counted(each.repaired, 'place')} repaired from others" if each.repaired else "")
 

@@ -172,7 +172,7 @@ class Group:
     broker_name: str
     statuses: dict[str, MemberStatusMessage] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
-    """Who did not answer, and why."""
+    """The members that did not answer, and why."""
     registered: dict[str, int] = field(default_factory=dict)
     """Address -> broker id, as the name server has it."""
 

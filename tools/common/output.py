@@ -39,7 +39,7 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a shell reports for a program that SIGPIPE ended, as most programs in a pipe are."""
+"""The exit status a shell reports for a program that SIGPIPE ended, as most programs in a pipe are."""
 
 UNFOLDED = 10_000
 """The width of a table for a reader that has none."""
@@ -62,7 +62,7 @@ class OutputFailed(Exception):
         super().__init__(cause.strerror or str(cause))
         self.broken_pipe = cause.errno == errno.EPIPE
         self.done: str | None = None
-        """What had been done until then."""
+        """The work done until then."""
 
 
 class _Output(io.FileIO):

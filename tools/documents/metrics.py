@@ -48,7 +48,8 @@ def families(broker: Broker) -> Iterator[Family | HistogramFamily]:
     def ask(look: Callable[[], T], /) -> T:
         return look()
 
-    sources = MetricSources(broker.context, broker.member.record.role, 0, broker.metrics.loop_delays, ask)
+    role, delays = broker.member.record.role, broker.metrics.loop_delays
+    sources = MetricSources(broker.context, role, broker.transactions, 0, delays, ask)
     found, later = of_broker(sources)
     yield from found
     for source in later:

@@ -116,7 +116,7 @@ class Load:
         self.stopping = False
         self.finished = False
         self.first_remarks: dict[int, str] = {}
-        """What the first answer with each code said, 0 excepted."""
+        """The remark of the first answer with each code, 0 excepted."""
         self._router = router
         self._timeline = timeline
         self._name_of = name_of

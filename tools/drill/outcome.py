@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tools.drill.audit import Audit
-from tools.drill.timeline import Event, Gap
+from tools.drill.timeline import Event, Gap, repair_wait_s
 
 BUCKET_S = 0.1
 """Width of the pieces in which answers are counted."""
@@ -61,19 +61,19 @@ class Result(msgspec.Struct, kw_only=True):
     mode: str
     """Role and flush of the group, as its master said."""
     promise: str
-    """What status 0 meant."""
+    """The meaning of status 0."""
     version: str
     began: str
     seconds: float
     """Length of the load."""
     rate: float
-    """What was asked for, messages a second."""
+    """The rate that was asked for, messages a second."""
     acknowledged_rate: float
-    """What was acknowledged, on average."""
+    """The rate that was acknowledged, on average."""
     write_gap: Gap
-    """The longest time without an acknowledgement since the first fault: the RTO."""
+    """The longest time without an acknowledgement since the first fault."""
     stored_gap: Gap
-    """The longest time in which no message was even stored; in the rest of `write_gap` too few members had it."""
+    """The longest time in which no message could be stored: the RTO."""
     calm_gap: Gap
     """The longest one before it: what of the gap is noise."""
     gaps: list[Gap]
@@ -94,6 +94,17 @@ class Result(msgspec.Struct, kw_only=True):
     settings: dict[str, str]
     folder: str | None = None
     """Where the files are, if they were kept."""
+
+    @property
+    def repair_wait_s(self) -> float:
+        """The part of `stored_gap` in which the drill's script had not yet ordered the repair."""
+        return repair_wait_s(self.stored_gap, self.events)
+
+    @property
+    def copy_wait_s(self) -> float:
+        """The part of `write_gap` in which messages were stored and a second copy was missing."""
+        both = min(self.write_gap.end, self.stored_gap.end) - max(self.write_gap.begin, self.stored_gap.begin)
+        return self.write_gap.seconds - max(both, 0.0)
 
     @property
     def lost(self) -> int:

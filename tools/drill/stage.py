@@ -54,9 +54,9 @@ class Drill:
 
     name: str
     title: str
-    """What is done, in a line."""
+    """The summary of the drill, in a line."""
     expects: str
-    """What a clean verdict shows, in a sentence or two."""
+    """The claim that a clean verdict proves, in a sentence or two."""
     members: int
     script: Script
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Stage:
         self.options = options
         self.rng = random.Random(options.seed)
         self.masters = [(0.0, group.members[0].name)]
-        """Who was made the master, and when: the first one by its configuration."""
+        """Members that were made the master, and when: the first one by its configuration."""
         self.hits: list[str] = []
         self.notes: list[str] = []
         self.findings: list[Finding] = []
@@ -100,7 +100,7 @@ class Stage:
         self.fault_at: float | None = None
         self.failed_to_start: set[str] = set()
         self.after_stop: Callable[[], Awaitable[None]] | None = None
-        """What is left to do when the members have stopped, before their files are compared."""
+        """Steps left when the members have stopped, before their files are compared."""
 
     async def calm(self, share: float) -> None:
         """Let the load run for a share of its seconds."""

@@ -82,6 +82,22 @@ def longest_gap(times: Sequence[float], begin: float, end: float) -> Gap:
     return max(gaps(times, begin, end, 0.0), key=lambda gap: gap.seconds, default=Gap(begin, begin))
 
 
+def repair_wait_s(gap: Gap, events: Iterable[Event]) -> float:
+    """Return how much of a gap passed between a fault and the drill's own repair of it, because the script waits there.
+
+    A gap that ended without a repair waited for none, whatever is repaired later.
+    """
+    begin = gap.begin
+    for event in events:
+        if event.at > gap.end:
+            break
+        if event.kind == "fault":
+            begin = max(begin, event.at)
+        elif event.kind == "repair" and event.at > gap.begin:
+            return event.at - begin
+    return 0.0
+
+
 def gaps(times: Sequence[float], begin: float, end: float, at_least: float) -> list[Gap]:
     """Every such time that is as long as `at_least`, in order."""
     inside = [time for time in times if begin <= time <= end]

@@ -100,6 +100,14 @@ def produce(
             help="Deliver later: a time that the broker has a level for, as in 10s, 5m, 2h, or a level (1 to 18).",
         ),
     ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            "--transaction",
+            metavar="commit|rollback|leave",
+            help="Send each message in a transaction, and end it so; what is left the broker asks about.",
+        ),
+    ] = None,
     topic_option: TopicOption = None,
     queue: Annotated[
         int | None, typer.Option("--queue", "-q", min=0, help="Only this queue, instead of all in turn.")
@@ -126,6 +134,8 @@ def produce(
 
         ropewalk produce demo "remind me" --delay 10s
 
+        ropewalk produce demo "paid" --transaction commit
+
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -137,13 +147,26 @@ def produce(
         parser,
         read_arguments,
     )
-    from tools.messages.produce import Report, Sender, choose_queues, note_of_new_topic, result_rows, summary
+    from tools.messages.produce import (
+        MessageSender,
+        Report,
+        Sender,
+        choose_queues,
+        note_of_new_topic,
+        result_rows,
+        summary,
+    )
     from tools.messages.produce import produce as send_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts, ExitStack() as opened:
         topic, messages = _named_topic(topic, topic_option, messages)
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        outcome = None
+        if transaction is not None:
+            from tools.messages import transactions  # an event loop, for those who ask
+
+            outcome = transactions.parse_outcome(transaction)
         client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def brokers() -> list[str]:
@@ -171,7 +194,16 @@ def produce(
 
         queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
-        send_all(Sender(client, topic, queues, report), lines or [given], interrupts, on_progress)
+        sender: MessageSender = Sender(client, topic, queues, report)
+        if outcome is not None:
+            from ropewalk.client.blocking.transaction_producer import TransactionProducer
+
+            producer = TransactionProducer(
+                transactions.unknown, name_server, group=transactions.GROUP, timeout=timeout
+            )
+            opened.enter_context(producer)
+            sender = transactions.TransactionSender(producer, topic, queues, report, outcome)
+        send_all(sender, lines or [given], interrupts, on_progress)
         made = note_of_new_topic(client, topic) if report.acknowledged + report.reserved else None
         unread = lines.unread_lines() if lines is not None and report.given_up else 0
     if made is not None:
@@ -256,6 +288,14 @@ def consume(
         str,
         typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
     topic_option: TopicOption = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="Only this queue.")] = None,
     broker_name: Annotated[
@@ -279,9 +319,19 @@ def consume(
         ropewalk consume 'order*' --follow --format json
 
         ropewalk consume demo --group billing --follow
+
+        ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import Form, Reading, check_tags, choose_sources, parse_form, parse_start
+    from tools.messages.consume import (
+        Form,
+        Reading,
+        check_sql,
+        check_tags,
+        choose_sources,
+        parse_form,
+        parse_start,
+    )
     from tools.messages.consume import consume as read_all
 
     with expected_errors(as_json=as_json), Interrupts() as interrupts:
@@ -290,6 +340,7 @@ def consume(
             raise UsageError("which topic? name one or more, as in `ropewalk consume demo`")
         form = "json" if as_json else parse_form(form)
         check_tags(tags)
+        check_sql(sql, tags)
         if group is not None and (queue is not None or broker_name is not None):
             raise UsageError("--queue and --broker do not go with --group: its members share out all queues")
         if orderly and group is None:
@@ -322,6 +373,7 @@ def consume(
                         follow,
                         count,
                         lambda: choose_sources(client, topics, queue, broker_name),
+                        sql,
                     )
                     handled = read_all(
                         client,
@@ -332,7 +384,7 @@ def consume(
                 else:
                     from tools.messages.consume_group import GroupReading, consume_as_group
 
-                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count)
+                    as_member = GroupReading(group, names, begin, tags, orderly, follow, count, sql)
                     handled = consume_as_group(
                         name_server, timeout, as_member, lambda one: put(look.received(one)), interrupts
                     )
@@ -353,6 +405,14 @@ def pull(
         str,
         typer.Option("--tags", metavar="EXPRESSION", help='Only these tags, as in "new || changed".'),
     ] = "*",
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages with such properties, as in \"amount > 3 AND region = 'eu'\".",
+        ),
+    ] = None,
     broker_name: Annotated[
         str | None, typer.Option("--broker", help="The broker's name, if several have this queue.")
     ] = None,
@@ -365,7 +425,7 @@ def pull(
     Exit codes: 0 the broker answered, also when it found nothing; 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.consume import PULL_COLUMNS, check_tags, pull_json, pull_rows
+    from tools.messages.consume import PULL_COLUMNS, check_sql, check_tags, pull_json, pull_rows
     from tools.messages.produce import choose_queues
 
     with expected_errors(as_json=as_json), Client(name_server, timeout=timeout) as client:
@@ -373,13 +433,14 @@ def pull(
             raise UsageError("the topic is given twice")
         topic, _ = _named_topic(topic or topic_option, None, None)
         check_tags(tags)
+        check_sql(sql, tags)
         chosen = choose_queues(client.read_queues(topic), topic, queue, broker_name)
         if len(chosen) > 1:
             names = ", ".join(sorted(each.broker_name for each in chosen))
             raise UsageError(
                 f"several brokers have queue {queue} of {topic}: choose one with --broker ({names})"
             )
-        result = client.pull(topic, chosen[0], offset, count, subscription=tags)
+        result = client.pull(topic, chosen[0], offset, count, subscription=tags, sql=sql)
         if as_json:
             print_json(pull_json(chosen[0], result))
             return

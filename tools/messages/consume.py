@@ -39,6 +39,7 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
+from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.common.interrupts import Interrupts
@@ -124,6 +125,8 @@ class Reading:
     count_max: int | None = None
     discover: Callable[[], Sequence[TopicQueue]] | None = None
     """Looks up what there is to read now, while following."""
+    sql: str | None = None
+    """An expression over properties, in place of a subscription to tags."""
 
 
 def choose_sources(
@@ -189,8 +192,22 @@ def check_tags(subscription: str) -> None:
         )
     if _MORE_THAN_TAGS.search(text):
         raise UsageError(
-            f'--tags {subscription!r}: only tags are understood, as in "new || changed", and no SQL expressions'
+            f'--tags {subscription!r}: tags are names, as in "new || changed"; an expression over properties is --sql'
         )
+
+
+def check_sql(expression: str | None, tags: str) -> None:
+    """Refuse an expression that no broker would take, or one beside tags. Raises `UsageError`."""
+    if expression is None:
+        return
+    if tags.strip() not in ("", "*"):
+        raise UsageError(
+            "--tags and --sql do not go together: TAGS is a property like others, as in TAGS = 'new'"
+        )
+    try:
+        compile_filter(expression)
+    except SqlSyntaxError as exc:
+        raise UsageError(f"--sql {expression!r}: {exc}") from exc
 
 
 _MORE_THAN_TAGS = re.compile(r"[=<>'()]|(?<!\|)\|(?!\|)|\s(?:is|in|between|like|and|or|not)\s", re.IGNORECASE)
@@ -271,7 +288,7 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
 
 
 def _discovered(client: Client, reading: Reading) -> Sequence[TopicQueue]:
-    """What there is to read by now; nothing new while no name server can tell."""
+    """Find the queues to read by now; none is new while no name server can tell."""
     if reading.discover is None:
         return ()
     try:
@@ -315,6 +332,7 @@ def _pull(
         offset,
         PULL_COUNT,
         subscription=reading.subscription,
+        sql=reading.sql,
         suspend_ms=suspend_ms,
     )
 

@@ -47,6 +47,8 @@ class GroupReading:
     orderly: bool = False
     follow: bool = False
     count_max: int | None = None
+    sql: str | None = None
+    """An expression over properties, in place of a subscription to tags."""
 
     def __post_init__(self) -> None:
         if (reason := check_group(self.group)) is not None:
@@ -108,9 +110,10 @@ class _Member:
             with anyio.CancelScope() as scope:
                 async with AsyncPushConsumer(
                     reading.group,
-                    dict.fromkeys(reading.topics, reading.subscription),
+                    {} if reading.sql is not None else dict.fromkeys(reading.topics, reading.subscription),
                     self._handle,
                     name_server,
+                    sql=dict.fromkeys(reading.topics, reading.sql) if reading.sql is not None else None,
                     consume_from=reading.consume_from,
                     orderly=reading.orderly,
                     concurrency=1,

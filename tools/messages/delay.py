@@ -16,7 +16,7 @@ from ropewalk.errors import RopewalkError
 from tools.common.output import UsageError, note
 
 DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
-"""What the levels from 1 on mean, unless a broker was configured otherwise."""
+"""The delays of the levels from 1 on, unless a broker was configured otherwise."""
 LEVEL_MAX = 999
 
 _TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")

@@ -11,8 +11,8 @@ must not be overtaken. Every message ends in exactly one of these counts:
     failed         refused, or never sent: it is not stored
     unknown        sent, and no answer came: it may be stored
 
-What a broker refuses "for now" is tried again a few times. What has an unknown outcome is never sent
-again: that could store it twice.
+A message that a broker refuses because it is busy is sent again a few times. A message with an unknown
+outcome is never sent again: that could store it twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
 from ropewalk.client.core.connection import Unreachable
@@ -305,8 +305,23 @@ def note_of_new_topic(client: Client, topic: str) -> str | None:
     return f"topic {topic} did not exist and was made by its first message{hint}"
 
 
+class MessageSender(Protocol):
+    """A sender of lists of messages, as `produce` drives it."""
+
+    report: Report
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages. Raises `Stop` when going on is pointless."""
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait for everything that is under way."""
+
+    def abandon(self) -> None:
+        """Give up waiting."""
+
+
 def produce(
-    sender: Sender,
+    sender: MessageSender,
     source: Iterable[list[Message]],
     interrupts: Interrupts,
     on_progress: Callable[[Report], None] = lambda report: None,
@@ -343,7 +358,7 @@ def produce(
     return report
 
 
-def _drain_after_stop(sender: Sender, timeout: float | None = None) -> None:
+def _drain_after_stop(sender: MessageSender, timeout: float | None = None) -> None:
     """Return the answers under way are worth a short wait: they turn `unknown` into `acknowledged`."""
     while True:
         try:

@@ -51,7 +51,7 @@ _USAGE_ERRORS = (
 
 
 _SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitBytes": "--target-file-bytes"}
-"""What a command calls the data source's options."""
+"""The names that commands use for the data source's options."""
 
 
 class NoSession(RopewalkError):

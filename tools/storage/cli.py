@@ -388,7 +388,7 @@ def diverged(
 
 
 def _store_inside(directory: Path) -> str | None:
-    """What to try when somebody names the folder that holds the folders of brokers."""
+    """Return the advice for a path that is the folder above the folders of brokers."""
     try:
         stores = sorted(path for path in directory.iterdir() if (path / "commitlog").is_dir())
     except OSError:
@@ -400,7 +400,7 @@ def _store_inside(directory: Path) -> str | None:
 
 @contextmanager
 def _about_stores(directory: Path, *, as_json: bool) -> Iterator[None]:
-    """What cannot be read, and what somebody else has open, is exit code 2."""
+    """Exit with code 2 for a store that cannot be read or that another process has open."""
     from store.io.disk import DiskFull, StoreLocked
     from store.log.commitlog import StoreDamaged
 

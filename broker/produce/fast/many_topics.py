@@ -71,7 +71,7 @@ class ManyTopicsTemplate:
     """A header with one more place in front of the others: the topic."""
 
     cut: HeaderTemplate
-    """It has no queues, and its pattern is right for other topics too: middles come in pieces, of which one is that."""
+    """The template of one topic, without queues. Its pattern matches other topics too: middles come in pieces."""
     common: bytes
     """The bytes behind the topic in the middle of every record."""
     topic_size: bytes

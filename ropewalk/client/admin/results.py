@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 
 
 def _reads_a_peer(reader: Callable[P, T]) -> Callable[P, T]:
-    """What a peer got wrong is its fault, in words, and no `KeyError` of ours."""
+    """Report a malformed answer as the peer's fault, in words, and not as a `KeyError` of ours."""
 
     @wraps(reader)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,7 +238,7 @@ class GroupConfig:
     retry_max_times: int = 16
     consume_timeout_minutes: int = 15
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else the broker keeps about it; goes back unchanged with an update."""
+    """Further fields that the broker keeps; they go back unchanged with an update."""
 
 
 _GROUP_FIELDS = {
@@ -282,9 +282,9 @@ class QueueProgress:
     broker_offset: int
     """Where the queue ends."""
     consumer_offset: int
-    """What the group has committed."""
+    """The offset that the group has committed."""
     pull_offset: int
-    """What its members have fetched, where the broker knows."""
+    """The offset that its members have fetched, where the broker knows."""
     last_consumed_ms: int
     """When the last message before the committed place was stored; 0 for none."""
 

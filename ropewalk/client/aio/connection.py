@@ -119,7 +119,7 @@ class AsyncConnection:
         self._outgoing: dict[int, bytes] = {}
         """Frames in the order in which they leave: of calls by opaque, of what nobody answers by numbers below 0."""
         self._written: dict[int, anyio.Event] = {}
-        """Who waits for a frame to have left, by the same numbers."""
+        """The event set when a frame has left, by the same numbers."""
         self._oneways = 0
         self._to_write = anyio.Event()
         self._new_event = type(self._to_write)

@@ -38,7 +38,7 @@ class Lifespan:
         self.state: str = "new"
         """new, starting, open, closed."""
         self.failure: BaseException | None = None
-        """What ended the course by itself; kept for whoever looks."""
+        """The exception that ended the task by itself, kept to be raised later."""
         self._heard = False
         self._course = course
         self._pid = 0

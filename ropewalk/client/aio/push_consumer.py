@@ -77,6 +77,7 @@ class AsyncPushConsumer:
         handler: Handler,
         name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         client_id: str | None = None,
         on_error: OnError = log_failure,
         on_skipped: OnSkipped | None = None,
@@ -102,6 +103,7 @@ class AsyncPushConsumer:
 
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
+        sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
         handler: called with every message; what it raises gives the message back. A coroutine function, or a plain one.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
@@ -127,12 +129,14 @@ class AsyncPushConsumer:
         close_timeout: how long `close` waits for handlers that are at work.
 
         Raises `LocalProtocolError` for a group that cannot be one, `BadAddress` when the name servers cannot be read,
-        `TypeError` and `ValueError` for options that mean nothing.
+        `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an expression
+        that is none.
         """
         name_servers = name_servers_or_default(name_servers)
         options = make_options(PushOptions, locals(), unknown)
         caller = HandlerCaller(handler, on_error)
-        wanted = subscriptions(topics)
+        wanted = subscriptions(topics, sql)
+        read = tuple(subscription.topic for subscription in wanted)
         if not options.broadcasting:
             wanted += (Subscription(f"%RETRY%{group}", "*", now_ms()),)
         identity = ConsumerIdentity(
@@ -144,7 +148,7 @@ class AsyncPushConsumer:
         )
         self._given_id = client_id
         self._core = new_consumer_core(name_servers, identity)
-        self._member = Member(self._core, options, topics, on_skipped)
+        self._member = Member(self._core, options, read, on_skipped)
         self._progress = Progress(self._member)
         self._handling = Handling(self._member, caller, on_error)
         self._sharing = Sharing(self._member, self._progress, self._handling)

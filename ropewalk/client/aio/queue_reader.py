@@ -78,7 +78,7 @@ class QueueReader:
         self.options = options
         self.cache = self._new_cache(begin)
         self.committed = -1
-        """What was last recorded; -1 for nothing yet."""
+        """The offset last recorded; -1 for none yet."""
         self.recording = anyio.Lock()
         """Held while progress is recorded: two requests at once may overtake each other in a broker of many threads."""
         self.locked_at = 0.0
@@ -103,12 +103,12 @@ class QueueReader:
         self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
         self._waiting = 0
-        """Who waits for a change: where nobody does, none need be told, and most messages change nothing."""
+        """The number of tasks that wait for a change: at 0, a message wakes none."""
         self._at_work = 0
         self._in_hand: dict[int, tuple[QueueCache, ReceivedMessage, float]] = {}
-        """What concurrent handlers are at work on, by identity, and since when."""
+        """Messages that concurrent handlers are at work on, by identity, and since when."""
         self._claimed: set[int] = set()
-        """What somebody is giving back, so that nobody else does: its worker, or who found that it takes too long."""
+        """Messages being given back, by their worker or for their time limit, so that each is given back once."""
 
     # Reading ahead
 
@@ -218,7 +218,7 @@ class QueueReader:
 
     @property
     def _is_filtered(self) -> bool:
-        return bool(self._core.subscription(self.queue.topic).tags)
+        return self._core.subscription(self.queue.topic).is_filtered
 
     def seek(self, offset: int) -> None:
         """Drop the messages that were read, and go on at an offset that an administrator has chosen."""

@@ -42,7 +42,7 @@ from ropewalk.format.headers import BulkPullHeader, PullResponseHeader
 from ropewalk.format.remoting import Command
 
 STOCK_COUNT_MAX = 32
-"""What a stock broker's caps let through at most, unless somebody raised them."""
+"""The most messages in a pull that a stock broker allows, unless its limits were raised."""
 _GROW_AFTER = 64
 _AGAIN_S = 0.05
 
@@ -348,9 +348,11 @@ def read_range(
                     heard = monotonic()
                 for ticket, command in reader.requests():
                     pending[connection.start(command)] = ticket
+                answered = False
                 for opaque in list(pending):
                     answer = connection.poll_answer(opaque)
                     if answer is not None:
+                        answered = True
                         reader.answer(pending.pop(opaque), answer)
                         heard = monotonic()
                 moved = False
@@ -366,7 +368,7 @@ def read_range(
                 elif reader.wait_s:
                     sleep(reader.wait_s)  # it said "not now", and would say so again at once
                     connection.receive(0)
-                else:
+                elif not answered:  # an answer without records leaves something else to ask
                     if now - heard >= answer_s:
                         raise OutcomeUnknown(f"no answer from {connection.address} within {answer_s:g} s")
                     connection.receive(min(answer_s, timeout_s))

@@ -198,7 +198,7 @@ class ConversationPool(Generic[K, T]):
         self._paused: list[tuple[float, K, Steps[T]]] = []
         """Conversations that rest, and until when."""
         self.ended: list[tuple[K, T | RopewalkError]] = []
-        """What conversations came to, by their keys, in the order of their ends; for the caller to take away."""
+        """Results of conversations by their keys, in the order of their ends; the caller takes them away."""
 
     def __len__(self) -> int:
         """Conversations that wait for an answer."""

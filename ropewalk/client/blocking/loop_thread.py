@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from ropewalk.client.core.connection import NotOpen
+from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import own_client_id
 
 T = TypeVar("T")
 
@@ -21,11 +24,18 @@ T = TypeVar("T")
 class Startable(Protocol):
     """An async client."""
 
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know it."""
+
     async def start(self) -> None:
         """Open it."""
 
     async def close(self) -> None:
         """Close it."""
+
+
+C = TypeVar("C", bound=Startable)
 
 
 class LoopThread:
@@ -83,3 +93,50 @@ class LoopThread:
         finally:
             self._portal = None
             await self._client.close()
+
+
+class LoopClient(Generic[C]):
+    """A client whose methods block, over an async one in a thread. Use it as `with`, or `start` and `close` it."""
+
+    def __init__(self, make: Callable[[str | None], C], client_id: str | None, name: str) -> None:
+        """Make it without connecting. `make` builds the async client under a client id, or under one of its own."""
+        self._make = make
+        self._given_id = client_id
+        self._name = name
+        self._client = make(client_id)
+        self._thread: LoopThread | None = None
+        renew_after_fork(self)
+
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know this client."""
+        return self._client.client_id
+
+    def start(self) -> None:
+        """Connect and join the group: from now on the broker's messages or checks arrive.
+
+        Raises what the async client's `start` raises; `NotOpen` the second time.
+        """
+        thread = LoopThread(self._client, self._name)
+        thread.start()
+        self._thread = thread
+
+    def close(self) -> None:
+        """Let the handlers that are at work finish, leave the group and hang up. Closing twice is harmless."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+    def renew(self) -> None:
+        """Begin anew in a child process: not started, and another client. The parent goes on as it was."""
+        self._thread = None
+        self._client = self._make(own_client_id(self._given_id))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class _Settled(threading.Condition):
-    """Some message of a producer has its outcome."""
+    """The condition that is notified when a message of a producer has its outcome."""
 
     forked = False
     """It was the parent's: in this process nobody will speak of it again."""
@@ -68,7 +68,7 @@ class _Settled(threading.Condition):
 
 
 class _Outcome(Future[SendResult]):
-    """What becomes of one message. It is on its way, so it cannot be cancelled.
+    """The outcome of one message. The message is on its way, so it cannot be cancelled.
 
     The outcomes of a producer share one condition: to make one for each message, and to notify each, would cost more
     than sending it.
@@ -447,7 +447,7 @@ class Producer:
                     self._fewer.notify_all()
 
     def _next_batches(self, *, wait: bool) -> list[tuple[Any, list[_Pending]]]:
-        """What is to leave now. Waits for it if told to; nothing then means that the producer closes."""
+        """Return the messages to send now. Waits for them if told to; none then means that the producer closes."""
         with self._changed:
             while not self._closing:
                 now = clock()

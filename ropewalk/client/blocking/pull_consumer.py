@@ -32,10 +32,13 @@ class PullConsumer:
         topics: Mapping[str, str],
         name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
     ) -> None:
-        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`.
+        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`; and to the
+        topics of `sql`, each with an SQL92 expression over properties: `{"orders": "amount > 3 AND region = 'eu'"}`.
+        An expression that cannot be read raises `SqlSyntaxError`, a ValueError.
 
         `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
         milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
@@ -45,7 +48,7 @@ class PullConsumer:
         """Messages that were passed over without having been returned."""
         self._group = group
         self._on_skipped = on_skipped
-        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip)
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql)
         self._links = BlockingLinks(troubles=Troubles())
         renew_after_fork(self)
 

@@ -12,28 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Never
 
 from ropewalk.client.aio.handler import OnError, log_failure
 from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer
-from ropewalk.client.blocking.loop_thread import LoopThread
+from ropewalk.client.blocking.loop_thread import LoopClient
 from ropewalk.client.blocking.stop_signals import StopSignals
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.options import make_options
-from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.machine import own_client_id
 
 LOOK_S = 0.5
 """How often `run` looks whether consumption has ended by itself."""
 
 
-class PushConsumer:
+class PushConsumer(LoopClient[AsyncPushConsumer]):
     """A member of a consumer group. Use it as `with`, or `start` and `close` it."""
 
     def __init__(
@@ -43,6 +39,7 @@ class PushConsumer:
         handler: Callable[[ReceivedMessage], None],
         name_servers: str | None = None,
         *,
+        sql: Mapping[str, str] | None = None,
         client_id: str | None = None,
         on_error: OnError = log_failure,
         on_skipped: OnSkipped | None = None,
@@ -68,6 +65,7 @@ class PushConsumer:
 
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
+        sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
         handler: called with every message; what it raises gives the message back.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
@@ -93,62 +91,45 @@ class PushConsumer:
         close_timeout: how long `close` waits for handlers that are at work.
 
         Raises `LocalProtocolError` for a group that cannot be one, `BadAddress` when the name servers cannot be read,
-        `TypeError` and `ValueError` for options that mean nothing.
+        `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an expression
+        that is none.
         """
         options = make_options(PushOptions, locals(), unknown)
-        self._given_id = client_id
-        self._make = partial(
-            AsyncPushConsumer,
-            group,
-            topics,
-            handler,
-            name_servers,
-            on_error=on_error,
-            on_skipped=on_skipped,
-            **asdict(options),
+        super().__init__(
+            lambda own_id: AsyncPushConsumer(
+                group,
+                topics,
+                handler,
+                name_servers,
+                sql=sql,
+                client_id=own_id,
+                on_error=on_error,
+                on_skipped=on_skipped,
+                **asdict(options),
+            ),
+            client_id,
+            "ropewalk-push-consumer",
         )
-        self._consumer = self._make(client_id=client_id)
-        self._thread: LoopThread | None = None
-        renew_after_fork(self)
-
-    @property
-    def client_id(self) -> str:
-        return self._consumer.client_id
 
     @property
     def queues(self) -> tuple[TopicQueue, ...]:
         """The queues that are ours at the moment, without those of the retry topic."""
-        return self._consumer.queues
+        return self._client.queues
 
     @property
     def skipped(self) -> int:
         """Messages that were passed over without having been handled."""
-        return self._consumer.skipped
+        return self._client.skipped
 
     @property
     def failure(self) -> BaseException | None:
         """The error that ended consumption; None while it goes on, and if the program ended it."""
-        return self._consumer.failure
+        return self._client.failure
 
     @property
     def closed(self) -> bool:
         """Tell whether consumption is over: by `close`, or by the error in `failure`."""
-        return self._consumer.closed
-
-    def start(self) -> None:
-        """Join the group; handlers are called from now on.
-
-        Raises `Unreachable` when there is no name server, and `NotOpen` the second time.
-        """
-        thread = LoopThread(self._consumer, "ropewalk-push-consumer")
-        thread.start()
-        self._thread = thread
-
-    def close(self) -> None:
-        """Let the handlers that are at work finish, record the progress and leave. Closing twice is harmless."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
+        return self._client.closed
 
     def run(self) -> None:
         """Consume until SIGTERM or Ctrl-C, then close as `close` does. A whole program, in the main thread.
@@ -161,18 +142,4 @@ class PushConsumer:
                 self.start()
             while not signals.wait(LOOK_S) and not self.closed:
                 pass
-        self.close()
-
-    def renew(self) -> None:
-        """Begin anew in a child process: not started, and another client. The parent goes on consuming."""
-        self._thread = None
-        self._consumer = self._make(client_id=own_client_id(self._given_id))
-
-    def __enter__(self) -> PushConsumer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
         self.close()

@@ -220,11 +220,17 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PullResult:
-        """Read up to `max_count` messages. With `suspend_ms` the broker holds an empty answer that long."""
+        """Read up to `max_count` messages, by tags or by an SQL92 expression over properties.
+
+        With `suspend_ms` the broker holds an empty answer that long.
+        """
         return self.finish_pull(
-            self.start_pull(topic, queue, offset, max_count, subscription=subscription, suspend_ms=suspend_ms)
+            self.start_pull(
+                topic, queue, offset, max_count, subscription=subscription, sql=sql, suspend_ms=suspend_ms
+            )
         )
 
     def start_pull(
@@ -235,12 +241,14 @@ class Client:
         max_count: int = PULL_COUNT,
         *,
         subscription: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PendingPull:
         """Write a pull and do not wait."""
         broker_id = self._pull_from.get((topic, queue), MASTER_ID)
         connection = self._broker_connection(self.route(topic), queue.broker_name, broker_id)
-        command = pull_request(topic, queue, offset, max_count, subscription, suspend_ms)
+        wanted = subscription if sql is None else sql
+        command = pull_request(topic, queue, offset, max_count, wanted, suspend_ms, is_sql=sql is not None)
         timeout = self.timeout + suspend_ms / 1000
         return PendingPull(connection, connection.start(command), topic, queue, timeout)
 

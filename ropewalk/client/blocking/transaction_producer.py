@@ -16,23 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Unpack
 
 from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, OnCheck
-from ropewalk.client.blocking.loop_thread import LoopThread
+from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
 from ropewalk.client.core.produce.sending import ProducerSettings
 from ropewalk.client.core.produce.transacting import Outcome, Transaction
 from ropewalk.client.core.routes import Queue
-from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.machine import own_client_id
 
 __all__ = ["TransactionProducer"]
 
 
-class TransactionProducer:
+class TransactionProducer(LoopClient[AsyncTransactionProducer]):
     """A transactional producer whose methods block. Use it as `with`, or `start` and `close` it."""
 
     def __init__(
@@ -45,42 +42,13 @@ class TransactionProducer:
         **options: Unpack[ProducerSettings],
     ) -> None:
         """Make it as `AsyncTransactionProducer`, without connecting."""
-        self._given_id = client_id
-        self._make = partial(AsyncTransactionProducer, on_check, name_servers, topics=topics, **options)
-        self._producer = self._make(client_id=client_id)
-        self._thread: LoopThread | None = None
-        renew_after_fork(self)
-
-    @property
-    def client_id(self) -> str:
-        """Return the id by which brokers know this client."""
-        return self._producer.client_id
-
-    def start(self) -> None:
-        """Announce the group; checks may come from now on. Raises `NotOpen` the second time."""
-        thread = LoopThread(self._producer, "ropewalk-transactions")
-        thread.start()
-        self._thread = thread
-
-    def close(self) -> None:
-        """Leave the group and hang up. Closing twice is harmless."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
-
-    def renew(self) -> None:
-        """Begin anew in a child process: not started, and another client. The parent goes on producing."""
-        self._thread = None
-        self._producer = self._make(client_id=own_client_id(self._given_id))
-
-    def __enter__(self) -> TransactionProducer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(
+            lambda own_id: AsyncTransactionProducer(
+                on_check, name_servers, topics=topics, client_id=own_id, **options
+            ),
+            client_id,
+            "ropewalk-transactions",
+        )
 
     def transaction(
         self,
@@ -102,7 +70,7 @@ class TransactionProducer:
     def _block(
         self, topic: str, message: Message | bytes, queue: Queue | None, timeout: float | None
     ) -> Iterator[Transaction]:
-        producer = self._producer
+        producer = self._client
         transaction = self._open.call(partial(producer.begin, topic, message, queue=queue, timeout=timeout))
         try:
             yield transaction
@@ -139,7 +107,7 @@ class TransactionProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send a message outside any transaction. Raises as `Producer.send`."""
-        return self._open.call(partial(self._producer.send, topic, message, queue=queue, timeout=timeout))
+        return self._open.call(partial(self._client.send, topic, message, queue=queue, timeout=timeout))
 
     @property
     def _open(self) -> LoopThread:

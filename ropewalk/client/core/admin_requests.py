@@ -29,7 +29,7 @@ from ropewalk.format.record import decode_record
 from ropewalk.format.remoting import Command
 
 VERSION = "V5_5_0"
-"""What tools print as the version of a client; the number in the frames says the same."""
+"""The client version that tools print. The number in the frames is older: 479 is 5.3.3."""
 
 
 class RequestFailed(RopewalkError):

@@ -51,7 +51,7 @@ class PeerRequest(NamedTuple):
 Event = Response | PeerRequest
 
 PeerRequestHandler = Callable[[Command], Command | None]
-"""What a shell asks when the peer wants something: a reply, or None where none is due."""
+"""The handler a shell calls for a request of the peer; it returns a reply, or None where none is due."""
 
 
 def refuse_peer_request(request: Command) -> Command | None:

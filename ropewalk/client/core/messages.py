@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True):
     """
 
     body: bytes
-    keys: Sequence[str] = msgspec.field(default_factory=list)
+    keys: Sequence[str] | None = None
     tags: str | None = None
     properties: Mapping[str, str] = {}
     flag: int = 0
@@ -79,8 +79,8 @@ class Message(msgspec.Struct, frozen=True):
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
-        if self.keys or type(self.keys) is not list:
-            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys))
+        if self.keys is not None:
+            msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
         if self.delay is not None:
             if self.delay_level:
                 raise ValueError("a message has a delay or a delay_level, not both")
@@ -133,7 +133,7 @@ def check_properties(message: Message) -> None:
         return
     room = PROPERTIES_SIZE_MAX - PROPERTIES_RESERVE
     # Four bytes a character is the most that UTF-8 takes: nearly every message ends here.
-    texts = (*message.keys, message.tags or "", *message.properties, *message.properties.values())
+    texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
     if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
         return
     size = len(_properties(message, "0" * 32))
@@ -196,9 +196,19 @@ def batch_request(
 
 
 def pull_request(
-    topic: str, queue: Queue, offset: int, max_count: int, subscription: str, suspend_ms: int
+    topic: str,
+    queue: Queue,
+    offset: int,
+    max_count: int,
+    subscription: str,
+    suspend_ms: int,
+    *,
+    is_sql: bool = False,
 ) -> Command:
-    """Return a pull that carries its own subscription, since no heartbeat has announced one."""
+    """Return a pull that carries its own subscription, since no heartbeat has announced one.
+
+    `is_sql`: the subscription is an SQL92 expression over properties, and not of tags.
+    """
     header = PullMessageHeader(
         consumer_group=READER_GROUP,
         topic=topic,
@@ -210,7 +220,7 @@ def pull_request(
         suspend_timeout_millis=suspend_ms,
         sub_version=0,
         subscription=subscription,
-        expression_type="TAG",
+        expression_type="SQL92" if is_sql else "TAG",
     )
     return command_of(RequestCode.PULL_MESSAGE, header)
 
@@ -253,8 +263,8 @@ def _properties(message: Message, unique_key: str) -> bytes:
     return encode_properties(properties)
 
 
-def _list_of_keys(keys: Sequence[str] | None) -> list[str]:
-    found = [keys] if isinstance(keys, str) else list(keys or ())
+def _list_of_keys(keys: Sequence[str]) -> list[str]:
+    found = [keys] if isinstance(keys, str) else list(keys)
     for key in found:
         if not isinstance(key, str):
             raise TypeError(f"a key is text, and not {key!r}")

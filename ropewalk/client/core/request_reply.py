@@ -24,7 +24,7 @@ from ropewalk.format.properties import P, parse_properties, split_keys
 from ropewalk.format.remoting import Command
 
 REPLY = "reply"
-"""What MSG_TYPE says of an answer."""
+"""The value of MSG_TYPE in an answer."""
 
 
 class NoReply(OutcomeUnknown):

@@ -71,7 +71,7 @@ class TopicRoute:
     brokers: Mapping[str, BrokerData]
     queues: tuple[QueueData, ...]
     ordered_queues: tuple[Queue, ...] = ()
-    """What `orderTopicConf` fixed, whatever is up at the moment; empty for an ordinary topic."""
+    """The queues that `orderTopicConf` fixed, whatever is up at the moment; empty for an ordinary topic."""
     _write_queues: tuple[Queue, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

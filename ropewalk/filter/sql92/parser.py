@@ -1,4 +1,4 @@
-"""Expression text to syntax tree, by recursive descent, with RocketMQ's rules about what may be compared.
+"""Parse expression text to a syntax tree, by recursive descent, with RocketMQ's rules about comparable types.
 
     or      := and { OR and }
     and     := equal { AND equal }

@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 
 
 class SqlSyntaxError(RopewalkError, ValueError):
-    """An expression that cannot be used; the text names the place, and what may stand there."""
+    """An expression that cannot be used; the text names the place, and the tokens that may stand there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        """What has arrived of a frame that is not complete."""
+        """The bytes of a frame that is not complete."""
         self._have = 0
         self._head: tuple[int, ...] | None = None
         """The numbers of its head, once that is complete and judged."""

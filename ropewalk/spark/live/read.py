@@ -61,7 +61,7 @@ class Task:
     low: int
     high: int
     address: str
-    """Who serves the queue, as the driver saw it."""
+    """The address that served the queue when the driver looked."""
     partition_base: int = 0
     """For the kafka preset: queues of the topic at brokers that sort before this one."""
     last_ms: int | None = None
@@ -323,7 +323,7 @@ class _MemberLocator:
             self._connection.close()
 
     def _locate(self) -> str:
-        """Who has the queue now. A name server can take minutes to notice a death, so all members get their turn."""
+        """Find the broker that has the queue. Every member gets a turn: a name server may be slow to notice a death."""
         options, key = self._options, self._task.key
         if options.name_server is None:
             return self._task.address

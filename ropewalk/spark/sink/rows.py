@@ -222,7 +222,7 @@ def _properties(given: Any) -> dict[str, str]:
 
 def _check_separators(message: Message) -> None:
     for name, value in (
-        ("keys", " ".join(message.keys)),
+        ("keys", " ".join(message.keys or ())),
         ("tags", message.tags),
         ("shardingKey", message.group),
     ):

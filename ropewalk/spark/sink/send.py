@@ -93,7 +93,7 @@ class _Target:
     opaque: int = -1
     deadline: float = 0.0
     failure: RopewalkError | None = None
-    """What became of the last attempt."""
+    """The failure of the last attempt, if it failed."""
 
 
 class Sender:

@@ -288,7 +288,7 @@ def _range_of(options: Options, store: Store, queue: Queue) -> tuple[int, int]:
 
 
 def _number(table: object, store: Store, queue: Queue) -> int | None:
-    """What an option's JSON says about one queue."""
+    """Return the number that an option's JSON gives for one queue."""
     if not isinstance(table, Mapping):
         return None
     for name, numbers in table.get(queue.topic, {}).items():

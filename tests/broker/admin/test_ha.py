@@ -32,7 +32,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
-from tests.broker.replication.test_master_slave import FakeHaLink
+from tests.support.links import FakeHaLink
 
 SEGMENT = 1 << 20
 

@@ -12,7 +12,8 @@ from broker.state.topics import TopicConfig
 from ropewalk.client.core.routes import BrokerData, Queue, QueueData, TopicRoute
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
-from tests.broker.harness import START_MS, Client, InProcess, config_of
+from tests.broker.harness import Client, InProcess, config_of
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 

@@ -8,7 +8,8 @@ import pytest
 
 from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
 from ropewalk.codes import RequestCode, ResponseCode
-from tests.broker.harness import START_MS, Client, InProcess, pull_ext
+from tests.broker.harness import Client, InProcess, pull_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 HOUR_MS = 3_600_000

@@ -14,7 +14,8 @@ from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
 from store.io.disk import MappedFile
 from store.read.bulk import BulkReader, BulkResult
-from tests.broker.harness import START_MS, Client, InProcess, request, send_ext
+from tests.broker.harness import Client, InProcess, request, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 BULK = RequestCode.ROPEWALK_BULK_PULL

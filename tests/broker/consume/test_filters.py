@@ -16,7 +16,8 @@ from broker.state.subscription import SubscriptionData
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
-from tests.broker.harness import START_MS, Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 V2 = RequestCode.SEND_MESSAGE_V2

@@ -12,7 +12,8 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, ROCKETMQ, Command
 from store.read.reader import GetStatus
-from tests.broker.harness import START_MS, Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])

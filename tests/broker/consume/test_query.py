@@ -10,7 +10,8 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
 from store.io.disk import Disk
-from tests.broker.harness import START_MS, Client, InProcess, request, send_ext
+from tests.broker.harness import Client, InProcess, request, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 QUERY = RequestCode.QUERY_MESSAGE

@@ -16,16 +16,9 @@ from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_record, encode_host, encode_record
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
-from tests.broker.harness import (
-    START_MS,
-    Client,
-    FakeLink,
-    InProcess,
-    heartbeat_body,
-    pull_ext,
-    request,
-    send_ext,
-)
+from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.support.clocks import START_MS
+from tests.support.links import FakeLink
 
 StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])

@@ -10,7 +10,8 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.properties import encode_properties, tags_code
 from ropewalk.format.record import Record, decode_record, encode_host, encode_record
 from ropewalk.format.remoting import Command, encode_frame
-from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess
+from tests.broker.harness import Client, FlushGate, FullDisk, InProcess
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 SCHEDULE, RETRY, DLQ = "SCHEDULE_TOPIC_XXXX", "%RETRY%cg", "%DLQ%cg"

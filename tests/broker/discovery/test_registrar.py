@@ -1,7 +1,6 @@
 """Registration: name servers are told at once of what changes, and a missing one delays nobody."""
 
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,61 +11,10 @@ from broker.discovery.registrar import Registrar
 from broker.namesrv.server import NameServer
 from broker.state.topics import TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
-from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
-
-NOW_MS = 1_700_000_000_000
-IDENTITY = {
-    "brokerName": "broker-a",
-    "brokerAddr": "127.0.0.1:10911",
-    "clusterName": "DefaultCluster",
-    "haServerAddr": "127.0.0.1:10912",
-    "brokerId": "0",
-}
-
-
-class Neighbour:
-    """A name server on a real socket; `seen` is what it was asked."""
-
-    def __init__(self, answer: int | None = None) -> None:
-        self.server = NameServer(lambda: NOW_MS)
-        self.seen: list[int] = []
-        self.answer = answer
-        self.port = 0
-
-    async def serve(self, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
-        listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1")
-        self.port = listeners[0].socket.getsockname()[1]
-        await trio.serve_listeners(self._talk, listeners, task_status=task_status)
-
-    async def _talk(self, stream: trio.SocketStream) -> None:
-        frames = FrameBuffer()
-        try:
-            async for data in stream:
-                for payload in frames.feed(data):
-                    request = decode_frame(payload)
-                    self.seen.append(request.code)
-                    answer = (
-                        self.server.handle(request, self)
-                        if self.answer is None
-                        else request.reply(self.answer)
-                    )
-                    assert answer is not None
-                    await stream.send_all(encode_frame(answer))
-        except (trio.BrokenResourceError, RemoteProtocolError):
-            pass
-
-    def knows(self, topic: str) -> bool:
-        answer = self.server.handle(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}), self)
-        return answer is not None and answer.code == 0
-
-
-def table(*topics: str) -> TopicTable:
-    topics_ = TopicTable()
-    topics_.create_system_topics(NOW_MS)
-    for topic in topics:
-        topics_.update(TopicConfig(topic), NOW_MS)
-    return topics_
+from ropewalk.format.remoting import Command
+from tests.broker.discovery.neighbours import IDENTITY, NOW_MS, Neighbour, table
+from tests.support.ports import free_port
+from tests.support.waiting import until_async
 
 
 def registrar(topics: TopicTable, *remote: int, local: NameServer | None = None) -> Registrar:
@@ -74,12 +22,6 @@ def registrar(topics: TopicTable, *remote: int, local: NameServer | None = None)
     return Registrar(
         IDENTITY, lambda: topics.register_body(6), period_s=30, call_s=5, local=local, remote=addresses
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for knows nothing of trio
-            await trio.sleep(0.005)
 
 
 def test_an_embedded_name_server_knows_of_a_change_when_changed_returns() -> None:
@@ -119,10 +61,10 @@ async def test_every_name_server_is_told_at_start_and_of_each_change() -> None:
             await nursery.start(neighbour.serve)
         one = registrar(topics, *[n.port for n in neighbours])
         nursery.start_soon(one.run)
-        await until(lambda: all(n.knows("T") for n in neighbours))
+        await until_async(lambda: all(n.knows("T") for n in neighbours))
         topics.update(TopicConfig("U"), NOW_MS)
         one.changed()
-        await until(lambda: all(n.knows("U") for n in neighbours))
+        await until_async(lambda: all(n.knows("U") for n in neighbours))
         assert all(n.seen == [RequestCode.REGISTER_BROKER] * 2 for n in neighbours)
         await one.unregister()
         assert not any(n.knows("T") for n in neighbours)
@@ -137,20 +79,13 @@ async def test_a_name_server_that_is_away_delays_no_other_and_is_tried_again(
     topics, here, away = table("T"), Neighbour(), Neighbour()
     async with trio.open_nursery() as nursery:
         await nursery.start(here.serve)
-        away.port = await _free_port()
+        away.port = free_port()
         one = registrar(topics, here.port, away.port)
         nursery.start_soon(one.run)
-        await until(lambda: here.knows("T"))
+        await until_async(lambda: here.knows("T"))
         await nursery.start(away.serve)
-        await until(lambda: away.knows("T"))
+        await until_async(lambda: away.knows("T"))
         nursery.cancel_scope.cancel()
-
-
-async def _free_port() -> int:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port: int = listener.socket.getsockname()[1]
-    await listener.aclose()
-    return port
 
 
 @pytest.mark.trio
@@ -170,7 +105,7 @@ async def test_a_change_during_a_registration_is_told_right_after_it() -> None:
 
         neighbour.server.handle = meanwhile  # type: ignore[method-assign]
         nursery.start_soon(one.run)
-        await until(lambda: neighbour.knows("U"))
+        await until_async(lambda: neighbour.knows("U"))
         nursery.cancel_scope.cancel()
 
 
@@ -203,7 +138,7 @@ async def test_what_a_name_server_has_taken_is_told_by_its_generation() -> None:
         neighbour.server.handle = meanwhile  # type: ignore[method-assign]
         before = topics.generation
         nursery.start_soon(one.run)
-        await until(lambda: len(told) == 2)
+        await until_async(lambda: len(told) == 2)
         nursery.cancel_scope.cancel()
     assert told == [(before, False), (topics.generation, True)] and topics.generation > before
 
@@ -225,4 +160,4 @@ async def test_good_bye_gives_up_on_a_name_server_that_does_not_answer() -> None
 
 @pytest.mark.trio
 async def test_good_bye_to_a_name_server_that_is_gone_is_no_trouble() -> None:
-    await registrar(table(), await _free_port()).unregister()
+    await registrar(table(), free_port()).unregister()

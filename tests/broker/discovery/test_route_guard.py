@@ -18,9 +18,10 @@ from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, QuorumPolicy, RoleR
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
-from tests.broker.discovery.test_registrar import IDENTITY, Neighbour, table, until
+from tests.broker.discovery.neighbours import IDENTITY, Neighbour, table
 from tests.broker.harness import send_ext
-from tests.broker.test_process import address_of, ask, broker, fails, name_server
+from tests.support.brokers import address_of, ask, broker, fails, name_server
+from tests.support.waiting import until_async
 
 FRESH = RoleRecord(ASYNC_MASTER, 0)
 MEMBER = RoleRecord(SYNC_MASTER, 0, 3, 3, policy=QuorumPolicy(SYNC_MASTER, 2, 1, {"1": "b:1"}))
@@ -95,11 +96,11 @@ async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_
         )  # fmt: skip
         nursery.start_soon(one.run)
         group = addresses(names.server)
-        await until(lambda: bool(one.rivals))
+        await until_async(lambda: bool(one.rivals))
         assert address in group() and RequestCode.REGISTER_BROKER not in names.seen
         assert "one of the two would get the other's messages" in next(iter(one.rivals.values()))
         other_lives.cancel()
-        await until(lambda: "127.0.0.1:10911" in group())
+        await until_async(lambda: "127.0.0.1:10911" in group())
         assert not one.rivals
         nursery.cancel_scope.cancel()
 

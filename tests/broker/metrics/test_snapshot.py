@@ -3,7 +3,7 @@
 import http.client
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from broker.web import server as metrics_server
 from broker.web.server import STUCK_MS, MetricsServer
 from ropewalk.codes import RequestCode
 from tests.broker.harness import FullDisk, InProcess, config_of
-from tests.processes import checkout_command, checkout_environment, running_broker
+from tests.support.processes import checkout_command, checkout_environment, running_broker
+from tests.support.waiting import until
 
 BASE = {"node_type", "cluster", "node_id"}
 STORAGE = {"storage_type", "storage_medium"}
@@ -433,13 +434,6 @@ def test_versions_have_the_names_of_rocketmq(number: int, name: str) -> None:
 
 
 # -- a broker as a process of its own ------------------------------------------------------------------
-
-
-def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.02)
 
 
 def test_a_broker_serves_its_metrics_without_being_told_to(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.record import message_id
 from ropewalk.format.remoting import JSON, ROCKETMQ
 from tests.broker.harness import (
-    START_MS,
     UNIQ,
     Client,
     FlushGate,
@@ -26,6 +25,7 @@ from tests.broker.harness import (
     taken,
     text_of,
 )
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])

@@ -13,7 +13,6 @@ from broker.state.statistics import TopicMeter
 from ropewalk.codes import RequestCode
 from store.io.disk import MappedFile
 from tests.broker.harness import (
-    START_MS,
     UNIQ,
     FlushGate,
     InProcess,
@@ -24,6 +23,7 @@ from tests.broker.harness import (
     send_ext,
     text_of,
 )
+from tests.support.clocks import START_MS
 
 V2 = RequestCode.SEND_MESSAGE_V2
 ONEWAY = 2

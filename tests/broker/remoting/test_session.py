@@ -16,7 +16,6 @@ from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, ROCKETMQ, Command
 from tests.broker.harness import (
     UNIQ,
     Client,
-    FakeLink,
     InProcess,
     frame_of,
     heartbeat_body,
@@ -24,6 +23,7 @@ from tests.broker.harness import (
     request,
     send_ext,
 )
+from tests.support.links import FakeLink
 
 UNKNOWN = 9999
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])

@@ -24,6 +24,7 @@ from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
 from tests.broker.harness import InProcess, heartbeat_body, pull_ext, request, send_ext
+from tests.support.waiting import until
 
 StartBroker = Callable[..., InProcess]
 PATIENCE_S = 20.0
@@ -116,10 +117,7 @@ class Net:
             self.shell.turn(events)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < give_up, "it did not come true"
-            self.turn()
+        until(condition, patience_s=PATIENCE_S, pause_s=0, turn=self.turn)
 
     def idle(self, seconds: float = 0.03) -> None:
         """Turns until nothing has happened for a while."""

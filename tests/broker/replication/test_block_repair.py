@@ -28,9 +28,10 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.integrity.block_repair import Damage, Damaged
 from store.io.disk import MappedFile
 from tests.broker.harness import InProcess, config_of, without_fsync
-from tests.ha.pairs import SEGMENT_SIZE, Pair, eventually, send, until_acknowledged
-from tests.ports import free_ports
-from tests.processes import checkout_command, checkout_environment
+from tests.ha.pairs import SEGMENT_SIZE, Pair, send, until_acknowledged
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment
+from tests.support.waiting import until
 
 # -- two brokers -----------------------------------------------------------------------------------------------
 
@@ -88,12 +89,12 @@ def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(
         pair.until_equal()
         at_master, at_slave = Copy(pair, "master"), Copy(pair, "slave")
         for copy in (at_master, at_slave):
-            eventually(lambda c=copy: all(c.is_summed(n) for n in range(4)), pair.errors)  # type: ignore[misc]
+            until(lambda c=copy: all(c.is_summed(n) for n in range(4)), pair.errors)  # type: ignore[misc]
 
         for copy, other, number in ((at_slave, master, 1), (at_master, slave, 2)):
             is_mended, damaged = copy.flip(number, 77_000)
-            eventually(is_mended, pair.errors)
-            eventually(lambda c=copy, o=other: c.said(f"was repaired from {o.address}"), pair.errors)  # type: ignore[misc]
+            until(is_mended, pair.errors)
+            until(lambda c=copy, o=other: c.said(f"was repaired from {o.address}"), pair.errors)  # type: ignore[misc]
             assert copy.kept(number) == damaged, "what stood there is kept aside"
             assert not copy.said("cannot be repaired")
         pair.until_equal()
@@ -103,8 +104,8 @@ def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(
             copy.flip(3, 99_000)
         for copy in (at_master, at_slave):
             words = "is damaged, is not served, and cannot be repaired from another member"
-            eventually(lambda c=copy, w=words: c.said(w), pair.errors)  # type: ignore[misc]
-            eventually(lambda c=copy: c.said("the copy here is damaged too"), pair.errors)  # type: ignore[misc]
+            until(lambda c=copy, w=words: c.said(w), pair.errors)  # type: ignore[misc]
+            until(lambda c=copy: c.said("the copy here is damaged too"), pair.errors)  # type: ignore[misc]
             assert not copy.kept(3)
         assert "1 damaged place in its log, 1 place repaired" in status(pair)
         with Connection(slave.address, 5.0) as connection:
@@ -129,8 +130,8 @@ def test_damage_that_a_reconnect_meets_is_mended_and_not_taken_for_another_log(t
             is_mended, _damaged = copy.flip(1, 77_000)
             pair.start(name)
             address = pair.servers[other].address
-            eventually(is_mended, pair.errors)
-            eventually(lambda c=copy, a=address: c.said(f"was repaired from {a}"), pair.errors)  # type: ignore[misc]
+            until(is_mended, pair.errors)
+            until(lambda c=copy, a=address: c.said(f"was repaired from {a}"), pair.errors)  # type: ignore[misc]
             until_acknowledged(pair.servers["master"].address, f"after-{name}")
         pair.until_equal()
         for name in ("slave", "master"):

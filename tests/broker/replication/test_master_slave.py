@@ -27,45 +27,10 @@ from tests.broker.harness import (
     send_ext,
     without_fsync,
 )
+from tests.support.links import FakeHaLink
 
 V2 = RequestCode.SEND_MESSAGE_V2
 SLAVE_TIMEOUT_MS = 3_000
-
-
-class FakeHaLink:
-    """The master's end of a slave's socket."""
-
-    def __init__(self, peer: tuple[str, int]) -> None:
-        self.peer = peer
-        self.stall_exempt = self.closed = False
-        self.sent = bytearray()
-        self.left: list[int] = []
-        """How much had been sent each time it was to leave at once."""
-
-    @property
-    def out_size(self) -> int:
-        return 0
-
-    def send(self, data: bytes | memoryview) -> None:
-        self.sent += data
-
-    def go_first(self) -> None:
-        pass
-
-    def push(self) -> None:
-        self.left.append(len(self.sent))
-
-    def detach_from_map(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause(self) -> None:
-        pass
-
-    def go_on(self) -> None:
-        pass
 
 
 class Slave:
@@ -168,7 +133,7 @@ def test_the_first_half_of_a_full_window_leaves_for_the_slave_before_the_second_
     assert codes(client) == [ResponseCode.SUCCESS]
     size, begin = 64, len(slave.log)
     client.feed(b"".join(request(V2, send_ext("T"), b"%02d" % n, opaque=100 + n) for n in range(size)))
-    left, whole = slave.link.left, len(slave.link.sent)
+    left, whole = slave.link.pushed, len(slave.link.sent)
     assert [round(8 * size / whole) for size in left] == [4, 8], "each half, before its answers are made"
     slave.take()
     ends, at = [], begin

@@ -16,7 +16,7 @@ from ha.group.hello import Hello, Welcome, encode
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
-from tests.ha.worlds import FakeLink
+from tests.support.links import BufferedLink
 
 MASTER = "10.0.0.1:10911"
 POLICY = QuorumPolicy(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
@@ -165,7 +165,7 @@ def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_
 ) -> None:
     follow(slave, 5)
     disk.full = True
-    client, member, link = slave.broker.replication.client, slave.broker.member, FakeLink()
+    client, member, link = slave.broker.replication.client, slave.broker.member, BufferedLink()
     assert client is not None
     client.opened(link)
     client.begin()
@@ -176,12 +176,12 @@ def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_
 
 
 def test_a_connection_that_comes_when_this_is_a_master_by_now_is_not_used(slave: InProcess) -> None:
-    replication, link = slave.broker.replication, FakeLink()
+    replication, link = slave.broker.replication, BufferedLink()
     client = replication.client
     assert client is not None
 
     class Late(Wire):
-        async def dial(self, *_whom: object) -> FakeLink:
+        async def dial(self, *_whom: object) -> BufferedLink:
             replication.lead(SYNC_MASTER)
             return link
 
@@ -190,7 +190,7 @@ def test_a_connection_that_comes_when_this_is_a_master_by_now_is_not_used(slave:
 
 
 def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InProcess) -> None:
-    replication, link = slave.broker.replication, FakeLink()
+    replication, link = slave.broker.replication, BufferedLink()
     assert replication.client is not None
     replication.client.opened(link)
     hung_up = []

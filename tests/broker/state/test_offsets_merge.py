@@ -3,13 +3,7 @@
 import json
 
 from broker.state.offsets import OffsetTable
-
-
-class Clock:
-    ms = 1000
-
-    def __call__(self) -> int:
-        return self.ms
+from tests.support.clocks import Clock
 
 
 def table(clock: Clock) -> OffsetTable:
@@ -17,7 +11,7 @@ def table(clock: Clock) -> OffsetTable:
 
 
 def test_a_later_commit_of_another_replica_wins_and_an_older_one_does_not() -> None:
-    clock = Clock()
+    clock = Clock(1000)
     offsets = table(clock)
     offsets.commit("g", "T", 0, 50)
     assert not offsets.merge("g", "T", 0, 40, 999) and offsets.query("g", "T", 0) == 50
@@ -27,7 +21,7 @@ def test_a_later_commit_of_another_replica_wins_and_an_older_one_does_not() -> N
 
 
 def test_a_master_that_returns_does_not_undo_what_was_committed_meanwhile() -> None:
-    clock = Clock()
+    clock = Clock(1000)
     master = table(clock)
     master.commit("g", "T", 0, 50)
     saved, times = master.dump(clock()), master.dump_times()
@@ -45,7 +39,7 @@ def test_a_master_that_returns_does_not_undo_what_was_committed_meanwhile() -> N
 
 
 def test_without_its_times_a_table_is_as_old_as_its_file() -> None:
-    clock = Clock()
+    clock = Clock(1000)
     before = table(clock)
     before.commit("g", "T", 0, 50)
     clock.ms = 1500
@@ -55,7 +49,7 @@ def test_without_its_times_a_table_is_as_old_as_its_file() -> None:
 
 
 def test_what_is_removed_is_not_told_any_more() -> None:
-    offsets = table(Clock())
+    offsets = table(Clock(1000))
     offsets.commit("g", "T", 0, 50)
     offsets.remove_topic("T")
     assert offsets.journal.since(0) == ([], 0)

@@ -12,7 +12,8 @@ from ropewalk.codes import MessageSysFlag
 from ropewalk.format import fastjson
 from ropewalk.format.properties import tags_code
 from store.io.disk import MappedFile
-from tests.broker.harness import START_MS, Client, FlushGate, FullDisk, InProcess, config_of
+from tests.broker.harness import Client, FlushGate, FullDisk, InProcess, config_of
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.codes import ResponseCode
-from tests.broker.harness import START_MS, UNIQ, Client, InProcess, config_of, taken
+from tests.broker.harness import UNIQ, Client, InProcess, config_of, taken
 from tests.broker.transactions.transacting import COMMIT, HALF, OPS, ROLLBACK, UNKNOWN, Producer, progress
+from tests.support.clocks import START_MS
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from broker.remoting.session import Handlers, Session
 from broker.waiting.client_calls import ClientCalls
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
-from tests.broker.harness import FakeLink
+from tests.support.links import FakeLink
 
 ASKED = RequestCode.GET_CONSUMER_RUNNING_INFO
 

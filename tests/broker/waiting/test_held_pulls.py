@@ -12,7 +12,8 @@ from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
-from tests.broker.harness import START_MS, Client, FlushGate, InProcess, pull_ext, request, send_ext
+from tests.broker.harness import Client, FlushGate, InProcess, pull_ext, request, send_ext
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 PULL = RequestCode.PULL_MESSAGE

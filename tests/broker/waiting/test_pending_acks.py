@@ -8,7 +8,8 @@ from broker.remoting.session import Handlers, Session
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, FrameBuffer, decode_frame, encode_frame
-from tests.broker.harness import FakeLink, FlushGate, InProcess, request, send_ext
+from tests.broker.harness import FlushGate, InProcess, request, send_ext
+from tests.support.links import FakeLink
 
 V2 = RequestCode.SEND_MESSAGE_V2
 

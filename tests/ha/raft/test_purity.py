@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.test_layers import WORLD, Ban, broken_bans, imports, sources
+from tests.support.imports import WORLD, Ban, broken_bans, imports, sources
 
 CORE = {path: source for path, source in sources().items() if path.startswith("ha/raft/")}
 

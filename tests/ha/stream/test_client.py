@@ -14,9 +14,10 @@ from ha.stream.connection import HaRules
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import encode_header, encode_report
 from store.message_store import MessageStore
-from tests.ha.worlds import Clock, FakeLink
-from tests.store.test_follow import CountingDisk, bytes_of
-from tests.store.worlds import SEGMENT_SIZE, World, put, settle, wait_for
+from tests.store.disks import CountingDisk
+from tests.store.worlds import SEGMENT_SIZE, World, bytes_of, put, settle, wait_for
+from tests.support.clocks import Clock
+from tests.support.links import BufferedLink
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ class Slave:
     """A store, its client, and a turn of the loop."""
 
     def __init__(self, store: MessageStore, *, ack_after_flush: bool = False) -> None:
-        self.store, self.clock, self.link = store, Clock(), FakeLink()
+        self.store, self.clock, self.link = store, Clock(), BufferedLink()
         self.follower = store.follow()
         self.client = HaClient(
             self.follower,
@@ -45,7 +46,7 @@ class Slave:
         )
 
     def connect(self) -> None:
-        self.link = FakeLink()
+        self.link = BufferedLink()
         self.client.opened(self.link)
         self.client.begin()
 
@@ -122,7 +123,7 @@ def sizes(log: bytes, count: int) -> list[int]:
 
 
 def test_the_first_report_leaves_at_once_and_says_where_the_log_ends(slave: Slave, log: bytes) -> None:
-    slave.link = FakeLink()
+    slave.link = BufferedLink()
     slave.client.opened(slave.link)
     assert slave.is_in(ClientState.HANDSHAKE) and slave.reports() == []
     slave.client.begin()
@@ -177,7 +178,7 @@ def test_a_run_of_records_that_are_alike_is_reported_before_entries_are_made_of_
         slave = Slave(store)
         queue = store.queue("T", 0)
         monkeypatch.setattr(
-            FakeLink, "push", lambda _link: pushed.append((slave.reports(), queue.next_offset))
+            BufferedLink, "push", lambda _link: pushed.append((slave.reports(), queue.next_offset))
         )
         slave.connect()
         slave.until(log, ends[0])

@@ -6,12 +6,14 @@ import pytest
 
 from ha.stream.connection import WINDOW, HaConnection, HaRules, State
 from ropewalk.errors import RemoteProtocolError
-from tests.ha.worlds import SEGMENT, Clock, FakeLink, FakeSource, report
+from tests.ha.worlds import SEGMENT, FakeSource, report
+from tests.support.clocks import Clock
+from tests.support.links import BufferedLink
 
 
 class World:
     def __init__(self, size: int = 100_000, rules: HaRules | None = None) -> None:
-        self.clock, self.link = Clock(), FakeLink()
+        self.clock, self.link = Clock(), BufferedLink()
         self.source = FakeSource(bytearray(n * 7 % 251 for n in range(size)))
         self.changes = 0
         self.connection = HaConnection(

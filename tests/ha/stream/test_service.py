@@ -7,7 +7,9 @@ import pytest
 from ha.stream.connection import HaConnection, HaRules, State
 from ha.stream.service import HaService, Replica
 from ropewalk.errors import RemoteProtocolError
-from tests.ha.worlds import SEGMENT, Clock, FakeLink, FakeSource, report
+from tests.ha.worlds import SEGMENT, FakeSource, report
+from tests.support.clocks import Clock
+from tests.support.links import BufferedLink
 
 
 class World:
@@ -22,9 +24,9 @@ class World:
     def _reported(self) -> None:
         self.reports += 1
 
-    def connect(self, ip: str = "10.0.0.2", port: int | None = None) -> tuple[HaConnection, FakeLink]:
+    def connect(self, ip: str = "10.0.0.2", port: int | None = None) -> tuple[HaConnection, BufferedLink]:
         self._port += 1
-        link = FakeLink((ip, port or self._port))
+        link = BufferedLink((ip, port or self._port))
         return self.service.accept(link), link
 
     def slave(self, offset: int, ip: str = "10.0.0.2", port: int | None = None) -> HaConnection:

@@ -21,6 +21,7 @@ from ropewalk.format.batch import BatchItem, split_batch
 from ropewalk.format.properties import P, parse_properties
 from ropewalk.format.record import Record, decode_record, encode_host, encode_record, message_id
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
+from tests.support.waiting import until
 
 BROKER_NAME = "fake-broker"
 Answer = Callable[[Command], Command | None]
@@ -100,10 +101,7 @@ class FakeCluster:
 
     def wait_for_request(self, code: int, count: int = 1) -> None:
         """Return once so many requests of this code have come."""
-        deadline = time.monotonic() + 30
-        while self.codes().count(code) < count:
-            assert time.monotonic() < deadline, f"no request with code {code}"
-            time.sleep(0.005)
+        until(lambda: self.codes().count(code) >= count, f"no request with code {code}")
 
     def push(self, command: Command) -> None:
         """Ask something of every client that is connected."""

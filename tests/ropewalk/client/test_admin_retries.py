@@ -67,7 +67,7 @@ def test_a_message_that_fails_is_waiting_and_then_dead_and_no_longer_consumed(
     began_ms = time.time_ns() // 1_000_000
     with PushConsumer(
         group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="first", on_error=lambda *_: None,
-        max_retries=1,
+        max_retries=1, commit_interval=0.1,
     ):  # fmt: skip
         ropewalk_broker.send(topic, Message(b"poison"))
         ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(group, topic) == 1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ropewalk.testing import RopewalkBroker
-from tests.processes import checkout_environment
+from tests.support.processes import checkout_environment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -185,14 +185,14 @@ def test_a_reader_gets_its_own_answers_in_a_child(
         with {make} as client:
             use = lambda: {use}
             first = use()
-            wait = forked(lambda: [[use() for _ in range(20)], client.close()][0])
-            mine = [use() for _ in range(20)]
+            wait = forked(lambda: [[use() for _ in range(6)], client.close()][0])
+            mine = [use() for _ in range(6)]
             print(json.dumps([first, mine, wait(), use()]))
         """,
     )
     first, mine, theirs, last = told
     assert first in (True, 100)
-    assert mine == theirs == [first] * 20 and last == first
+    assert mine == theirs == [first] * 6 and last == first
 
 
 def test_a_push_consumer_stays_with_its_parent_and_may_be_started_anew(

@@ -15,10 +15,10 @@ import anyio.to_thread
 import pytest
 
 from ropewalk import AsyncProducer, Message, OutcomeUnknown, Producer, PullConsumer, SendStatus, Unreachable
-from tests.ports import free_ports
-from tests.processes import RunningBroker, checkout_command, checkout_environment, running_broker
+from tests.support.ports import free_ports
+from tests.support.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 
-AWAY_S = 2.5
+AWAY_S = 1.2
 
 
 class Place:
@@ -111,10 +111,10 @@ def test_the_time_limit_of_a_send_is_kept_by_a_broker_that_says_nothing(place: P
             began = time.monotonic()
             with pytest.raises((OutcomeUnknown, Unreachable)):
                 producer.send("orders" if known else "others", b"x", timeout=1)
-            assert time.monotonic() - began < 1.3
+            assert time.monotonic() - began < 1.9, "one limit, and not one for each attempt"
             with pytest.raises((OutcomeUnknown, Unreachable)):
                 producer.send_batch("orders", [b"x", b"y"], timeout=0.5)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 2.9
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -128,7 +128,7 @@ def test_and_of_an_async_one(place: Place, backend: str, known: bool) -> None:
                 began = time.monotonic()
                 with pytest.raises((OutcomeUnknown, Unreachable)):
                     await producer.send("orders", b"x", timeout=1)
-                assert time.monotonic() - began < 1.3
+                assert time.monotonic() - began < 1.9
 
     anyio.run(story, backend=backend)
 

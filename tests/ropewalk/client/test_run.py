@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk import Message, PushConsumer, ReceivedMessage
 from ropewalk.testing import RopewalkBroker
-from tests.processes import checkout_environment
+from tests.support.processes import checkout_environment
 
 BLOCKING = """
 import sys, time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.raft.planted import SEEDS
 from tests.sim.raft.world import run
 
-SEEDS = 2000
 SEEDS_LONG = 40_000
 PARTS = 8
 

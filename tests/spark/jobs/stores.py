@@ -10,7 +10,8 @@ from ropewalk.format.index import Geometry
 from ropewalk.format.properties import tags_code
 from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
-from tests.store.worlds import HOST, Clock, settle
+from tests.store.worlds import HOST, settle
+from tests.support.clocks import Clock
 
 SEGMENT_SIZE = 32768
 QUEUE_FILE_SIZE = 2000

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench.spark_data import make_store
-from tests.processes import checkout_environment
 from tests.spark.jobs.stores import fill
+from tests.support.processes import checkout_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 

@@ -18,9 +18,9 @@ import ropewalk.spark
 from ropewalk.spark.jobs.export.job import BadExport
 from ropewalk.spark.jobs.export.lake_writer import escaped
 from ropewalk.testing import RopewalkBroker
-from tests.processes import ROOT
 from tests.spark.jobs.faults import Pair, in_body, in_field
 from tests.spark.jobs.stores import fill, replica_of
+from tests.support.processes import ROOT
 from tools.pipeline.cli import app
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from ropewalk import Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import RopewalkBroker
-from tests.processes import checkout_command, checkout_environment, running_broker
+from tests.support.processes import checkout_command, checkout_environment, running_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

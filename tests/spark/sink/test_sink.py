@@ -118,8 +118,8 @@ def test_every_part_of_a_row_reaches_its_message() -> None:
         flag="flag", queue_id="queueId",
     )  # fmt: skip
     one, two = rows_of(batch, parts)
-    assert one.message == Message(b"text", ["k1"], "A", {"a": "1"}, 7, 0, "s")
-    assert two.message == Message(b"two", [], None, {}, 0, 3, None)
+    assert one.message == Message(b"text", "k1", "A", {"a": "1"}, 7, 0, "s")
+    assert two.message == Message(b"two", None, None, {}, 0, 3, None)
     assert (one.queue_id, two.queue_id) == (None, 1)
 
 

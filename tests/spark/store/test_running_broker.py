@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ropewalk import Message, Producer
 from ropewalk.spark.store.files import open_stores
-from tests.processes import checkout_command, checkout_environment, running_broker
 from tests.spark.store.reading import offsets, plan, read_splits
+from tests.support.processes import checkout_command, checkout_environment, running_broker
 
 
 def test_a_store_that_is_being_written_reads_as_far_as_it_is_safe(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from store.io.disk import Disk, PagedFile
 from store.io.idle_worker import never_yield
 from store.message_store import MessageStore, StoreConfig
 from tests.store.index_world import FOREVER, SEGMENT_SIZE, SMALL, World, built, find, index_of, send
-from tests.store.worlds import HOST, Clock, wait_for
+from tests.store.worlds import HOST, wait_for
+from tests.support.clocks import Clock
 
 
 @pytest.fixture

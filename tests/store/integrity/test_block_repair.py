@@ -21,9 +21,10 @@ from store.log.segment import Segment
 from store.message_store import MessageStore, StoreConfig
 from store.read.reader import Reader, ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk, SimFile
-from tests.store.integrity.test_scrubber import running, scrubbing, turn
-from tests.store.offline.test_verify import SEGMENT_SIZE, fill, flip, segments
-from tests.store.worlds import Clock, wait_for
+from tests.store.integrity.scrubbing import running, scrubbing, turn
+from tests.store.worlds import wait_for
+from tests.support.clocks import Clock
+from tests.support.stores import SEGMENT_SIZE, fill, flip, segments
 
 BLOCK = 512
 ALL_WARM = ReadLimits(memory_window=1 << 40, warm_window=1 << 40)

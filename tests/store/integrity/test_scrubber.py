@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +14,14 @@ import store.integrity.scrubber
 from ropewalk.format.sidecar import Sidecar, block_sum
 from store.integrity.checksums import BlockDamaged, Checksums
 from store.io.disk import Disk, MappedFile
-from store.message_store import MessageStore, StoreConfig
-from tests.recorded_stores import unpack
-from tests.store.offline.test_verify import SEGMENT_SIZE, config, fill, flip, segments
-from tests.store.worlds import Clock, put, settle, wait_for
+from store.message_store import MessageStore
+from tests.store.integrity.scrubbing import running, scrubbing, turn
+from tests.store.worlds import put, settle, wait_for
+from tests.support.clocks import Clock
+from tests.support.recorded_stores import unpack
+from tests.support.stores import SEGMENT_SIZE, fill, flip, segments
 
 BLOCK = 512
-
-
-def scrubbing(root: Path, rate: int) -> StoreConfig:
-    return replace(config(root), index=None, scrub_bytes_per_second=rate)
 
 
 def sidecars(root: Path) -> dict[str, Sidecar]:
@@ -33,35 +29,6 @@ def sidecars(root: Path) -> dict[str, Sidecar]:
         path.name: Sidecar.decode(path.read_bytes()) for path in (root / "ropewalk" / "checksums").iterdir()
     }
     return {name: sidecar for name, sidecar in found.items() if sidecar is not None}
-
-
-def turn(store: MessageStore, clock: Clock, ms: int) -> None:
-    """Let time pass, and helpers finish what it is time for."""
-    clock.ms += ms
-    store.tick()
-    wait_for(
-        store,
-        lambda: (
-            store._checksums is None
-            or store._checksums._worker is None
-            or not store._checksums._worker.pending
-        ),
-    )
-
-
-@contextmanager
-def running(config: StoreConfig, records: int = 0) -> Iterator[tuple[MessageStore, Clock]]:
-    """An open store with so many records, all flushed."""
-    clock = Clock()
-    opened = MessageStore(config, Disk(), clock, lambda: None)
-    opened.open()
-    try:
-        for number in range(records):
-            put(opened, [f"message {number} ".encode() * 10])
-        settle(opened)
-        yield opened, clock
-    finally:
-        opened.close()
 
 
 def test_a_stopped_store_is_under_checksums_to_its_last_byte(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from store.offline.repair import repair
 from store.offline.start_preview import recover_store
 from store.offline.verify import Verification
 from store.recovery.delay_levels import DEFAULT_DELAYS_MS, DelayLevels
-from tests.store.offline.test_verify import config
-from tests.store.worlds import HOST, Clock, put, settle
+from tests.store.worlds import HOST, put, settle
+from tests.support.clocks import Clock
+from tests.support.stores import config
 
 TABLE = DelayLevels((7_000, 70_000, 700_000))
 OTHER = DelayLevels((9_000, 90_000, 900_000))

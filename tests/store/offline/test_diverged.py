@@ -9,43 +9,17 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Corrupt
-from ropewalk.format.record import Record
 from store.io.disk import Disk, StoreLocked
 from store.message_store import MessageStore
-from store.offline.diverged import About, cut_store, empty_store, kept_in
-from store.offline.reader import find_log_files, read_log
-from tests.store.offline.test_verify import SEGMENT_SIZE, config, damages, fill
-from tests.store.worlds import Clock, put, records, settle
+from store.offline.diverged import empty_store, kept_in
+from tests.store.worlds import put, records, settle
+from tests.support.stores import about, cut, damages, end_of, fill, reopened, whole_log
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     fill(tmp_path / "store")
     return tmp_path / "store"
-
-
-def whole_log(directory: Path) -> list[Record]:
-    found = list(read_log(find_log_files(directory)))
-    assert all(isinstance(each, Record) for each in found), found
-    return [each for each in found if isinstance(each, Record)]
-
-
-def about(begin: int, end: int) -> About:
-    return About("test", begin, end, 1_700_000_000_123, "m:10911", 4)
-
-
-def cut(root: Path, begin: int, end: int, disk: Disk | None = None) -> Path:
-    return cut_store(root, root / "commitlog", SEGMENT_SIZE, about(begin, end), disk or Disk())
-
-
-def end_of(log: list[Record]) -> int:
-    return log[-1].offset + log[-1].size
-
-
-def reopened(root: Path) -> MessageStore:
-    store = MessageStore(config(root), Disk(), Clock(), lambda: None)
-    store.open()
-    return store
 
 
 def served(store: MessageStore) -> list[int]:

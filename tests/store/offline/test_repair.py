@@ -18,17 +18,9 @@ from store.offline.dry_run_disk import DryRunDisk
 from store.offline.layout import Layout, guess_layout
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import recover_store, try_start
-from tests.store.offline.test_verify import (
-    GEOMETRY,
-    RECORDS,
-    SEGMENT_SIZE,
-    config,
-    damages,
-    fill,
-    flip,
-    segments,
-)
-from tests.store.worlds import Clock, bodies, put, settle
+from tests.store.worlds import bodies, put, settle
+from tests.support.clocks import Clock
+from tests.support.stores import GEOMETRY, RECORDS, SEGMENT_SIZE, config, damages, fill, flip, segments
 
 
 @pytest.fixture

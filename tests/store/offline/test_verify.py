@@ -15,55 +15,21 @@ from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.index import HEADER_SIZE, Geometry, IndexHeader
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.io.disk import Disk, StoreLocked
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Finding
 from store.offline.layout import Layout, guess_layout
 from store.offline.verify import Verification
-from tests.recorded_stores import unpack
-from tests.store.worlds import HOST, QUEUE_FILE_SIZE, Clock, put, settle
-
-SEGMENT_SIZE = 4096
-GEOMETRY = Geometry(50, 200)
-RECORDS = 60
-
-
-def config(root: Path) -> StoreConfig:
-    return StoreConfig(
-        root=root, log_directory=root / "commitlog", store_host=HOST, segment_size=SEGMENT_SIZE,
-        queue_file_size=QUEUE_FILE_SIZE, checksum_block=512, index=GEOMETRY, index_in_process=False,
-    )  # fmt: skip
-
-
-def fill(root: Path, records: int = RECORDS) -> None:
-    """A store of three queues with tags, stopped in good order."""
-    store = MessageStore(config(root), Disk(), Clock(), lambda: None)
-    store.open()
-    for number in range(records):
-        body = f"message {number} ".encode() * 10
-        put(store, [body], topic="T" if number % 3 else "U", queue_id=number % 2, tags=f"t{number % 4}")
-    settle(store)
-    store.close()
+from tests.store.worlds import HOST, QUEUE_FILE_SIZE, put, settle
+from tests.support.clocks import Clock
+from tests.support.recorded_stores import unpack
+from tests.support.stores import GEOMETRY, RECORDS, SEGMENT_SIZE, config, damages, fill, flip, look, segments
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     fill(tmp_path / "store")
     return tmp_path / "store"
-
-
-def look(root: Path, geometry: Geometry | None = None) -> Verification:
-    disk = DryRunDisk()
-    # Without the geometry a damaged first item would leave nobody to tell how many slots there are.
-    layout = guess_layout(disk, Layout(root, root / "commitlog", index=geometry))
-    verification = Verification(layout, disk)
-    verification.run()
-    assert not disk.changes
-    return verification
-
-
-def damages(root: Path) -> list[Finding]:
-    return [finding for finding in look(root, GEOMETRY).findings if finding.damage]
 
 
 def test_a_store_that_was_stopped_is_clean_and_everything_was_looked_at(root: Path) -> None:
@@ -101,16 +67,6 @@ def test_a_store_in_use_is_not_judged(root: Path) -> None:
         look(root)
     store.close()
     assert not damages(root)
-
-
-def flip(path: Path, position: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
-
-
-def segments(root: Path) -> list[Path]:
-    return sorted((root / "commitlog").iterdir())
 
 
 def test_any_bit_of_the_log_is_found_with_its_file_and_offset(root: Path) -> None:

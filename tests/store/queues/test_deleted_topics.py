@@ -1,14 +1,13 @@
 """Deleted topics: their queues go at once, and no recovery brings them back."""
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ropewalk.format.record import encode_host
 from store.io.disk import Disk
 from store.message_store import MessageStore, StoreConfig
 from store.queues.deleted_topics import DeletedTopics
+from tests.store.worlds import wait_for
 
 HOST = encode_host("127.0.0.1", 10911)
 BORN = encode_host("127.0.0.1", 40000)
@@ -29,19 +28,11 @@ def put(store: MessageStore, topic: str, *bodies: bytes) -> None:
     store.publish()
 
 
-def until(store: MessageStore, condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
-        store.run_completions()
-
-
 def delete(store: MessageStore, topic: str) -> None:
     answers: list[bool] = []
     store.delete_topic(topic, answers.append)
     assert topic not in store.queues
-    until(store, lambda: bool(answers))
+    wait_for(store, lambda: bool(answers))
     assert answers == [True]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ import store.read.reader
 from store.io.disk import Disk
 from store.read.cold_read_budget import WAIT_MAX_S, WINDOW_BYTES, WINDOW_S, ColdReadBudget
 from store.read.reader import GetResult, GetStatus, Reader
-from tests.store.read.test_reader import COLD, EVERYTHING, WARM, ColdDisk, numbers, reading
+from tests.store.read.reading import COLD, EVERYTHING, WARM, ColdDisk, numbers, reading
 from tests.store.worlds import World, put, wait_for
 
 
@@ -90,6 +92,10 @@ def test_reads_that_are_put_off_are_made_in_order_each_within_its_time_and_none_
         queue = store.queue("T", 0)
         results: list[GetResult | None] = []
         began: list[float] = []
+
+        def answered(count: int) -> bool:
+            return len(results) == count
+
         for offset in range(20):
             began.append(loop.now)
             reader.get(queue, offset, 1, EVERYTHING, None, results.append)
@@ -103,7 +109,7 @@ def test_reads_that_are_put_off_are_made_in_order_each_within_its_time_and_none_
             loop.turn()
             reader.resume_deferred()
             due = sum(start + WAIT_MAX_S <= loop.now for start in began)
-            wait_for(store, lambda due=due: len(results) == due)
+            wait_for(store, partial(answered, due))
         assert [numbers(result) for result in results if result is not None] == [[n] for n in range(20)]
 
 
@@ -144,7 +150,7 @@ def test_only_the_deferrable_who_are_far_behind_wait(world: World) -> None:
             if waits:
                 assert results == []
             else:
-                wait_for(store, lambda found=results: bool(found))
+                wait_for(store, partial(bool, results))
             reader.get(store.queue("T", 0), 5, 9, EVERYTHING, None, results.append, deferrable=deferrable)
             assert results[-1] is not None, "there is nothing to read at the end"
             assert results[-1].status is GetStatus.OFFSET_OVERFLOW_ONE

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from store.message_store import MessageStore, StoreConfig
 from store.read import log_blocks
 from store.read.columns import cut_records
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
-from tests.store.read.test_reader import COLD, FAR, WARM, ColdDisk, numbers, outcome, reading
+from tests.store.read.reading import COLD, FAR, WARM, ColdDisk, numbers, outcome, reading
 from tests.store.worlds import HOST, World, put, settle, wait_for
 
 EVERYTHING = 128 << 20
@@ -231,7 +232,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_read_alike(world: World) -> 
             put(store, [b"neighbour's"] * 40, topic="U")
             gone: list[bool] = []
             store.delete_topic("T", gone.append)
-            wait_for(store, lambda gone=gone: bool(gone))
+            wait_for(store, partial(bool, gone))
         put(store, [b"second life"] * 15)
         settle(store)
     for limits in (WARM, COLD):

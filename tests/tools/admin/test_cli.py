@@ -381,7 +381,7 @@ def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
         admin.create_group(group)
         with PushConsumer(
             group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="first",
-            on_error=lambda *_: None, max_retries=retries,
+            on_error=lambda *_: None, max_retries=retries, commit_interval=0.1,
         ):  # fmt: skip
             ropewalk_broker.wait_until(lambda g=group: ropewalk_broker.committed(g, topic) == 1)  # type: ignore[misc]
     tracks = {one["group"]: one for one in shell.json("message", "show", sent["offsetMsgId"])["groups"]}

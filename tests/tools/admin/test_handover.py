@@ -10,6 +10,7 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
+from tests.support.clocks import Clock
 from tools.admin.ha import COLUMNS, Watcher, status_rows
 from tools.admin.handover import Group, HandoverFailed, Members, _closest, _slave_at, at_risk, hand_over
 from tools.common.output import UsageError
@@ -29,25 +30,18 @@ def group(*members: MemberStatusMessage) -> Group:
     return Group("c", "a", {each.address: each for each in members})
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
 
 
 def test_a_master_is_gone_when_nobody_hears_it_for_long_enough(clock: Clock) -> None:
-    watcher = Watcher(1.0, clock)
+    watcher = Watcher(1.0, clock.seconds)
     lost = group(member(B), member(C))
     assert not watcher.is_gone(lost)
-    clock.now += 0.9
+    clock.ms += 900
     assert not watcher.is_gone(lost)
-    clock.now += 0.1
+    clock.ms += 100
     assert watcher.is_gone(lost)
     watcher.again(lost)
     assert not watcher.is_gone(lost), "after an attempt it is looked at anew"
@@ -63,18 +57,18 @@ def test_a_master_is_gone_when_nobody_hears_it_for_long_enough(clock: Clock) -> 
     ids=["it answers", "a slave hears it", "nobody answers"],
 )
 def test_a_sign_of_life_begins_the_wait_again(clock: Clock, seen: Group) -> None:
-    watcher = Watcher(1.0, clock)
+    watcher = Watcher(1.0, clock.seconds)
     lost = group(member(B), member(C))
     assert not watcher.is_gone(lost)
-    clock.now += 5
+    clock.ms += 5_000
     assert not watcher.is_gone(seen)
     assert not watcher.is_gone(lost)
-    clock.now += 1
+    clock.ms += 1_000
     assert watcher.is_gone(lost)
 
 
 def test_a_group_whose_acknowledgements_wait_for_no_slave_is_left_to_people(clock: Clock) -> None:
-    watcher = Watcher(1.0, clock)
+    watcher = Watcher(1.0, clock.seconds)
     assert watcher.trouble(group(member(B), member(C))) is None
     for policy in (QuorumPolicy(ASYNC_MASTER, 2, 1, {"1": B}), QuorumPolicy(SYNC_MASTER, 1, 1, {"1": B})):
         told = watcher.trouble(group(member(B, policy=policy)))
@@ -84,7 +78,7 @@ def test_a_group_whose_acknowledgements_wait_for_no_slave_is_left_to_people(cloc
 
 
 def test_a_name_server_inside_a_member_is_refused(clock: Clock) -> None:
-    watcher = Watcher(1.0, clock)
+    watcher = Watcher(1.0, clock.seconds)
     inside = group(member(A, SYNC_MASTER, name_server="10.0.0.1:9876"), member(B))
     with pytest.raises(UsageError, match=r"lives inside the member 10\.0\.0\.1:10911 .*`ropewalk namesrv`"):
         watcher.refuse_inside(inside, "10.0.0.9:9876;10.0.0.1:9876")

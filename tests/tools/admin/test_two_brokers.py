@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +16,8 @@ import pytest
 from ropewalk import Admin, Message, OutcomeUnknown, Producer, TopicQueue
 from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.core.routes import Queue
-from tests.processes import checkout_environment, first_line, stop
+from tests.support.processes import checkout_environment, first_line, stop
+from tests.support.waiting import until
 from tests.tools.conftest import RunCommand
 
 pytestmark = pytest.mark.slow
@@ -63,13 +64,6 @@ class Pair:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as opened:
         yield Pair(opened, tmp_path)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.05)
 
 
 def test_both_brokers_are_administered_as_one_cluster(pair: Pair, ropewalk: RunCommand) -> None:

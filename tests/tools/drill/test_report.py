@@ -8,8 +8,8 @@ from tools.drill.audit import Audit, Finding
 from tools.drill.drills import DRILLS, find
 from tools.drill.outcome import Latency, Link, Replicas, Result, Series
 from tools.drill.report.html import draw, nice_bytes, nice_ceiling, page
-from tools.drill.report.text import lines
-from tools.drill.timeline import Event, Gap
+from tools.drill.report.text import figures, lines
+from tools.drill.timeline import Event, Gap, repair_wait_s
 
 
 def result(**changes: object) -> Result:
@@ -50,6 +50,37 @@ def test_the_text_holds_timeline_figures_and_verdict() -> None:
     for words in ("0.500 s  ✗ kill -9 node-1", "750 ms, from 0.500 s", "0 of 18", "yes: the same bytes"):
         assert words in text
     assert text.endswith("verdict: clean")
+
+
+def test_the_time_in_which_nothing_could_be_stored_comes_first_and_every_wait_has_its_name() -> None:
+    told = result(
+        write_gap=Gap(0.5, 1.25),
+        stored_gap=Gap(0.5, 1.0),
+        events=[Event(0.6, "fault", "kill -9 node-1"), Event(0.9, "repair", "start node-1 again")],
+    )
+    assert figures(told)[:4] == [
+        ("nothing could be stored (RTO)", "500 ms, from 0.500 s"),
+        ("  before the script's repair", "300 ms"),
+        ("nothing was acknowledged", "750 ms, from 0.500 s"),
+        ("  waiting for a second copy", "250 ms"),
+    ]
+    drawn = page([told])
+    cards = re.findall(r"<b>([^<]+)</b><span>([^<]+)</span>", drawn)
+    assert cards[:3] == [
+        ("500 ms", "nothing could be stored (RTO)"),
+        ("300 ms", "of it, before the script&#x27;s repair"),
+        ("250 ms", "stored, waiting for a second copy"),
+    ]
+
+
+def test_a_gap_that_ends_without_a_repair_waited_for_none() -> None:
+    events = [
+        Event(0.6, "fault", "kill -9 node-1"),
+        Event(0.9, "seen", "node-2 is the master"),
+        Event(3.0, "repair", "start node-1 again"),
+    ]
+    assert repair_wait_s(Gap(0.5, 1.0), events) == 0
+    assert repair_wait_s(Gap(0.7, 3.5), events) == pytest.approx(2.3)
 
 
 def test_every_reason_is_told_where_the_verdict_is() -> None:

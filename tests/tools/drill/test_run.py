@@ -117,7 +117,7 @@ def test_a_broker_that_keeps_its_promises_gets_a_clean_verdict_and_a_page(tmp_pa
     gap = result["write_gap"]
     assert gap["end"] - gap["begin"] > 0.1
     assert sum(result["series"]["acknowledged"]) == audit["acknowledged"]
-    check_page(page, "kill-restart", "clean", "kill -9 node-1", "longest write gap")
+    check_page(page, "kill-restart", "clean", "kill -9 node-1", "nothing could be stored")
     assert_nothing_left(tmp_path)
 
 

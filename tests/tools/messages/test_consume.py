@@ -10,8 +10,8 @@ import pytest
 from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.format.properties import encode_properties
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
+from tests.support.waiting import until
 from tests.tools.conftest import RunCommand, command_environment, command_line
-from tests.tools.messages.test_produce import wait_until
 from tools.common.output import UsageError
 from tools.messages.consume import Start, parse_start, printable, shortened, time_text
 
@@ -195,7 +195,7 @@ def test_following_starts_at_the_end_and_stops_at_the_count(cluster: FakeCluster
         env=command_environment(cluster.address),
         cwd=tmp_path,
     )
-    wait_until(lambda: RequestCode.PULL_MESSAGE in cluster.codes())
+    until(lambda: RequestCode.PULL_MESSAGE in cluster.codes())
     cluster.put("T", 0, b"new")
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0

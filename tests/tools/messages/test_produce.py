@@ -3,8 +3,8 @@ import os
 import pty
 import signal
 import subprocess
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
+from tests.support.waiting import until
 from tests.tools.conftest import RunCommand, command_environment, command_line
 from tools.common.interrupts import Interrupts
 from tools.common.output import PROGRESS_AFTER_S
@@ -126,10 +127,14 @@ def test_lines_that_trickle_in_are_sent_as_they_come(cluster: FakeCluster, tmp_p
         cwd=tmp_path,
     )
     assert process.stdin is not None
+
+    def logged(count: int) -> bool:
+        return len(cluster.log) == count
+
     for number in range(3):
         process.stdin.write(f"{number}\n".encode())
         process.stdin.flush()
-        wait_until(lambda number=number: len(cluster.log) == number + 1)
+        until(partial(logged, number + 1))
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert b"3 messages acknowledged" in errors
@@ -374,7 +379,7 @@ def test_ctrl_c_waits_for_answers_under_way_and_counts(cluster: FakeCluster, tmp
     assert process.stdin is not None
     process.stdin.write(b"one\ntwo\n")
     process.stdin.flush()
-    wait_until(lambda: len(cluster.log) == 2)
+    until(lambda: len(cluster.log) == 2)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
@@ -403,14 +408,6 @@ def test_queues_are_chosen_by_number_and_broker() -> None:
     queues = [Queue(broker, number) for broker in ("a", "b") for number in range(2)]
     assert choose_queues(queues, "T", 1, None) == (Queue("a", 1), Queue("b", 1))
     assert choose_queues(queues, "T", None, "b") == (Queue("b", 0), Queue("b", 1))
-
-
-def wait_until(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        threading.Event().wait(0.01)
 
 
 def as_lines(documents: list[dict[str, object]]) -> bytes:

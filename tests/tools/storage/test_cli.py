@@ -10,9 +10,10 @@ import pytest
 
 from store.io.disk import Disk
 from store.message_store import MessageStore
-from tests.recorded_stores import unpack
-from tests.store.offline.test_verify import config, fill, flip, segments
-from tests.store.worlds import Clock, put
+from tests.store.worlds import put
+from tests.support.clocks import Clock
+from tests.support.recorded_stores import unpack
+from tests.support.stores import config, fill, flip, segments
 from tests.tools.conftest import RunCommand
 from tools.storage.maintenance import verify_configs
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.names import SCHEDULE_TOPIC
-from tests.store.offline.test_diverged import cut, end_of, reopened, whole_log
-from tests.store.offline.test_verify import fill
 from tests.store.worlds import put, settle
+from tests.support.stores import cut, end_of, fill, reopened, whole_log
 from tests.tools.conftest import RunCommand
 from tools.messages.input import Stamp, parse_json_line
 

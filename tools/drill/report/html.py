@@ -101,13 +101,13 @@ def page(results: Sequence[Result]) -> str:
 def _overview(results: Sequence[Result]) -> str:
     rows = "".join(
         f'<tr><td><a href="#{escape(r.drill)}">{escape(r.drill)}</a></td><td>{escape(r.title)}</td>'
-        f'<td class="n">{r.write_gap.seconds * 1000:,.0f} ms</td><td class="n">{r.audit.lost:,}</td>'
+        f'<td class="n">{r.stored_gap.seconds * 1000:,.0f} ms</td><td class="n">{r.audit.lost:,}</td>'
         f"<td>{_badge(r)}</td></tr>"
         for r in results
     )
     return (
         '<section><h2>Overview</h2><div class="scroll"><table><tr><th>drill</th><th>what was done</th>'
-        f"<th>write gap</th><th>lost</th><th>verdict</th></tr>{rows}</table></div></section>"
+        f"<th>nothing stored</th><th>lost</th><th>verdict</th></tr>{rows}</table></div></section>"
     )
 
 
@@ -145,8 +145,9 @@ def _cards(result: Result) -> str:
     audit = result.audit
     equal = {None: "–", True: "yes", False: "no"}[result.replicas.equal]
     cards = [
-        (f"{result.write_gap.seconds * 1000:,.0f} ms", "longest write gap (RTO)", False),
-        (f"{result.stored_gap.seconds * 1000:,.0f} ms", "of it, nothing stored", False),
+        (f"{result.stored_gap.seconds * 1000:,.0f} ms", "nothing could be stored (RTO)", False),
+        (f"{result.repair_wait_s * 1000:,.0f} ms", "of it, before the script's repair", False),
+        (f"{result.copy_wait_s * 1000:,.0f} ms", "stored, waiting for a second copy", False),
         (f"{audit.lost:,}", "acknowledged but lost (RPO)", audit.lost > 0),
         (f"{audit.acknowledged:,}", "acknowledged", False),
         (f"{audit.duplicates:,}", "duplicates", False),

@@ -21,13 +21,15 @@ def figures(result: Result) -> list[tuple[str, str]]:
     audit = result.audit
     rows = [
         (
-            "longest write gap (RTO)",
-            f"{result.write_gap.seconds * 1000:,.0f} ms, from {result.write_gap.begin:.3f} s",
-        ),
-        (
-            "  in which nothing was stored",
+            "nothing could be stored (RTO)",
             f"{result.stored_gap.seconds * 1000:,.0f} ms, from {result.stored_gap.begin:.3f} s",
         ),
+        ("  before the script's repair", f"{result.repair_wait_s * 1000:,.0f} ms"),
+        (
+            "nothing was acknowledged",
+            f"{result.write_gap.seconds * 1000:,.0f} ms, from {result.write_gap.begin:.3f} s",
+        ),
+        ("  waiting for a second copy", f"{result.copy_wait_s * 1000:,.0f} ms"),
         ("  of which is noise", f"{result.calm_gap.seconds * 1000:,.0f} ms was the longest before the fault"),
         ("acknowledged but lost (RPO)", f"{audit.lost:,} of {audit.acknowledged:,}"),
         ("duplicates", f"{audit.duplicates:,} (of messages sent again because their fate was unknown)"),

@@ -190,7 +190,7 @@ class Node(Process, Member):
         self.own_address = f"{settings['bindAddress']}:{settings['listenPort']}"
         """Where it listens: behind the proxy's back."""
         self.address = f"{settings['brokerIP1']}:{settings['listenPort']}"
-        """What it advertises: its door."""
+        """The address that it advertises: its door."""
         super().__init__(
             name, [*command, "broker", "--json", "--config", str(self.config_file)], root, environment
         )

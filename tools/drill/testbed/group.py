@@ -25,7 +25,7 @@ class Member:
     """A broker of the group."""
 
     name: str
-    """What reports call it: of a process, because roles and ids change."""
+    """The name in reports: of a process, because roles and ids change."""
     address: str
     """Where clients find it."""
     own_address: str
@@ -47,7 +47,7 @@ class Group:
     mode: str = ""
     promise: str = ""
     secret: str = ""
-    """What members have to be shown before they take orders; empty where they ask for nothing."""
+    """The secret that members ask for before they take orders; empty where they ask for none."""
 
     def member_at(self, address: str | None) -> Member | None:
         """The member with this address."""

@@ -103,7 +103,7 @@ class Proxy:
         self._identify = identify
         self._keep_ports = keep_ports
         self._translated: dict[bytes, bytes] = {}
-        """What a source calls its end -> what the target sees, for open connections where the two differ."""
+        """Addresses of open connections: the source's own end -> the end that the target sees, where they differ."""
         self._rules: dict[tuple[str, str], Rule] = {}
         self._open: dict[_Carried, tuple[str, str]] = {}
         self.connection_count: dict[tuple[str, str], int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,12 +31,12 @@ class Member:
         self,
         core: ConsumerCore,
         options: PushOptions,
-        topics: Mapping[str, str],
+        topics: tuple[str, ...],
         on_skipped: OnSkipped | None,
     ) -> None:
         self.core = core
         self.options = options
-        self.topics = tuple(topics)
+        self.topics = topics
         self.troubles = Troubles()
         self.locks = options.orderly and not options.broadcasting
         """Whether a queue is read under a lock from its broker."""

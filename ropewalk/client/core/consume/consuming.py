@@ -300,7 +300,7 @@ class ConsumerCore:
             suspend_timeout_millis=suspend_ms,
             sub_version=0 if self.identity.active else subscription.version,
             subscription=subscription.expression if self.identity.active else None,
-            expression_type="TAG",
+            expression_type=subscription.kind,
         )
         return address, command_of(RequestCode.PULL_MESSAGE, header)
 

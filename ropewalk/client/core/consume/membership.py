@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ropewalk.client.core.messages import command_of
 from ropewalk.codes import RequestCode
@@ -20,22 +20,36 @@ from ropewalk.format.remoting import Command
 HEARTBEAT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 3.0
 
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The subscription to one topic: `*`, or tags as in `"paid || refunded"`."""
+    """The subscription to one topic: `*`, tags as in `"paid || refunded"`, or an SQL92 expression over properties."""
 
     topic: str
     expression: str = "*"
     version: int = 0
     """Milliseconds at which it was made; brokers keep the newest."""
+    kind: str = TAG
+    """The type of the expression: tags, or `SQL92`."""
     tags: tuple[str, ...] = field(init=False)
-    """The tags that are wanted; empty for all."""
+    """The tags that are wanted; empty for all, and where the expression is not of tags."""
 
     def __post_init__(self) -> None:
         text = self.expression.strip()
-        tags = () if text in ("", "*") else tuple(filter(None, (tag.strip() for tag in text.split("||"))))
+        tags = (
+            ()
+            if text in ("", "*") or self.kind != TAG
+            else tuple(filter(None, (tag.strip() for tag in text.split("||"))))
+        )
         object.__setattr__(self, "tags", tuple(dict.fromkeys(tags)))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Return whether messages of the topic may be left out, so that a gap between two of them means nothing."""
+        return bool(self.tags) or self.kind != TAG
 
     def wants(self, tags: str | None) -> bool:
         """Return the exact test; a broker's is by hash and may let a stranger through."""
@@ -45,7 +59,7 @@ class Subscription:
         return {
             "classFilterMode": False,
             "codeSet": [java_hash(tag) for tag in self.tags],
-            "expressionType": "TAG",
+            "expressionType": self.kind,
             "subString": self.expression,
             "subVersion": self.version,
             "tagsSet": list(self.tags),

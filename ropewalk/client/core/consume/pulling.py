@@ -41,7 +41,7 @@ AHEAD_MAX = 8
 
 
 class _Question(NamedTuple):
-    """What a pull without a hold asks for."""
+    """The limits of a pull without a hold."""
 
     queue: TopicQueue
     offset: int
@@ -69,7 +69,7 @@ class PullCore:
         """Queues whose position the program has just set: one beyond the end is its own affair."""
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
-        """What was asked ahead, and the ticket for it. A ticket is taken sooner or later, wanted or not."""
+        """The pull sent ahead, and its ticket. A ticket is taken sooner or later, wanted or not."""
 
     def renew(self, client_id: str) -> None:
         """Begin anew as another client, in a process that was forked. Positions stay."""
@@ -191,7 +191,7 @@ class PullCore:
         return queues[first:] + queues[:first]
 
     def _look(self, queue: TopicQueue, max_count: int) -> Steps[list[ReceivedMessage]]:
-        """What a queue has at the moment."""
+        """Pull the messages that a queue has at the moment."""
         position = yield from self._position_now(queue)
         question = _Question(queue, position, max_count)
         answer = yield from self._answer_ahead(question)
@@ -224,7 +224,7 @@ class PullCore:
         return answer if asked == question else None
 
     def _drop_ahead(self, queue: TopicQueue) -> Steps[None]:
-        """What was asked ahead of a queue is not wanted any more."""
+        """Drop the pull that was sent ahead for a queue."""
         _, ticket = self._ahead.pop(queue)
         with suppress(Unreachable, OutcomeUnknown):
             yield from await_prefetched(ticket, 0.0)
@@ -294,7 +294,7 @@ class PullCore:
             if begin > first:
                 self._on_skipped(Skipped(queue, first, begin, reason))
             return []
-        if not self._consumer.subscription(queue.topic).tags:
+        if not self._consumer.subscription(queue.topic).is_filtered:
             for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
                 self._on_skipped(gap)
         self._positions[queue] = pulled.next_offset

@@ -221,7 +221,7 @@ class ReceivedMessage:
         return {name: getattr(self, name) for name in _FIELDS}
 
     def _fill(self, name: str) -> Any:
-        """What a slot that is empty stands for: what was left unread is read now."""
+        """Decode the field of an empty slot: it was left unread until now."""
         match name:
             case "_properties":
                 self._properties = parse_properties(self._raw)

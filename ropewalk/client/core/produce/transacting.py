@@ -31,7 +31,7 @@ __all__ = ["Check", "Outcome", "Transaction", "TransactionCore", "check_of", "ha
 
 
 class Outcome(enum.Enum):
-    """What becomes of a transaction."""
+    """The outcome of a transaction."""
 
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -41,14 +41,14 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction, from its half message on."""
+    """A transaction, from its half message on."""
 
     topic: str
     message: Message
     half: SendResult
-    """The place of the half message; `half.unique_keys[0]` is the id of the transaction."""
+    """The place of the half message; `half.message_ids[0]` is the id of the transaction."""
     outcome: Outcome = Outcome.COMMIT
-    """What the end of the block will tell the broker; an exception makes it a rollback."""
+    """The outcome that the end of the block tells the broker; an exception makes it a rollback."""
     confirmed: bool = False
     """Whether the broker has answered that this is so. If not, it asks `on_check`."""
     problem: RopewalkError | None = None
@@ -57,7 +57,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """Return the id that consumers see as message id, and checks as transaction id."""
-        return self.half.message_id
+        return self.half.message_ids[0]
 
     def rollback(self) -> None:
         """Have the end of the block roll back."""
@@ -168,7 +168,8 @@ class TransactionCore:
     def announce(self, topics: Iterable[str]) -> Steps[None]:
         """Announce the group at the masters of these topics, so that they can ask. One that is away is left out."""
         producer = self._producer
-        for topic in topics:
+        known = tuple(topics)
+        for topic in known:
             try:
                 yield from producer.directory.write_route(topic)
             except RopewalkError:
@@ -177,7 +178,9 @@ class TransactionCore:
             try:
                 yield from producer.announce(address)
             except RopewalkError:
-                continue
+                # Another may be the master now: the next time asks the name server.
+                for topic in known:
+                    producer.directory.invalidate(topic)
 
     def _end_command(
         self,

@@ -192,7 +192,7 @@ def _copy(store: StoreFiles, piece: Piece, number: int) -> Copy:
 
 
 class _Witness:
-    """What the queues of the stores say about a single record."""
+    """The entries of the stores' queues for a single record."""
 
     def __init__(
         self, stores: Sequence[StoreFiles], copies: Sequence[Copy], delays_ms: tuple[int, ...]

@@ -71,7 +71,7 @@ class Report:
 
     job: str
     title: str
-    """What was done to what, in a line."""
+    """The job and its source, in a line."""
     summary: dict[str, Any] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)

@@ -55,7 +55,7 @@ class _Work:
     source: Source
     range_: Any
     group: str | None
-    """Whose entries are looked for in traces; None for a range of messages."""
+    """The key whose entries are looked for in traces; None for a range of messages."""
 
 
 def trace_latency(

@@ -41,7 +41,7 @@ class Finding:
 
     kind: Kind
     side: int
-    """Whose fault it is; -1 where nobody can tell."""
+    """The store at fault; -1 where that cannot be told."""
     start: int
     end: int
     place: str

@@ -27,7 +27,7 @@ NAME_SIZE_MAX = 255
 """Bytes that file systems take for one name; a damaged or foreign record can name a longer topic."""
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 Bytes = bytes | mmap.mmap
-"""What a window looks at: both can be searched, unpacked and sliced, and a slice is bytes."""
+"""The buffer under a window: both kinds can be searched, unpacked and sliced, and a slice is bytes."""
 
 _FLOCK = struct.Struct("@hhqqi")
 

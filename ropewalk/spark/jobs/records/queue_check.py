@@ -51,7 +51,7 @@ class QueueFault:
     offset: int
     """Log offset of the first one's record, or what an orphan names."""
     entries: bytes
-    """What should stand there."""
+    """The entries that should stand there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ def _chain(window: Window, position: int, last: int, most: int) -> tuple[Ints, i
 
 
 def _sight(window: Window, position: int) -> Stop:
-    """What stands where no record does."""
+    """Judge the bytes that stand where no record does."""
     if not window.need(position + 8):
         # A filler needs eight bytes; in fewer nothing can stand.
         rest = window.data[position:]

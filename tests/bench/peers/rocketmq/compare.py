@@ -58,7 +58,7 @@ from tests.bench.peers.rocketmq.rows import (
 )
 from tests.ha.pairs import until_acknowledged
 from tests.ha.process_group import Group
-from tests.processes import checkout_command, checkout_environment, running_broker
+from tests.support.processes import checkout_command, checkout_environment, running_broker
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed
 from tools.bench.runner import run_load

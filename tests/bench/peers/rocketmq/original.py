@@ -35,7 +35,7 @@ from types import TracebackType
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from tests.bench.peers.rocketmq.artifacts import classpath, program
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 VERSION = "5.5.0"
 POM = Path(__file__).with_name("pom.xml")

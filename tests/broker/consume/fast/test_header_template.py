@@ -15,7 +15,6 @@ from broker.state.groups import READ_FORBIDDEN
 from broker.state.topics import TopicConfig
 from ropewalk.codes import FrameFlag, Permission, PullSysFlag, RequestCode
 from tests.broker.harness import (
-    START_MS,
     Client,
     InProcess,
     config_of,
@@ -26,6 +25,7 @@ from tests.broker.harness import (
     send_ext,
     without_fsync,
 )
+from tests.support.clocks import START_MS
 
 PULL = RequestCode.PULL_MESSAGE
 COMMIT = PullSysFlag.COMMIT_OFFSET

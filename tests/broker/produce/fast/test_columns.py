@@ -14,8 +14,9 @@ from broker.produce.fast import runs as send_run
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
-from tests.broker.harness import START_MS, UNIQ, InProcess, request, send_ext, text_of
+from tests.broker.harness import UNIQ, InProcess, request, send_ext, text_of
 from tests.broker.send_pairs import Pair, outcome, taken_queues, with_header
+from tests.support.clocks import START_MS
 
 V2 = RequestCode.SEND_MESSAGE_V2
 

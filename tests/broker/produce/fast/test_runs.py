@@ -13,8 +13,9 @@ from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.properties import parse_properties, tags_code
-from tests.broker.harness import START_MS, UNIQ, FullDisk, InProcess, pull_ext, request, send_ext, text_of
+from tests.broker.harness import UNIQ, FullDisk, InProcess, pull_ext, request, send_ext, text_of
 from tests.broker.send_pairs import Pair, comparable, counted, facts, outcome, stored_since, with_header
+from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
 V2 = RequestCode.SEND_MESSAGE_V2

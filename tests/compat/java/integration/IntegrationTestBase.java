@@ -82,7 +82,7 @@ public class IntegrationTestBase {
         return namesrv;
     }
 
-    /** The configuration that the original gives its brokers, without what Ropewalk refuses (SQL, ConsumeQueueExt). */
+    /** The configuration that the original gives its brokers, without what Ropewalk refuses (ConsumeQueueExt). */
     public static BrokerController createAndStartBroker(String namesrv) {
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName(BROKER_NAME_PREFIX + BROKER_INDEX.incrementAndGet());
@@ -92,6 +92,7 @@ public class IntegrationTestBase {
         broker.setAppendAckAsync(true);
         broker.setAppendCkAsync(true);
         broker.setRecallMessageEnable(true);
+        broker.setEnablePropertyFilter(true);
         broker.setLoadBalancePollNameServerInterval(500);
         MessageStoreConfig store = new MessageStoreConfig();
         Path root = HOME.resolve("store-" + broker.getBrokerName());

@@ -35,6 +35,10 @@ public final class Driver {
         SCENARIOS.put("orderly_dlq", Everyday::orderlyDlq);
         SCENARIOS.put("orderly", Everyday::orderly);
         SCENARIOS.put("request_reply", Everyday::requestReply);
+        SCENARIOS.put("sql_push", Filtering::sqlPush);
+        SCENARIOS.put("sql_retry", Filtering::sqlRetry);
+        SCENARIOS.put("sql_pull", Filtering::sqlPull);
+        SCENARIOS.put("sql_refused", Filtering::sqlRefused);
         SCENARIOS.put("push_pair", Pushing::pushPair);
         SCENARIOS.put("assigned", Pushing::assigned);
         SCENARIOS.put("broadcast", Pushing::broadcast);

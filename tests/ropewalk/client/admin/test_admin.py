@@ -267,7 +267,14 @@ def test_a_messages_track_tells_what_each_group_did_with_it(
     admin.reset_offsets(reader, topic, LATEST)
     admin.reset_offsets(idle, topic, EARLIEST)
     seen: list[ReceivedMessage] = []
-    with PushConsumer(picky, {topic: "even"}, seen.append, ropewalk_broker.namesrv, consume_from="first"):
+    with PushConsumer(
+        picky,
+        {topic: "even"},
+        seen.append,
+        ropewalk_broker.namesrv,
+        consume_from="first",
+        commit_interval=0.1,
+    ):
         ropewalk_broker.wait_until(lambda: len(seen) == 1)
         ropewalk_broker.wait_until(lambda: ropewalk_broker.committed(picky, topic) == 2)
         (odd,) = admin.messages_by_key(topic, "key0")

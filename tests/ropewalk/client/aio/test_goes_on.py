@@ -18,7 +18,8 @@ from ropewalk import AsyncPushConsumer, PushConsumer, ReceivedMessage
 from ropewalk.client.aio.push import member, progress, sharing
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.testing import RopewalkBroker
-from tests.ropewalk.client.aio.test_push_consumer import Seen, fill, until
+from tests.ropewalk.client.aio.members import Seen, fill
+from tests.support.waiting import until_async
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -50,9 +51,9 @@ def test_a_disk_that_fails_while_progress_is_saved_does_not_stop_a_broadcasting_
             broadcasting=True, offsets_folder=tmp_path, commit_interval=0.05,
         ) as consumer:  # fmt: skip
             first = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 5)
-            await until(lambda: first <= seen.bodies and failures > 1, "progress was to be saved")
+            await until_async(lambda: first <= seen.bodies and failures > 1, "progress was to be saved")
             later = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 5, 5)
-            await until(lambda: later <= seen.bodies, "it goes on")
+            await until_async(lambda: later <= seen.bodies, "it goes on")
             assert consumer.failure is None
 
     run(story)
@@ -101,7 +102,7 @@ def test_a_handler_that_wants_to_end_the_program_fails_like_any_other(
             consume_from="earliest", orderly=orderly, concurrency=1,
         ) as consumer:  # fmt: skip
             wanted = bodies - ({b"0", b"4"} if orderly else {b"0"})
-            await until(lambda: wanted <= seen.bodies, "it goes on with the others")
+            await until_async(lambda: wanted <= seen.bodies, "it goes on with the others")
             assert consumer.failure is None and not consumer.closed
 
     run(story)
@@ -127,7 +128,7 @@ def test_a_handler_that_awaits_what_was_cancelled_is_no_cancellation_of_ours(
             ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv,
             consume_from="earliest", concurrency=2,
         ):  # fmt: skip
-            await until(lambda: bodies - {b"0", b"1"} <= seen.bodies, "the workers go on")
+            await until_async(lambda: bodies - {b"0", b"1"} <= seen.bodies, "the workers go on")
 
     anyio.run(story, backend="asyncio")
 
@@ -153,7 +154,7 @@ def test_a_hook_that_raises_is_told_and_stops_nothing(
             ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="earliest",
             concurrency=1, on_error=bad_hook, on_skipped=bad_hook, broadcasting=broadcasting,
         ):  # fmt: skip
-            await until(lambda: bodies - {b"0"} <= seen.bodies, "it goes on")
+            await until_async(lambda: bodies - {b"0"} <= seen.bodies, "it goes on")
 
     run(story)
     assert "hook failed" in events(caplog)
@@ -188,7 +189,7 @@ def test_a_task_of_the_consumers_own_that_fails_is_told_and_begun_again(
             commit_interval=0.05,
         ):  # fmt: skip
             bodies = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 4)
-            await until(lambda: bodies <= seen.bodies and calls > 2, "it goes on")
+            await until_async(lambda: bodies <= seen.bodies and calls > 2, "it goes on")
 
     run(story)
     assert "consumer task failed" in events(caplog)
@@ -210,7 +211,7 @@ def test_what_does_end_it_is_in_failure_and_in_the_log_and_raised_by_close(
             ropewalk_broker.group(), {ropewalk_broker.topic(): "*"}, Seen(), ropewalk_broker.namesrv
         )
         await consumer.start()
-        await until(lambda: consumer.closed, "it ends")
+        await until_async(lambda: consumer.closed, "it ends")
         assert isinstance(consumer.failure, Odd)
         with pytest.raises(Odd):
             await consumer.close()
@@ -253,7 +254,7 @@ def test_handlers_failures_are_warnings_that_the_standard_library_shows(
         async with AsyncPushConsumer(
             ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="earliest"
         ):
-            await until(lambda: "handler failed" in events(caplog), "it is told")
+            await until_async(lambda: "handler failed" in events(caplog), "it is told")
 
     run(story)
     record = next(record for record in caplog.records if getattr(record, "event", "") == "handler failed")

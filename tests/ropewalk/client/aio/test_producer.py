@@ -240,12 +240,12 @@ def test_a_broker_in_a_name_servers_place_is_called_one(ropewalk_broker: Ropewal
 
 def test_nobody_there(run: Run) -> None:
     async def story() -> None:
-        async with AsyncProducer("127.0.0.1:1") as producer:
+        async with AsyncProducer("127.0.0.1:1", timeout=0.5) as producer:
             with pytest.raises(Unreachable, match=r"no name server.*Connection refused"):
                 await producer.send("T", b"x")
 
     run(story)
-    with Producer("127.0.0.1:1") as blocking, pytest.raises(Unreachable, match="no name server"):
+    with Producer("127.0.0.1:1", timeout=0.5) as blocking, pytest.raises(Unreachable, match="no name server"):
         blocking.send("T", b"x")
     with pytest.raises(Unreachable, match="closed"):
         blocking.send("T", b"x")

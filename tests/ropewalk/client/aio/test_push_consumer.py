@@ -23,6 +23,8 @@ from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, T
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import Queue
 from ropewalk.testing import BrokerProcess, RopewalkBroker
+from tests.ropewalk.client.aio.members import Seen, fill
+from tests.support.waiting import until_async
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 WAIT_S = 30.0
@@ -38,35 +40,6 @@ def quick_levels() -> Iterator[RopewalkBroker]:
         broker.close()
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    with anyio.move_on_after(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - the condition is anything, often about another process
-            await anyio.sleep(0.01)
-        return
-    raise AssertionError(f"{what}: not within {WAIT_S:g} s")
-
-
-def fill(broker: RopewalkBroker, topic: str, count: int, first: int = 0) -> set[bytes]:
-    bodies = [b"%d" % number for number in range(first, first + count)]
-    for body in bodies:
-        broker.client.send(topic, Message(body))
-    return set(bodies)
-
-
-class Seen:
-    """A handler that remembers."""
-
-    def __init__(self) -> None:
-        self.messages: list[ReceivedMessage] = []
-
-    @property
-    def bodies(self) -> set[bytes]:
-        return {message.body for message in self.messages}
-
-    async def __call__(self, message: ReceivedMessage) -> None:
-        self.messages.append(message)
-
-
 def test_every_message_is_handled_and_a_successor_goes_on_behind_it(
     ropewalk_broker: RopewalkBroker, run: Run
 ) -> None:
@@ -76,11 +49,11 @@ def test_every_message_is_handled_and_a_successor_goes_on_behind_it(
 
     async def story() -> None:
         async with AsyncPushConsumer(group, {topic: "*"}, first, ropewalk_broker.namesrv) as consumer:
-            await until(lambda: first.bodies == bodies, "all are handled")
-            await until(lambda: len(consumer.queues) == 4, "all queues are ours")
+            await until_async(lambda: first.bodies == bodies, "all are handled")
+            await until_async(lambda: len(consumer.queues) == 4, "all queues are ours")
         ropewalk_broker.send(topic, b"later")
         async with AsyncPushConsumer(group, {topic: "*"}, second, ropewalk_broker.namesrv):
-            await until(lambda: bool(second.messages), "the later one is handled")
+            await until_async(lambda: bool(second.messages), "the later one is handled")
             await anyio.sleep(0.1)
 
     run(story)
@@ -98,11 +71,11 @@ def test_a_message_sent_while_nothing_is_there_is_handled_at_once(
         async with AsyncPushConsumer(
             ropewalk_broker.group(), {topic: "*"}, seen, ropewalk_broker.namesrv
         ) as consumer:
-            await until(lambda: len(consumer.queues) == 4, "all queues are ours")
+            await until_async(lambda: len(consumer.queues) == 4, "all queues are ours")
             await anyio.sleep(0.1)
             began = time.monotonic()
             await anyio.to_thread.run_sync(ropewalk_broker.send, topic, b"x")
-            await until(lambda: bool(seen.messages), "it is handled")
+            await until_async(lambda: bool(seen.messages), "it is handled")
             assert time.monotonic() - began < 10
 
     run(story)
@@ -118,7 +91,7 @@ def test_a_topic_that_is_made_later_is_found_soon(ropewalk_broker: RopewalkBroke
             await anyio.sleep(0.5)
             began = time.monotonic()
             await anyio.to_thread.run_sync(ropewalk_broker.client.send, topic, Message(b"first"))
-            await until(lambda: seen.bodies == {b"first"}, "the message that made the topic is handled")
+            await until_async(lambda: seen.bodies == {b"first"}, "the message that made the topic is handled")
             assert time.monotonic() - began < 10, "sooner than the next division of queues"
 
     run(story)
@@ -133,7 +106,7 @@ def test_only_the_tags_that_were_asked_for_arrive(ropewalk_broker: RopewalkBroke
         async with AsyncPushConsumer(
             ropewalk_broker.group(), {topic: "Aa || c"}, seen, ropewalk_broker.namesrv
         ):
-            await until(lambda: len(seen.messages) == 8, "the eight arrive")
+            await until_async(lambda: len(seen.messages) == 8, "the eight arrive")
             await anyio.sleep(0.1)
 
     run(story)
@@ -151,15 +124,15 @@ def test_members_share_the_queues_and_take_over_from_who_leaves(
             return AsyncPushConsumer(group, {topic: "*"}, seen, ropewalk_broker.namesrv, client_id=name)
 
         async with consumer(ann, "ann") as first:
-            await until(lambda: len(first.queues) == 8, "ann has all")
+            await until_async(lambda: len(first.queues) == 8, "ann has all")
             async with consumer(bob, "bob") as second:
-                await until(lambda: len(first.queues) == len(second.queues) == 4, "they share")
+                await until_async(lambda: len(first.queues) == len(second.queues) == 4, "they share")
                 assert not set(first.queues) & set(second.queues)
                 sent = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 80)
-                await until(lambda: ann.bodies | bob.bodies == sent, "together they have all")
-            await until(lambda: len(first.queues) == 8, "ann has all again")
+                await until_async(lambda: ann.bodies | bob.bodies == sent, "together they have all")
+            await until_async(lambda: len(first.queues) == 8, "ann has all again")
             more = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 16, 80)
-            await until(lambda: ann.bodies >= more, "ann has the rest")
+            await until_async(lambda: ann.bodies >= more, "ann has the rest")
 
     run(story)
     assert len(ann.messages) + len(bob.messages) == 96, "each once"
@@ -198,7 +171,7 @@ def test_a_failed_message_comes_again_with_its_count(quick_levels: RopewalkBroke
         ):
             quick_levels.send(topic, b"bad")
             quick_levels.send(topic, b"good")
-            await until(lambda: len(seen) == 4, "two failures and two successes")
+            await until_async(lambda: len(seen) == 4, "two failures and two successes")
 
     run(story)
     assert sorted(seen) == [
@@ -231,7 +204,7 @@ def test_a_message_whose_handler_hangs_comes_again_and_holds_nobody_up(
         ):
             quick_levels.send(topic, b"hangs")
             quick_levels.send(topic, b"good")
-            await until(lambda: (b"hangs", 1) in seen, "it comes again")
+            await until_async(lambda: (b"hangs", 1) in seen, "it comes again")
             await anyio.sleep(0.4)
 
     run(story)
@@ -298,7 +271,7 @@ def test_orderly_handlers_see_each_queue_in_order_and_a_failure_holds_it_up(
             order_pause=0.02,
             max_retries=-1,
         ):
-            await until(lambda: sum(map(len, seen.values())) == 60, "all are handled")
+            await until_async(lambda: sum(map(len, seen.values())) == 60, "all are handled")
 
     run(story)
     assert all(offsets == sorted(set(offsets)) for offsets in seen.values())
@@ -325,11 +298,11 @@ def test_orderly_members_hand_queues_over_without_a_gap_or_a_duplicate(
             )
 
         async with consumer() as first:
-            await until(lambda: sum(map(len, seen.values())) > 20, "the first is at it")
+            await until_async(lambda: sum(map(len, seen.values())) > 20, "the first is at it")
             async with consumer() as second:
-                await until(lambda: len(first.queues) == len(second.queues) == 2, "they share")
+                await until_async(lambda: len(first.queues) == len(second.queues) == 2, "they share")
                 await anyio.sleep(0.1)
-            await until(lambda: sum(map(len, seen.values())) >= 400, "all are handled")
+            await until_async(lambda: sum(map(len, seen.values())) >= 400, "all are handled")
             await anyio.sleep(0.1)
 
     run(story)
@@ -356,10 +329,10 @@ def test_broadcasting_every_member_gets_everything_and_keeps_its_place(
 
         sent = await anyio.to_thread.run_sync(fill, ropewalk_broker, topic, 20)
         async with consumer(0), consumer(1):
-            await until(lambda: all(seen.bodies == sent for seen in members), "both have all")
+            await until_async(lambda: all(seen.bodies == sent for seen in members), "both have all")
         ropewalk_broker.send(topic, b"later")
         async with consumer(0):
-            await until(lambda: b"later" in members[0].bodies, "the place was kept")
+            await until_async(lambda: b"later" in members[0].bodies, "the place was kept")
             await anyio.sleep(0.1)
 
     run(story)
@@ -435,9 +408,9 @@ def test_a_broadcasting_member_without_a_place_begins_at_the_end(
         async with AsyncPushConsumer(
             group, {topic: "*"}, seen, ropewalk_broker.namesrv, broadcasting=True
         ) as consumer:
-            await until(lambda: len(consumer.queues) == 1, "it reads")
+            await until_async(lambda: len(consumer.queues) == 1, "it reads")
             ropewalk_broker.send(topic, b"new")
-            await until(lambda: b"new" in seen.bodies, "what comes is handled")
+            await until_async(lambda: b"new" in seen.bodies, "what comes is handled")
 
     run(story)
     assert [message.body for message in seen.messages] == [b"new"], "a clustering group would begin at 0 here"
@@ -459,7 +432,7 @@ def test_reading_ahead_stops_at_its_bound(ropewalk_broker: RopewalkBroker, bound
         ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, pull_count=5, **bound
     ) as consumer:
         ropewalk_broker.wait_until(lambda: len(consumer.queues) == 1)
-        (reader,) = (r for q, r in consumer._consumer._member.readers.items() if q.topic == topic)
+        (reader,) = (r for q, r in consumer._client._member.readers.items() if q.topic == topic)
         ropewalk_broker.wait_until(lambda: reader.cache.count >= 5, "it reads ahead")
         time.sleep(0.3)
         ahead = reader.cache.count
@@ -485,7 +458,7 @@ def test_cancelled_anywhere_nothing_is_lost(ropewalk_broker: RopewalkBroker, run
                 ):
                     await anyio.sleep_forever()
         async with AsyncPushConsumer(group, {topic: "*"}, handle, ropewalk_broker.namesrv):
-            await until(lambda: seen.bodies == sent, "all are handled")
+            await until_async(lambda: seen.bodies == sent, "all are handled")
 
     run(story)
     assert ropewalk_broker.committed(group, topic) == 100

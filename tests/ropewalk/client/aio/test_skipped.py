@@ -11,8 +11,10 @@ import anyio.to_thread
 import pytest
 
 from ropewalk import Admin, AsyncPushConsumer, PullConsumer, Queue, ReceivedMessage, Skipped, TopicQueue
+from ropewalk.client.aio import queue_reader
 from ropewalk.testing import RopewalkBroker
-from tests.ropewalk.client.aio.test_push_consumer import Seen, fill, until
+from tests.ropewalk.client.aio.members import Seen, fill
+from tests.support.waiting import until_async
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -28,8 +30,9 @@ def make_again(broker: RopewalkBroker, topic: str, bodies: list[bytes]) -> None:
 @pytest.mark.parametrize("later", [3, 10], ids=["fewer", "more"])
 @pytest.mark.parametrize("gap_s", [0.0, 1.0])
 def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(
-    ropewalk_broker: RopewalkBroker, run: Run, later: int, gap_s: float
+    ropewalk_broker: RopewalkBroker, run: Run, later: int, gap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 0.2)  # while there is no such topic, pulls fail
     topic, seen = ropewalk_broker.topic(queues=1), Seen()
     first = fill(ropewalk_broker, topic, 5)
     second = {b"new %d" % number for number in range(later)}
@@ -39,10 +42,10 @@ def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(
             ropewalk_broker.group(), {topic: "*"}, seen, ropewalk_broker.namesrv, consume_from="earliest",
             rebalance_interval=0.5,
         ):  # fmt: skip
-            await until(lambda: seen.bodies == first, "the old ones are handled")
+            await until_async(lambda: seen.bodies == first, "the old ones are handled")
             await anyio.sleep(gap_s)
             await anyio.to_thread.run_sync(make_again, ropewalk_broker, topic, sorted(second))
-            await until(lambda: second <= seen.bodies, f"the new ones are handled: {seen.bodies}")
+            await until_async(lambda: second <= seen.bodies, f"the new ones are handled: {seen.bodies}")
 
     run(story)
 
@@ -65,12 +68,12 @@ def test_a_reset_forward_is_told_with_what_it_passes_over(
             group, {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="earliest",
             on_skipped=told.append,
         ) as consumer:  # fmt: skip
-            await until(lambda: bool(consumer.queues), "the queue is ours")
+            await until_async(lambda: bool(consumer.queues), "the queue is ours")
             await anyio.sleep(0.3)
             with Admin(ropewalk_broker.namesrv) as admin:
                 queue = ropewalk_broker.client.read_queues(topic)[0]
                 await anyio.to_thread.run_sync(lambda: admin.reset_offset(group, topic, queue, 15))
-            await until(lambda: bool(told), "the hook is told")
+            await until_async(lambda: bool(told), "the hook is told")
             held.set()
             assert consumer.skipped == 15
 
@@ -98,7 +101,7 @@ def test_a_failed_message_that_a_broadcasting_member_drops_is_told(
             ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, consume_from="earliest",
             broadcasting=True, on_skipped=told.append, on_error=lambda *_: None,
         ):  # fmt: skip
-            await until(lambda: bool(told), "the hook is told")
+            await until_async(lambda: bool(told), "the hook is told")
 
     run(story)
     assert (told[0].first, told[0].next) == (0, 1) and "failed" in told[0].reason

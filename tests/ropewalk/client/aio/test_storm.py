@@ -15,6 +15,7 @@ from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import RopewalkBroker
+from tests.support.long_run import long_only
 
 QUEUES = 16
 MEMBERS = 8
@@ -108,7 +109,7 @@ class Storm:
         return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=long_only)])
 def test_orderly_members_that_come_and_go_keep_every_queue_in_order(
     ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
 ) -> None:
@@ -133,7 +134,7 @@ def test_orderly_members_that_also_die_keep_the_order_but_for_repeats(
     print(f"{storm.sent} messages, {len(storm.died)} deaths, {twice} handled again")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=long_only)])
 def test_members_that_also_die_lose_nothing(
     ropewalk_broker: RopewalkBroker, seed: int, long_run: bool
 ) -> None:

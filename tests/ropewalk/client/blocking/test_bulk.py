@@ -4,6 +4,7 @@ import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -268,6 +269,42 @@ def test_a_real_brokers_range_is_read_whole(filled: RopewalkBroker, bulk: bool) 
     assert [record.body for record in found] == [b"%06d" % n for n in range(100, 2900)]
     assert reader.bulk == bulk
     connection.close()
+
+
+class Answering:
+    """A connection to a broker that answers at once, and at which nobody may wait while nothing is asked."""
+
+    address = "broker-a"
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._answers: dict[int, Command] = {}
+
+    def start(self, command: Command) -> int:
+        opaque = len(self._broker.asked)
+        self._answers[opaque] = self._broker.answer(command)
+        return opaque
+
+    def poll_answer(self, opaque: int) -> Command | None:
+        return self._answers.pop(opaque)
+
+    def receive(self, timeout_s: float) -> None:
+        assert timeout_s == 0, "there is nothing that could arrive"
+
+    def forget(self, opaque: int) -> None:
+        raise AssertionError("every request was answered")
+
+
+@pytest.mark.parametrize("subscription", ["*", "tag"])
+def test_a_broker_without_bulk_pulls_is_asked_in_its_own_way_at_once(subscription: str) -> None:
+    broker = Broker(100, knows_bulk=False)
+    reader = RangeReader("T", QUEUE, 0, 100, subscription=subscription)
+    connection = cast(Connection, Answering(broker))
+    found = [
+        offset for chunk in read_range(reader, lambda: connection, timeout_s=10) for offset in offsets(chunk)
+    ]
+    assert found == list(range(0, 100, 1 if subscription == "*" else 3))
+    assert [command.code for command in broker.asked].count(RequestCode.ROPEWALK_BULK_PULL) <= 2
 
 
 def test_a_connection_that_breaks_is_made_anew_and_nothing_comes_twice(filled: RopewalkBroker) -> None:

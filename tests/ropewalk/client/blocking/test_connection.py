@@ -11,14 +11,9 @@ from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, encode_frame
 from tests.ropewalk.client.fake_cluster import FakeCluster
+from tests.support.ports import free_port
 
 ROUTE = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_a_call_returns_the_answer_whatever_its_code(cluster: FakeCluster) -> None:

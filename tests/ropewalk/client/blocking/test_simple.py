@@ -8,8 +8,8 @@ from ropewalk.client.core.messages import route_request
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError
 from ropewalk.format.remoting import Command
-from tests.ropewalk.client.blocking.test_connection import free_port
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
+from tests.support.ports import free_port
 
 
 def queue(queue_id: int) -> Queue:

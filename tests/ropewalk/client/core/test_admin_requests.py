@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -21,6 +19,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from ropewalk.testing import RopewalkBroker
+from tests.support.waiting import until
 
 WAIT_S = 20.0
 
@@ -28,15 +27,6 @@ WAIT_S = 20.0
 def ask(broker: RopewalkBroker, code: int, **ext: str) -> Command:
     with Connection(broker.broker) as connection:
         return connection.call(Command(code, ext), timeout=15.0)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    wake = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        wake.wait(0.01)
-    raise AssertionError("it did not come true")
 
 
 class Handler:
@@ -64,7 +54,7 @@ def test_a_running_consumer_tells_what_it_is_doing(ropewalk_broker: RopewalkBrok
     with PushConsumer(
         group, {topic: "*"}, handler, ropewalk_broker.namesrv, consume_from="first"
     ) as consumer:
-        wait_for(lambda: len(handler.bodies) == 6)
+        until(lambda: len(handler.bodies) == 6)
 
         def info(**more: str) -> Any:
             answer = ask(
@@ -77,7 +67,7 @@ def test_a_running_consumer_tells_what_it_is_doing(ropewalk_broker: RopewalkBrok
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             return fastjson.loads(answer.body)
 
-        wait_for(lambda: sum(row["commitOffset"] for row in info()["mqTable"].values()) == 6)
+        until(lambda: sum(row["commitOffset"] for row in info()["mqTable"].values()) == 6)
         found = info()
         queues = fastjson.queue_keys(found["mqTable"])
         assert {(key.topic, key.queue_id) for key in queues if not key.topic.startswith("%")} == {
@@ -109,7 +99,7 @@ def test_a_consumer_tells_its_offsets_and_an_unknown_one_is_not_online(
             table = fastjson.loads(answer.body)["consumerTable"]
             return {client: list(fastjson.queue_keys(rows).values()) for client, rows in table.items()}
 
-        wait_for(lambda: bool(offsets() == {one.client_id: [3]}))
+        until(lambda: bool(offsets() == {one.client_id: [3]}))
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     gone = ask(ropewalk_broker, code, consumerGroup=group, clientId=one.client_id)
     assert gone.code == ResponseCode.SYSTEM_ERROR and "not online" in (gone.remark or "")
@@ -130,7 +120,7 @@ def test_a_message_is_handled_when_an_administrator_says_so(
         orderly=orderly,
         on_error=lambda message, exc: None,
     ) as consumer:
-        wait_for(lambda: len(handler.bodies) == 3)
+        until(lambda: len(handler.bodies) == 3)
 
         def again(message_id: str) -> Any:
             answer = ask(

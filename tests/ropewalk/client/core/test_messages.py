@@ -20,8 +20,8 @@ def properties(message: Message) -> dict[str, str]:
 @pytest.mark.parametrize(
     "keys, kept, sent",
     [
-        (None, [], None),
-        ([], [], None),
+        (None, None, None),
+        ([], None, None),
         ("order-7", ["order-7"], "order-7"),
         (["order-7"], ["order-7"], "order-7"),
         (("order-7", "customer-3"), ["order-7", "customer-3"], "order-7 customer-3"),

@@ -10,8 +10,8 @@ import pytest
 
 from ropewalk.spark.jobs.records.index_check import geometry_of, index_paths
 from ropewalk.spark.jobs.records.log_files import UnreadableStore, is_locked, open_store
-from tests.processes import ROOT
 from tests.spark.jobs.stores import GEOMETRY, QUEUE_FILE_SIZE, SEGMENT_SIZE, fill, segment
+from tests.support.processes import ROOT
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ropewalk.spark.jobs.export.sources import StoreSource, selection_for
 from ropewalk.spark.jobs.rebuild.job import RebuildOptions, rebuild
 from ropewalk.spark.jobs.records.findings import Kind
 from ropewalk.spark.rows.row_filter import is_internal_topic
-from tests.recorded_stores import STORES, unpack
+from tests.support.recorded_stores import STORES, unpack
 
 NAMES = ("clean", "killed", "restarted")
 

@@ -1,6 +1,6 @@
 """Serve `examples/with_fastapi.py` on a free port, be its customer, and print what it answered.
 
-    python tests/serve_example.py EXAMPLES NAME_SERVER
+    python tests/support/serve_example.py EXAMPLES NAME_SERVER
 
 A process of its own: the application reads its environment when it is imported.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FREE_PORTS = ("--set", "listenPort=0", "--namesrv-port", "0")
 READY_KEYS = {"version", "broker", "namesrv", "ha", "dataDir", "mode", "sendOk"}
 READY_TIMEOUT_S = 30.0

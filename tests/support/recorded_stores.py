@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-STORES: Final = Path(__file__).parent / "compat" / "stores"
+STORES: Final = Path(__file__).parents[1] / "compat" / "stores"
 
 
 def unpack(name: str, folder: Path) -> Path:

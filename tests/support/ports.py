@@ -48,6 +48,11 @@ def free_ports(count: int, neighbours: Sequence[int] = NEIGHBOURS) -> list[int]:
     raise AssertionError(f"no {count} free ports from {mine.start} to {mine.stop}")
 
 
+def free_port() -> int:
+    """Return one free port."""
+    return free_ports(1, neighbours=(0,))[0]
+
+
 def _free(ports: Sequence[int]) -> bool:
     with contextlib.ExitStack() as stack:
         try:

@@ -1,0 +1,29 @@
+"""The bugs that the simulation of Raft groups must find, one patch in tests/bugs each."""
+
+from __future__ import annotations
+
+BUGS = {
+    "raft-ballot-not-read": 50,
+    "raft-candidate-before-saved": 0,
+    "raft-commit-by-own-end": 0,
+    "raft-current-term-as-last": 40,
+    "raft-deposed-leader-cuts": 265,
+    "raft-doubt-forgotten": 905,
+    "raft-end-for-matched": 0,
+    "raft-flush-of-cut-bytes": 610,
+    "raft-follower-before-flush": 0,
+    "raft-follower-rolls": 0,
+    "raft-higher-term-in-answer-ignored": 220,
+    "raft-lateness-is-silence": 0,
+    "raft-leader-before-flush": 0,
+    "raft-older-terms-counted": 0,
+    "raft-pre-vote-raises-term": 0,
+    "raft-repeated-append-cuts": 0,
+    "raft-second-vote": 0,
+    "raft-vote-before-saved": 0,
+    "raft-vote-by-index": 70,
+}
+"""Each with a seed shortly before one that finds it; the long run searches from 0."""
+
+SEEDS = 2000
+"""Where a change of the core gives all seeds other lives, this makes a test longer and not red."""
