@@ -260,7 +260,7 @@ class ClientRegistry:
         return [group for group, info in self._consumers.items() if topic in info.subscriptions]
 
     def consumers_of(self, topics: Iterable[str]) -> list[Notification]:
-        """Return a notification for each consumer that subscribes to one of these topics, whatever its model."""
+        """Return a notification for each consumer that subscribes to one of these topics, broadcasting ones too."""
         names = frozenset(topics)
         return [
             Notification(peer, group)

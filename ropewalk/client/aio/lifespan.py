@@ -84,7 +84,7 @@ class Lifespan:
             self._raise_failure()
 
     async def wait(self) -> None:
-        """Return when the course is over, by whatever ended it."""
+        """Return when the course is over, by `close` or by a failure."""
         await self._ended.wait()
 
     async def close(self, *, hurried: bool = False) -> None:

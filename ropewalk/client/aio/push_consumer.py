@@ -178,12 +178,12 @@ class AsyncPushConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended consumption by itself; None while it goes on, and if the program ended it."""
+        """The error that ended consumption; None while it goes on, and if the program ended it."""
         return self._lifespan.failure
 
     @property
     def closed(self) -> bool:
-        """Whether consumption is over: by `close`, or by what `failure` says."""
+        """Tell whether consumption is over: by `close`, or by the error in `failure`."""
         return self._lifespan.state == "closed"
 
     async def run(self) -> None:

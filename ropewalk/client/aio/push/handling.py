@@ -170,7 +170,7 @@ class Handling:
         await reader.handle_in_order(handle, pause_s=self._member.options.order_pause, give_up=give_up)
 
     async def call(self, message: ReceivedMessage) -> Exception | None:
-        """Call the handler; return what it raised."""
+        """Call the handler, and return its exception or None."""
         began = clock()
         failure = await self._handler.call(message)
         stats = self._member.stats_of(message.source.topic)

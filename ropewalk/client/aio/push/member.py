@@ -72,7 +72,7 @@ class Member:
         return self.stats.setdefault(topic, ConsumeStats())
 
     def skip(self, skipped: Skipped) -> None:
-        """Count, log and tell what is passed over."""
+        """Count, log and report messages that are passed over."""
         self.skipped += skipped.count
         log_skipped(self.group, skipped)
         if self._on_skipped is not None:

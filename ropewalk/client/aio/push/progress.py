@@ -28,7 +28,7 @@ class Progress:
         """The offsets of a broadcasting member, which no broker keeps."""
 
     async def open(self) -> None:
-        """Load what was kept in the file, if there is one."""
+        """Load the offsets of the file, if there is one."""
         self._saving = anyio.Lock()
         if self._offsets_file is not None:
             self._kept = await anyio.to_thread.run_sync(load_offsets, self._offsets_file)

@@ -28,7 +28,7 @@ from ropewalk.format.remoting import Command
 
 
 class ClientRequests:
-    """Answers what a member is asked over its connections to brokers."""
+    """Answers requests that brokers send to a member over its own connections."""
 
     def __init__(self, member: Member, handling: Handling, sharing: Sharing, name_servers: str) -> None:
         self._member = member

@@ -71,7 +71,7 @@ class Sharing:
         self._rebalance_now.set()
 
     async def settle(self) -> None:
-        """Take nothing more on, stop reading, and let what is being handled come to its end."""
+        """Take no queue more on, stop reading, and wait for the handlers that are at work."""
         self._shares = False
         if self._scope is not None:
             self._scope.cancel()
