@@ -69,7 +69,7 @@ class LogStorage(Protocol):
         """Put the ballot on disk, its file's name included."""
 
     def cut(self, index: int, term: int, pos: int, done: Callable[[], None]) -> None:
-        """End the log at this point; `done` when no start will see what was behind it."""
+        """End the log at this point; `done` when no start will find an entry behind it."""
 
     def place(self, first: int, count: int, term: int, pos: int, data: bytes | memoryview, skip: int) -> None:
         """Write a run whose bytes are `data`, but for its first `skip` bytes, which are here already.
@@ -113,7 +113,7 @@ class ReplicaStore(Protocol):
         """Append the entry that opens a term; `take_appended` returns it as any other."""
 
     def take_appended(self, bytes_max: int) -> Sequence[tuple[int, int, int, int, int, bytes]]:
-        """Return (first, count, term, pos, size, bytes) of what was appended since this was asked last, in order.
+        """Return (first, count, term, pos, size, bytes) of the runs appended since the last call, in order.
 
         Contiguous entries of one segment are joined up to `bytes_max`; the bytes are the very ones that were written.
         """
