@@ -553,6 +553,18 @@ class Broker:
             self._published_generation = self.topics.generation
             self.on_topics_changed()
 
+    def announce_routes(self, generation: int) -> None:
+        """Tell consumers of changes up to this generation of the topics: a name server knows these routes now.
+
+        The notification is that of a changed group (40): clients ask for the routes again and divide the queues anew,
+        those of RocketMQ too, if by the routes that they have. So a consumer that waits for a topic reads it at once.
+        """
+        news = [name for name, changed in self.topics.unannounced.items() if changed <= generation]
+        for name in news:
+            del self.topics.unannounced[name]
+        if news:
+            self.requests.notify(self.clients.consumers_of(news))
+
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:

@@ -231,6 +231,8 @@ class BrokerProcess:
             },
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
             group=OwnGroup(lambda: self.broker.group),
+            generation=lambda: self.broker.topics.generation,
+            on_registered=self.broker.announce_routes,
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
