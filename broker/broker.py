@@ -278,7 +278,7 @@ class Broker:
 
     @property
     def replication(self) -> Replication:
-        """Return what copies the log between a master and its slaves; there is none in DLedger mode."""
+        """Return the replication between a master and its slaves; there is none in DLedger mode."""
         assert isinstance(self.group, MasterSlaveMember)
         return self.group.replication
 

@@ -53,7 +53,7 @@ class ReadyWords:
 
 
 class GroupMember(Protocol):
-    """One broker's part in its group. The loop owns it."""
+    """The part of a broker in its group. The loop owns it."""
 
     on_role: Callable[[], None]
     """Called when the role of the broker has changed: the broker itself listens."""
@@ -116,7 +116,7 @@ class GroupMember(Protocol):
 
     @property
     def has_master(self) -> bool:
-        """Return whether this is a slave whose master is there, and has what this one lacks."""
+        """Return whether this is a slave with a living master, to which consumers may be sent."""
 
     @property
     def waits(self) -> bool:
@@ -131,7 +131,7 @@ class GroupMember(Protocol):
         """Return the log offset through which producers may be acknowledged, as far as other members matter."""
 
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
-        """Return whether another machine is about to say what `answers_wait`ing producers wait for."""
+        """Return whether the next event is likely to be a message from another member."""
 
     # -- turns
 
@@ -142,7 +142,7 @@ class GroupMember(Protocol):
         """Send appended bytes on within a turn, so that others work on them while it goes on. HOT."""
 
     def apply_reports(self) -> None:
-        """Count within a turn what other members have reported. HOT."""
+        """Count the reports of other members within a turn. HOT."""
 
     def end_turn(self) -> None:
         """Send appended bytes on, and begin to wait for them."""
@@ -162,7 +162,7 @@ class GroupMember(Protocol):
         """Take up the role; the store and the tables are loaded."""
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
-        """Be a member until cancelled; return what has to be cut from the closed log before this goes on."""
+        """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
 
     def leave(self) -> None:
         """Tell the group that this broker is about to stop."""
