@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ import trio
 
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
+from broker.replication.group_member import Turns
 from broker.replication.log_view import LogPins
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
@@ -98,10 +99,26 @@ class Peer:
             raise NotSame(f"{self._link.address}: {answer.remark or f'code {answer.code}'}")
         return answer.body
 
+    async def timer_counts(self) -> dict[str, Any] | None:
+        """Ask for the pending timer messages by topic (61)."""
+        return await timer_counts(self._link)
+
     async def status(self) -> MemberStatusMessage:
         return decode_untrusted(
             MemberStatusMessage, await self.ask(RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))
         )
+
+
+async def timer_counts(link: AsyncConnection) -> dict[str, Any] | None:
+    """Ask a master for its pending timer messages by topic; None where its wheel is switched off."""
+    answer = await link.call(Command(RequestCode.GET_TIMER_METRICS), CALL_S)
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    try:
+        value = fastjson.loads(answer.body)
+    except fastjson.FastjsonError as exc:
+        raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_METRICS}: {exc}") from exc
+    return value if isinstance(value, dict) else None
 
 
 def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
@@ -111,14 +128,6 @@ def master_address(record: RoleRecord, replication: Replication, configured: str
         return known
     host, _, port = replication.master_ha.rpartition(":")
     return f"{host}:{int(port) - 1}"
-
-
-class Turns(Protocol):
-    """The brackets around every change of the broker's state."""
-
-    def begin_turn(self) -> None: ...
-
-    def end_turn(self) -> None: ...
 
 
 class SlaveSync:
@@ -330,7 +339,7 @@ class SlaveSync:
                     if peer is None:
                         await self._sync_with_rocketmq(link, address)
                     else:
-                        await self._sync(link, peer, address)
+                        await self._sync(peer, address)
             except (RopewalkError, OSError) as exc:
                 with self._turn():
                     self._member.lost_contact()
@@ -341,7 +350,7 @@ class SlaveSync:
     def _follows(self, address: str) -> bool:
         return not self._member.core.is_master and self._master_address() == address
 
-    async def _sync(self, link: AsyncConnection, peer: Peer, address: str) -> None:
+    async def _sync(self, peer: Peer, address: str) -> None:
         member, broker = self._member, self._broker
         self._sent = 0
         wanted = False
@@ -349,7 +358,7 @@ class SlaveSync:
         while self._follows(address):
             counts = None
             if broker.timers.enabled and trio.current_time() - counted >= TIMER_COUNTS_S:
-                counted, counts = trio.current_time(), await self._timer_counts(link)
+                counted, counts = trio.current_time(), await peer.timer_counts()
             topics, groups = member.adopted_topics, member.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
@@ -395,7 +404,7 @@ class SlaveSync:
                 delays = await self._rocketmq_table(link, RequestCode.GET_ALL_DELAY_OFFSET)
                 groups = await self._rocketmq_table(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
                 timers = await self._rocketmq_timers(fast)
-                counts = await self._timer_counts(fast) if timers is not None else None
+                counts = await timer_counts(fast) if timers is not None else None
                 with self._turn():
                     if timers is not None:
                         self._broker.timers.follow(timers)
@@ -416,17 +425,6 @@ class SlaveSync:
         except ValueError as exc:
             raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_CHECK_POINT}: {exc}") from exc
         return Progress(found.read_ms, found.master_queue_offset)
-
-    async def _timer_counts(self, link: AsyncConnection) -> dict[str, Any] | None:
-        """The pending timer messages of a master by topic; None where its wheel is switched off."""
-        answer = await link.call(Command(RequestCode.GET_TIMER_METRICS), CALL_S)
-        if answer.code != ResponseCode.SUCCESS:
-            return None
-        try:
-            value = fastjson.loads(answer.body)
-        except fastjson.FastjsonError as exc:
-            raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_METRICS}: {exc}") from exc
-        return value if isinstance(value, dict) else None
 
     async def _rocketmq_table(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
         """A table of a RocketMQ master; None if it has not moved since it was taken."""
