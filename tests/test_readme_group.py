@@ -77,7 +77,8 @@ def run_group_tour(tour: list[Command], folder: Path) -> list[str]:
             if " consume " in command.words:
                 consumed = output
             brokers += " broker -n" in command.words
-            if (brokers >= 2 and " broker -n" in command.words) or " switch " in command.words:
+            alone = "ASYNC_MASTER" in command.words
+            if (brokers >= 2 and " broker -n" in command.words and not alone) or " switch " in command.words:
                 wait_for_slave(folder, f"127.0.0.1:{namesrv}")
             elif " namesrv " in command.words:
                 wait_until_listening(namesrv)
@@ -98,6 +99,15 @@ def test_the_readmes_failover_does_what_it_shows(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_tour_of_failover_does_what_it_shows(tmp_path: Path) -> None:
     assert run_group_tour(commands(TOUR), tmp_path) == ["one", "two"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "consumed"),
+    [("rolling-restart", []), ("adding-a-slave", []), ("backup", ["one"]), ("logs", [])],
+)
+def test_a_recipe_for_operators_does_what_it_shows(recipe: str, consumed: list[str], tmp_path: Path) -> None:
+    assert run_group_tour(commands(text_of(f"docs/operate/{recipe}.md")), tmp_path) == consumed
 
 
 @pytest.mark.parametrize("text", [README, TOUR], ids=["readme", "tour"])

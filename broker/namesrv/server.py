@@ -71,7 +71,7 @@ BODY_SIZE_MAX = FRAME_SIZE_MAX - (64 << 10)
 _ADDRESS = re.compile(r"[^\s:,{}\"\\]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%]{2,60}\]:[0-9]{1,5}")
 """host:port; IPv6 in brackets is let through, because Java's own clients cope with it."""
 
-log = structlog.get_logger()
+log = structlog.get_logger("broker.namesrv")
 
 Handler = Callable[[Command, Hashable], Command]
 

@@ -1,4 +1,4 @@
-"""Generated pages of docs/: text made from the code, so that no hand has to keep a list true.
+"""Generated pages of docs/ and the dashboard of deploy/: text made from the code, so that no hand has to keep a list.
 
     python -m tools.documents     writes the pages; `python -m tools.check --fix` and `make docs` do the same
     tests/test_documents.py       compares what is committed with what would be written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tools.documents import commands, configuration, map, metrics, requests
+from tools.documents import commands, configuration, dashboard, map, metrics, requests
 from tools.documents.sample import sample_broker
 
 __all__ = ["ROOT", "pages"]
@@ -22,4 +22,5 @@ def pages() -> dict[str, str]:
             "docs/operate/metrics.md": metrics.page(broker),
             "docs/compat/requests.md": requests.page(broker),
             "docs/tour/commands.md": commands.page(),
+            dashboard.PATH: dashboard.dashboard(),
         }
