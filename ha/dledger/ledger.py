@@ -67,7 +67,7 @@ log = structlog.get_logger("ha.dledger")
 
 
 class MemberFailed(RopewalkError):
-    """This member's own state is inconsistent, or a write failed: it must stop rather than vote again."""
+    """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
 
 
 class LedgerShell:
@@ -150,7 +150,7 @@ class LedgerShell:
     # -- turns and time ----------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Do what is done once for all events of a turn; call it before answers that wait are completed.
+        """Propose, flush and show once for all events of a turn; call it before waiting answers are completed.
 
         Raises `MemberFailed` once this member must not go on.
         """
@@ -165,7 +165,7 @@ class LedgerShell:
             self._wake()
 
     def hurry(self) -> None:
-        """Have what was appended so far leave for the peers and the disk now, in the middle of a turn."""
+        """Send the appended entries to the peers and the disk now, in the middle of a turn."""
         self._drain()
         self._flush()
         self.peers.push()

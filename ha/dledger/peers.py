@@ -87,7 +87,7 @@ class PeerStatus(Struct):
 
 
 class PeerLink:
-    """One connection to a member, or to a stranger that has yet to introduce itself."""
+    """A connection to a member, or to a stranger that has yet to introduce itself."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class Peers:
                 link.hang_up(why)
 
     def push(self) -> None:
-        """Write what is owed now, and not only when the turn ends."""
+        """Write all owed bytes now, and not only when the turn ends."""
         for link in self._up.values():
             link.connection.push()
 

@@ -1,4 +1,4 @@
-"""A member of a group as it sees itself and the others: for `ropewalk admin dledger status`, metrics and logs."""
+"""A member of a group as it sees itself and the others: for administrators, metrics and logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ha.raft.types import MemberId, Point, Standing
 
 
 class PeerView(Struct, frozen=True):
-    """One peer, as this member sees it."""
+    """A peer, as this member sees it."""
 
     id: MemberId
     address: str
@@ -27,7 +27,7 @@ class PeerView(Struct, frozen=True):
 
 
 class LedgerStatus(Struct, frozen=True):
-    """One member, with its view of the others."""
+    """A member, with its view of the others."""
 
     id: MemberId
     group: str

@@ -51,7 +51,7 @@ class MemoryStorage:
         self.ballot = disk.ballot
         self.commit = disk.commit
         self.is_held = False
-        """Whether the disk does nothing for now."""
+        """Whether the disk does nothing until it is released."""
         self.is_full = False
         self.flushes = 0
         self.shown: LogPoint = disk.commit

@@ -287,10 +287,10 @@ def test_a_newer_connection_takes_the_place_of_the_one_before() -> None:
 def test_an_idle_link_is_kept_alive_and_a_silent_one_ends() -> None:
     dialer, acceptor = Side(ME), Side(PEER, ("n1",))
     dialed, accepted = connect(dialer, acceptor)
-    for now in range(0, 5 * SILENCE_MS, PING_MS):
-        dialer.now = acceptor.now = now
-        dialer.peers.tick(now, 0)
-        acceptor.peers.tick(now, 0)
+    for time in range(0, 5 * SILENCE_MS, PING_MS):
+        dialer.now = acceptor.now = time
+        dialer.peers.tick(time, 0)
+        acceptor.peers.tick(time, 0)
         carry(dialed, accepted)
     assert dialed.is_up and accepted.is_up
     late = acceptor.now + SILENCE_MS + 1
