@@ -65,8 +65,15 @@ class Registrar:
         remote: tuple[str, ...],
         group: Group | None = None,
         guard: RouteGuard | None = None,
+        generation: Callable[[], int] = lambda: 0,
+        on_registered: Callable[[int], None] = lambda generation: None,
     ) -> None:
-        """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them."""
+        """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them.
+
+        `on_registered` hears which `generation` of the topics a name server has taken, each time.
+        """
+        self._generation = generation
+        self._on_registered = on_registered
         self._identity = identity
         self._body = body
         self._period_s = period_s
@@ -109,12 +116,14 @@ class Registrar:
 
     def register_locally(self) -> None:
         if self._local is not None:
+            generation = self._generation()
             answer = self._local.handle(self._command(), self)
             assert answer is not None
             if answer.code != ResponseCode.SUCCESS:
                 log.error("the embedded name server refused this broker", reason=answer.remark)
             else:
                 self._take_master(answer)
+                self._on_registered(generation)
 
     async def run(self) -> None:
         """Register and stay registered, until cancelled."""
@@ -147,6 +156,7 @@ class Registrar:
                         changed = self._changed[address]
                         if await self._steps_back(address, connection):
                             break
+                        generation = self._generation()
                         answer = await connection.call(self._command(), self._call_s)
                         if answer.code != ResponseCode.SUCCESS:
                             log.error(
@@ -157,6 +167,7 @@ class Registrar:
                             self._registered.add(address)
                         if answer.code == ResponseCode.SUCCESS:
                             self._take_master(answer)
+                            self._on_registered(generation)
                         trouble = False
                         await self._until_due(address, connection, changed)
             except* (RopewalkError, OSError) as group:

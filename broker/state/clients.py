@@ -25,7 +25,7 @@ Whether a group may exist is `groups.py`; drop the refused ones with `HeartbeatD
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -258,6 +258,16 @@ class ClientRegistry:
     def groups_subscribed_to(self, topic: str) -> list[str]:
         """The live groups that read a topic (300)."""
         return [group for group, info in self._consumers.items() if topic in info.subscriptions]
+
+    def consumers_of(self, topics: Iterable[str]) -> list[Notification]:
+        """Return a notification for each consumer that subscribes to one of these topics, broadcasting ones too."""
+        names = frozenset(topics)
+        return [
+            Notification(peer, group)
+            for group, info in self._consumers.items()
+            if self._notifies(group) and not names.isdisjoint(info.subscriptions)
+            for peer in info.members
+        ]
 
     def producer(self, client_id: str) -> Hashable | None:
         """The connection of the producer with this client id, or None: where answers to its requests go."""

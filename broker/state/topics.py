@@ -143,6 +143,8 @@ class TopicTable:
         self.generation = 0
         """Rises with every change; who remembers the value it acted on knows when to act again."""
         self.data_version = DataVersion()
+        self.unannounced: dict[str, int] = {}
+        """Topic -> the generation in which its route was made or changed, until its consumers have been told."""
         self._topics: dict[str, TopicConfig] = {}
         self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
         self._foreign_fields: dict[str, Any] = {}
@@ -307,6 +309,7 @@ class TopicTable:
         self._topics[config.name] = config
         self._foreign_topics.pop(config.name, None)
         self._changed(now_ms)
+        self.unannounced[config.name] = self.generation
         return config
 
     def _changed(self, now_ms: int) -> None:

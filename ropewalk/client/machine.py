@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping
 
@@ -29,6 +30,11 @@ def now_ms() -> int:
 def name_servers_or_default(given: str | None) -> str:
     """Return the name servers to use: the given ones, else those of ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR."""
     return choose_name_servers(given, os.environ)
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask a program to end."""
+    return signal.SIGINT, signal.SIGTERM
 
 
 def new_client_id(instance: str | None = None) -> str:

@@ -83,6 +83,10 @@ class Lifespan:
         if self.state == "closed":
             self._raise_failure()
 
+    async def wait(self) -> None:
+        """Return when the course is over, by `close` or by a failure."""
+        await self._ended.wait()
+
     async def close(self, *, hurried: bool = False) -> None:
         """Leave the course and return when it is over. Raises what ended it, once; closing twice is harmless."""
         if self._pid != os.getpid() or self.state == "new":

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Unpack
+from typing import Never
 
 import anyio
 import anyio.lowlevel
@@ -34,14 +34,14 @@ from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
-from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.messages import PRODUCER_GROUP, Message, SendResult
 from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.batcher import Batcher
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
     ProducerOptions,
-    ProducerSettings,
     QueueSelector,
     SendCounts,
     as_message,
@@ -110,15 +110,41 @@ class AsyncProducer:
         name_servers: str | None = None,
         *,
         client_id: str | None = None,
-        **options: Unpack[ProducerSettings],
+        group: str = PRODUCER_GROUP,
+        timeout: float = 3.0,
+        retries: int = 2,
+        compress_over: int = COMPRESS_OVER,
+        avoid_slow_brokers: bool = False,
+        retry_unless_ok: bool = False,
+        linger: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+        batch_count: int = 512,
+        pending_max: int = 10_000,
+        **unknown: Never,
     ) -> None:
-        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it without connecting. Times are in seconds, sizes in bytes.
 
-        Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        client_id: the name of this client at brokers; one that no other client has, if absent.
+        group: the producer group.
+        timeout: for a send with all its attempts.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
+            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
+        avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
+        retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
+            duplicate.
+        linger: how long `send_async` lets a message wait for company; 0 sends every message by itself.
+        batch_bytes: the size at which gathered messages leave.
+        batch_count: the number at which gathered messages leave.
+        pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+
+        Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
+        `TypeError` and `ValueError` for options that mean nothing.
         """
         self._core = ProducerCore(
             name_servers_or_default(name_servers),
-            make_options(ProducerOptions, options),
+            make_options(ProducerOptions, locals(), unknown),
             client_id=client_id or new_client_id(),
             unique_keys=default_unique_keys(),
             clock=clock,

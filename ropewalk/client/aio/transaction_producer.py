@@ -29,7 +29,6 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.producer import AsyncProducer
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.sending import ProducerSettings, as_message
@@ -66,7 +65,7 @@ class AsyncTransactionProducer(AsyncProducer):
     def __init__(
         self,
         on_check: OnCheck | OnCheckAsync,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         topics: Sequence[str] = (),
         client_id: str | None = None,

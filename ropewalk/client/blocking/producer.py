@@ -19,21 +19,22 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
+from dataclasses import asdict
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never
 
 from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
-from ropewalk.client.core.messages import Message, SendResult
+from ropewalk.client.core.messages import PRODUCER_GROUP, Message, SendResult
 from ropewalk.client.core.options import make_options
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
     ProducerCore,
     ProducerOptions,
-    ProducerSettings,
     QueueSelector,
     SendCounts,
     as_message,
@@ -145,14 +146,40 @@ class Producer:
         name_servers: str | None = None,
         *,
         client_id: str | None = None,
-        **options: Unpack[ProducerSettings],
+        group: str = PRODUCER_GROUP,
+        timeout: float = 3.0,
+        retries: int = 2,
+        compress_over: int = COMPRESS_OVER,
+        avoid_slow_brokers: bool = False,
+        retry_unless_ok: bool = False,
+        linger: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+        batch_count: int = 512,
+        pending_max: int = 10_000,
+        **unknown: Never,
     ) -> None:
-        """Make it for `name_servers`, as in `host:port;host:port`; `options` are the fields of `ProducerOptions`.
+        """Make it without connecting. Times are in seconds, sizes in bytes.
 
-        Nothing is connected yet. Raises `BadAddress` when the list cannot be read.
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        client_id: the name of this client at brokers; one that no other client has, if absent.
+        group: the producer group.
+        timeout: for a send with all its attempts.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
+            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
+        avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
+        retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
+            duplicate.
+        linger: how long `send_async` lets a message wait for company; 0 sends every message by itself.
+        batch_bytes: the size at which gathered messages leave.
+        batch_count: the number at which gathered messages leave.
+        pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+
+        Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
+        `TypeError` and `ValueError` for options that mean nothing.
         """
         self._name_servers = name_servers_or_default(name_servers)
-        self._options = options
+        self._options = make_options(ProducerOptions, locals(), unknown)
         self._given_id = client_id
         self._begin(client_id or new_client_id())
         renew_after_fork(self)
@@ -160,7 +187,7 @@ class Producer:
     def _begin(self, client_id: str) -> None:
         self._core = ProducerCore(
             self._name_servers,
-            make_options(ProducerOptions, self._options),
+            self._options,
             client_id=client_id,
             unique_keys=default_unique_keys(),
             clock=clock,
@@ -294,7 +321,7 @@ class Producer:
         with self._requester_lock:
             self._require_open()
             if self._requester is None:
-                requester = AsyncProducer(self._name_servers, **self._options)
+                requester = AsyncProducer(self._name_servers, **asdict(self._options))
                 thread = LoopThread(requester, "ropewalk-requests")
                 thread.start()
                 self._requester = thread, requester

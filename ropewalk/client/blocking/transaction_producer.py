@@ -20,7 +20,6 @@ from typing import Unpack
 
 from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, OnCheck
 from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
-from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
 from ropewalk.client.core.produce.sending import ProducerSettings
@@ -36,7 +35,7 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
     def __init__(
         self,
         on_check: OnCheck,
-        name_servers: str = DEFAULT_NAME_SERVER,
+        name_servers: str | None = None,
         *,
         topics: Sequence[str] = (),
         client_id: str | None = None,

@@ -15,16 +15,21 @@ COUNTS = ("batch_count", "pending_max", "cached_count_max", "cached_bytes_max")
 POSITIVE = ("timeout", "consume_timeout", "commit_interval", "rebalance_interval")
 
 
-def make_options(cls: type[T], given: Mapping[str, Any]) -> T:
-    """Return the options as a dataclass. Raises `TypeError` and `ValueError`, which name what is right."""
+def make_options(cls: type[T], given: Mapping[str, Any], unknown: Mapping[str, Any] | None = None) -> T:
+    """Return the options as a dataclass, each from the value that `given` has under its name.
+
+    `given` may have other names too, as the `locals()` of a constructor whose parameters are the options. `unknown` are
+    keywords that the constructor has no parameter for. Raises `TypeError` and `ValueError`, which name what is right.
+    """
     known: dict[str, Any] = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
-    for name, value in given.items():
-        if name not in known:
-            near = get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise TypeError(f"there is no option {name!r}; {hint}")
+    for name in unknown or ():
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TypeError(f"there is no option {name!r}; {hint}")
+    values = {name: given[name] for name in known if name in given}
+    for name, value in values.items():
         _check(name, value, known[name])
-    return cls(**given)
+    return cls(**values)
 
 
 def _check(name: str, value: Any, default: Any) -> None:

@@ -12,6 +12,7 @@ from broker.discovery.registrar import Registrar
 from broker.namesrv.server import NameServer
 from broker.remoting.session import Session
 from broker.state.groups import SubscriptionGroupConfig
+from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_record, encode_host, encode_record
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
@@ -400,3 +401,20 @@ def test_too_many_look_ups_are_answered_at_once(running: InProcess, monkeypatch:
     assert client.pull("T").code == 0, "what needs no disk goes on"
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T")).code == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=2)).code == 19
+
+
+def test_consumers_of_a_topic_are_told_when_its_route_is_known(running: InProcess) -> None:
+    waits, other = running.connect(), running.connect()
+    waits.call(RequestCode.HEART_BEAT, body=heartbeat_body("c1", "cg", {"late": "*"}, model="BROADCASTING"))
+    other.call(RequestCode.HEART_BEAT, body=heartbeat_body("c2", "other", {"U": "*"}))
+    topics = running.broker.topics
+    running.broker.announce_routes(topics.generation)
+    assert told(waits) + told(other) == ["other"], "that its group has changed: broadcasting knows no members"
+    before = topics.generation
+    topics.update(TopicConfig("late"), running.clock.ms)
+    running.broker.announce_routes(before)
+    assert told(waits) == [], "the name server has an older table"
+    running.broker.announce_routes(topics.generation)
+    assert told(waits) == ["cg"] and told(other) == []
+    running.broker.announce_routes(topics.generation)
+    assert told(waits) == [], "told once"

@@ -110,6 +110,40 @@ async def test_a_change_during_a_registration_is_told_right_after_it() -> None:
 
 
 @pytest.mark.trio
+async def test_what_a_name_server_has_taken_is_told_by_its_generation() -> None:
+    """A change during a registration is in the next one: who was told too early would find no route."""
+    topics, neighbour = table("T"), Neighbour()
+    told: list[tuple[int, bool]] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(neighbour.serve)
+        one = Registrar(
+            IDENTITY,
+            lambda: topics.register_body(6),
+            period_s=30,
+            call_s=5,
+            local=None,
+            remote=(f"127.0.0.1:{neighbour.port}",),
+            generation=lambda: topics.generation,
+            on_registered=lambda generation: told.append((generation, neighbour.knows("U"))),
+        )
+        handle = neighbour.server.handle
+
+        def meanwhile(request: Command, peer: Any) -> Command | None:
+            answer = handle(request, peer)
+            if "U" not in topics:
+                topics.update(TopicConfig("U"), NOW_MS)
+                one.changed()
+            return answer
+
+        neighbour.server.handle = meanwhile  # type: ignore[method-assign]
+        before = topics.generation
+        nursery.start_soon(one.run)
+        await until_async(lambda: len(told) == 2)
+        nursery.cancel_scope.cancel()
+    assert told == [(before, False), (topics.generation, True)] and topics.generation > before
+
+
+@pytest.mark.trio
 async def test_good_bye_gives_up_on_a_name_server_that_does_not_answer() -> None:
     async def swallow(stream: trio.SocketStream) -> None:
         async for _data in stream:

@@ -176,6 +176,16 @@ class ConsumerCore:
         route = yield from self.directory.route(topic, fresh=True)
         return [TopicQueue(topic, queue) for queue in route.read_queues()]
 
+    def find_makers(self, topic: str) -> Steps[None]:
+        """Learn which brokers would make a topic that does not exist: from now on `heartbeats` go there too.
+
+        They tell their members of a new topic, if they are Ropewalk's. Without such brokers there is nothing to learn.
+        """
+        try:
+            yield from self.directory.write_route(topic)
+        except RopewalkError:
+            return
+
     def members(self, topic: str) -> Steps[tuple[str, ...]]:
         """Return the client ids of our group, as a broker of this topic knows them. Empty if it knows of nobody."""
         route = yield from self.directory.route(topic)

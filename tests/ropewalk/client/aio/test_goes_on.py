@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from ropewalk import AsyncPushConsumer, PushConsumer, ReceivedMessage
-from ropewalk.client.aio import push_consumer
+from ropewalk.client.aio.push import member, progress, sharing
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.testing import RopewalkBroker
 from tests.ropewalk.client.aio.members import Seen, fill
@@ -43,7 +43,7 @@ def test_a_disk_that_fails_while_progress_is_saved_does_not_stop_a_broadcasting_
         failures += 1
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(push_consumer, "save_offsets", save)
+    monkeypatch.setattr(progress, "save_offsets", save)
 
     async def story() -> None:
         async with AsyncPushConsumer(
@@ -160,27 +160,28 @@ def test_a_hook_that_raises_is_told_and_stops_nothing(
     assert "hook failed" in events(caplog)
 
 
-@pytest.mark.parametrize("victim", ["_rebalance", "_record"])
+@pytest.mark.parametrize("part, victim", [(sharing.Sharing, "_rebalance"), (progress.Progress, "record")])
 def test_a_task_of_the_consumers_own_that_fails_is_told_and_begun_again(
     ropewalk_broker: RopewalkBroker,
     run: Run,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    part: type,
     victim: str,
 ) -> None:
     topic, seen = ropewalk_broker.topic(), Seen()
-    monkeypatch.setattr(push_consumer, "RESTART_PAUSE_S", 0.05)
-    whole = getattr(AsyncPushConsumer, victim)
+    monkeypatch.setattr(member, "RESTART_PAUSE_S", 0.05)
+    whole = getattr(part, victim)
     calls = 0
 
-    async def fails_once(self: AsyncPushConsumer, *arguments: Any) -> Any:
+    async def fails_once(self: object, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise KeyError("an answer without what it should have")
         return await whole(self, *arguments)
 
-    monkeypatch.setattr(AsyncPushConsumer, victim, fails_once)
+    monkeypatch.setattr(part, victim, fails_once)
 
     async def story() -> None:
         async with AsyncPushConsumer(
@@ -203,7 +204,7 @@ def test_what_does_end_it_is_in_failure_and_in_the_log_and_raised_by_close(
     async def ends(self: AsyncPushConsumer) -> NoReturn:
         raise Odd("the end")
 
-    monkeypatch.setattr(AsyncPushConsumer, "_commit_forever", ends)
+    monkeypatch.setattr(progress.Progress, "commit_forever", ends)
 
     async def story() -> None:
         consumer = AsyncPushConsumer(
@@ -226,7 +227,7 @@ def test_a_blocking_consumer_says_so_too(
     async def ends(self: AsyncPushConsumer) -> NoReturn:
         raise Odd("the end")
 
-    monkeypatch.setattr(AsyncPushConsumer, "_commit_forever", ends)
+    monkeypatch.setattr(progress.Progress, "commit_forever", ends)
     consumer = PushConsumer(
         ropewalk_broker.group(), {ropewalk_broker.topic(): "*"}, lambda message: None, ropewalk_broker.namesrv
     )

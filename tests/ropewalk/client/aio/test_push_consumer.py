@@ -358,12 +358,12 @@ def test_a_queue_is_unlocked_when_its_handler_is_through_and_its_progress_record
         consumer = AsyncPushConsumer("g", {"T": "*"}, Seen(), orderly=True)
         nobody, queue = cast(Any, None), TopicQueue("T", Queue("a", 0))
         reader = QueueReader(nobody, nobody, queue, 0, consumer.options, lambda *_: None)
-        consumer._leaving[queue] = reader
-        consumer._rebalance_now = anyio.Event()
+        consumer._member.leaving[queue] = reader
+        consumer._sharing.open()
         monkeypatch.setattr(QueueReader, "wait_idle", settled)
-        monkeypatch.setattr(consumer, "_record", record)
-        monkeypatch.setattr(consumer, "_unlock", unlock)
-        await consumer._finish_giving_up(reader)
+        monkeypatch.setattr(consumer._progress, "record", record)
+        monkeypatch.setattr(consumer._sharing, "_unlock", unlock)
+        await consumer._sharing._finish_giving_up(reader)
 
     run(story)
     assert done == ["settled", "recorded", "unlocked"]
@@ -384,7 +384,7 @@ def test_queues_that_a_broadcasting_member_loses_together_are_recorded_one_after
         if not together[-1]:
             at_work.release()
 
-    monkeypatch.setattr("ropewalk.client.aio.push_consumer.save_offsets", save)
+    monkeypatch.setattr("ropewalk.client.aio.push.progress.save_offsets", save)
     with PushConsumer(
         ropewalk_broker.group(), {topic: "*"}, lambda message: handled.append(message.body), ropewalk_broker.namesrv,
         broadcasting=True, offsets_folder=tmp_path, consume_from="first", rebalance_interval=0.1,
@@ -432,7 +432,7 @@ def test_reading_ahead_stops_at_its_bound(ropewalk_broker: RopewalkBroker, bound
         ropewalk_broker.group(), {topic: "*"}, handle, ropewalk_broker.namesrv, pull_count=5, **bound
     ) as consumer:
         ropewalk_broker.wait_until(lambda: len(consumer.queues) == 1)
-        (reader,) = (r for q, r in consumer._client._readers.items() if q.topic == topic)
+        (reader,) = (r for q, r in consumer._client._member.readers.items() if q.topic == topic)
         ropewalk_broker.wait_until(lambda: reader.cache.count >= 5, "it reads ahead")
         time.sleep(0.3)
         ahead = reader.cache.count

@@ -57,7 +57,7 @@ class Storm:
             dies = self.chance.random() < self.deaths
             if dies:
                 # No commit and no goodbye: its connections break, and that is all the broker learns.
-                consumer._leave = anyio.lowlevel.checkpoint  # type: ignore[method-assign]
+                consumer._sharing.leave = anyio.lowlevel.checkpoint  # type: ignore[method-assign]
             with anyio.CancelScope() as scope:
                 async with consumer:
                     await anyio.sleep(self.chance.uniform(0.2, 3.0))

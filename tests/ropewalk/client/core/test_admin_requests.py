@@ -165,7 +165,7 @@ def test_a_reset_sends_a_running_consumer_back(
             await until(5)
             (queue,) = consumer.queues
             request = reset_request(group, queue, 2, as_list=as_list)
-            assert consumer._on_request(request) is None
+            assert consumer._requests.answer(request) is None
             await until(8)
             await anyio.sleep(0.1)
 

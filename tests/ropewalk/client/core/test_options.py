@@ -1,13 +1,15 @@
 """Options are checked when a client is made, and a wrong one is told with the nearest right one."""
 
+import inspect
 import math
+import pydoc
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from ropewalk import AsyncProducer, AsyncPushConsumer, LocalProtocolError, Producer, PushConsumer
-from ropewalk.client.aio.push_consumer import PushOptions
+from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.sending import ProducerOptions
 
@@ -46,6 +48,28 @@ def test_a_wrong_option_is_told_with_what_is_right(kind: Any, options: dict[str,
 def test_a_producers_group_is_checked_when_it_is_made(kind: Any) -> None:
     with pytest.raises(LocalProtocolError):
         make(kind, group="no blanks here")
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        (Producer, ProducerOptions),
+        (AsyncProducer, ProducerOptions),
+        (PushConsumer, PushOptions),
+        (AsyncPushConsumer, PushOptions),
+    ],
+)
+def test_help_shows_every_option_with_its_type_its_default_and_what_it_is(kind: Any, options: Any) -> None:
+    parameters = inspect.signature(kind).parameters
+    types = get_type_hints(kind.__init__)
+    wanted = get_type_hints(options)
+    for field in fields(options):
+        assert parameters[field.name].default == field.default, field.name
+        assert types[field.name] == wanted[field.name], field.name
+    shown = pydoc.render_doc(kind)
+    for name, parameter in parameters.items():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            assert f" {name}: " in shown.partition("Make it without connecting")[2], name
 
 
 @pytest.mark.parametrize("cls", [ProducerOptions, PushOptions])

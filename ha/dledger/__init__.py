@@ -1,0 +1,11 @@
+"""DLedger mode between the pure core of `ha.raft` and the world: links to the other members, and the log on disk.
+
+To be read in this order:
+
+    storage.py      what the shell asks of a log and of a store
+    hello.py        the introduction of one member to another: challenge, hello, welcome; every refusal in words
+    peers.py        the links to all members: a control and a data link each; frames in and out
+    ledger.py       `LedgerShell`: events in, effects carried out in their order, timers
+
+None of it decides anything about terms or roles: that is `ha.raft`.
+"""
