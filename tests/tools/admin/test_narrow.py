@@ -22,7 +22,7 @@ LONG_FACT = rf"\w[\w ]*?  .{{{output.WHOLE_CELL + 1},}}"
 WITHOUT_TABLE = {
     f"ha {name}": "acts on a group and tells its steps, a line each"
     for name in ("switch", "failover", "promote", "demote", "forget", "watch")
-}
+} | {"sink forget": "says in a line at which brokers"}
 
 
 def all_commands() -> set[str]:
@@ -80,6 +80,7 @@ def words_of_commands(topic: str, group: str, sent: str, offset_id: str) -> dict
         "offset search": f"{topic} 2020-01-01",
         "offset set": f"{group} {topic} 0 0 --yes",
         "ha status": "",
+        "sink list": "",
     }
 
 
