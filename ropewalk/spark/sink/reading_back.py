@@ -1,4 +1,4 @@
-"""The sender of a task that reads back what earlier attempts of it have stored (`resume`)."""
+"""The sender of a task that reads back the rows of its earlier attempts (`resume`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LATE_S: Final = 1.0
 
 
 class ReadingBackSender(KeyedSender):
-    """A sender of a task's rows to brokers that store whatever they are sent."""
+    """A sender of a task's rows to brokers that compare no keys."""
 
     def __init__(self, options: Options, run: Run, identity: TaskIdentity, **more: Any) -> None:
         super().__init__(options, run, identity, **more)

@@ -93,7 +93,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Target:
-    """One queue of one topic: what waits for it, and what is on the way to it."""
+    """A queue of a topic, with the rows that wait for it and those on the way to it."""
 
     topic: str
     queue: Queue
