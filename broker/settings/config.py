@@ -200,6 +200,7 @@ class BrokerConfig:
     expect_consumer_num_use_filter: int
     filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
+    sink_expiry_hours: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
