@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 __all__ = [
@@ -97,7 +96,7 @@ def derive(values: dict[str, Any]) -> None:
         values.setdefault(name, "")
     values.setdefault("dLegerPeers", ())
     own = values["storePathRootDir"] / f"dledger-{values['dLegerSelfId']}" / "data"
-    data: Path = values.setdefault("storePathDLedgerCommitLog", own)
+    data = values.setdefault("storePathDLedgerCommitLog", own)
     if values["enableDLegerCommitLog"]:
         values["storePathCommitLog"] = data
         values["flushDiskType"] = "SYNC_FLUSH"
