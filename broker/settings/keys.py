@@ -76,8 +76,13 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE."""
-        return f"ROPEWALK_{self.attribute.upper()}"
+        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE, ropewalkSecret -> ROPEWALK_SECRET."""
+        return f"ROPEWALK_{self.attribute.upper().removeprefix('ROPEWALK_')}"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All names of the environment variable: of a key that begins with `ropewalk` the doubled word too."""
+        return tuple(dict.fromkeys((self.variable, f"ROPEWALK_{self.attribute.upper()}")))
 
 
 @cache  # every load of a configuration asks for all of them, some twice
