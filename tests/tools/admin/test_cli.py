@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk import Admin, Message, PushConsumer, ReceivedMessage
+from ropewalk import Admin, Message, PushConsumer, ReceivedMessage, __version__
 from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import command_of
@@ -491,6 +491,7 @@ def test_brokers_and_clusters_are_listed(shell: Shell, ropewalk_broker: Ropewalk
     (broker,) = shell.json("broker", "list")
     assert (broker["broker"], broker["brokerId"], broker["address"]) == (BROKER, 0, ropewalk_broker.broker)
     assert broker["answers"] is True and broker["version"].startswith("V")
+    assert broker["ropewalkVersion"] == __version__, "Ropewalk's own beside the compatible one"
     (cluster,) = shell.json("cluster", "list")
     assert cluster["members"] == [f"0={ropewalk_broker.broker}"]
     (status,) = shell.json("broker", "status", BROKER)
