@@ -43,6 +43,7 @@ from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
 from broker.settings.config import BrokerConfig
+from broker.sinks.service import SinkService
 from broker.state import json_file
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
@@ -61,6 +62,7 @@ from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
+from ropewalk.format.names import HIDDEN_TOPICS
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import BLOCK_SIZE
@@ -207,6 +209,9 @@ class Broker:
             transactions=transactions,
             recall_handle=self._placement.recall_handle,
         )
+        self.sinks = sinks = SinkService(
+            context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
+        )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.stalled = self._append_stalled
         self.pulls = pulls = PullProcessor(
@@ -261,6 +266,9 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
             RequestCode.END_TRANSACTION: ends.end,
+            RequestCode.ROPEWALK_SINK_INIT: sinks.init,
+            RequestCode.ROPEWALK_SINK_APPEND: sinks.append,
+            RequestCode.ROPEWALK_SINK_COMMIT: sinks.commit,
         }
         sends.replicate_early = self.group.replicate_early
         runs = SendRuns(sends)
@@ -282,6 +290,7 @@ class Broker:
             ),
             member.member,
             member.replication,
+            self.sinks,
         )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
@@ -322,6 +331,7 @@ class Broker:
                 self.context,
                 self.group.role,
                 self.transactions,
+                self.sinks,
                 self.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,
@@ -366,10 +376,12 @@ class Broker:
         self._adopt_orphans(now)
         self.group.open()
         self.transactions.role_changed()
+        self.sinks.role_changed()
 
     def _role_changed(self) -> None:
         self._sends.wait(self.store.config.sync_flush or self.group.waits)
         self.transactions.role_changed()
+        self.sinks.role_changed()
         if self.group.is_leader:
             # A topic made moments before its master died: its messages came here, its configuration did not.
             self._adopt_orphans(self.context.now_ms())
@@ -394,6 +406,8 @@ class Broker:
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
         for name, queues in self.store.queues.items():
+            if name in HIDDEN_TOPICS:
+                continue
             if name not in self.topics and any(queue.next_offset for queue in queues.values()):
                 count = max(queues) + 1
                 try:
@@ -622,6 +636,7 @@ class Broker:
     def on_wakeup(self) -> None:
         self.store.run_completions()
         self.transactions.wakened()
+        self.sinks.wakened()
         if self._delays_behind or self._timers_behind:
             self._deliver()
         self._note_delays()
@@ -690,6 +705,7 @@ class Broker:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
         self.transactions.tick()
+        self.sinks.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.timers.tick()
         self.held_pulls.expire(now)

@@ -2,12 +2,13 @@
 
     --set key=value  >  named flag  >  environment  >  file  >  default
 
-The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE. NAMESRV_ADDR is where clients look for a name
-server, and on a developer's machine that is often a real one: it stands for namesrvAddr only beside a configuration
-file, as with RocketMQ's own scripts, and never for a broker that is `--ephemeral` or starts a name server of its own
-(`--namesrv-port`), which takes no name servers from the environment at all. An empty variable and an empty text count
-as not set. `config_keys` knows every key; a key it does not know is a mistake, because a broker that starts
-with a misspelt `flushDiskType` has promised less than its owner believes.
+The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE, and ropewalkSecret as ROPEWALK_SECRET: the doubled
+word of ROPEWALK_ROPEWALK_SECRET is accepted too, and two values that differ are a mistake. NAMESRV_ADDR is where
+clients look for a name server, and on a developer's machine that is often a real one: it stands for namesrvAddr only
+beside a configuration file, as with RocketMQ's own scripts, and never for a broker that is `--ephemeral` or starts a
+name server of its own (`--namesrv-port`), which takes no name servers from the environment at all. An empty variable
+and an empty text count as not set. `config_keys` knows every key; a key it does not know is a mistake, because a
+broker that starts with a misspelt `flushDiskType` has promised less than its owner believes.
 
 All mistakes are collected and raised together. What merely has no effect is a warning, told once.
 
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from broker.settings import dledger
 from broker.settings.java_properties import PropertiesError, read_properties
 from broker.settings.keys import (
     ANY,
@@ -122,6 +124,16 @@ class BrokerConfig:
     max_ha_transfer_byte_in_second: int
     slave_read_enable: bool
     ack_after_flush: bool
+    enable_d_leger_commit_log: bool
+    d_leger_group: str
+    d_leger_peers: tuple[str, ...]
+    """Every member of the group as `id-host:port`; `broker.settings.dledger.peers_of` takes them apart."""
+    d_leger_self_id: str
+    preferred_leader_id: str
+    store_path_d_ledger_commit_log: Path
+    """The directory of the log's files; in DLedger mode `store_path_commit_log` is the same one."""
+    raft_heartbeat_ms: int
+    raft_election_ms: str
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str
@@ -197,6 +209,7 @@ class BrokerConfig:
     expect_consumer_num_use_filter: int
     filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
+    sink_expiry_hours: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
@@ -269,7 +282,7 @@ def load_config(
     warnings: list[str] = []
     given = [
         *_from_file(config_file, mistakes, warnings),
-        *_from_environment(environ, warnings, embeds=embeds, clients_only=clients_only),
+        *_from_environment(environ, mistakes, warnings, embeds=embeds, clients_only=clients_only),
         *(_Given(name, text, "flag") for name, text in (named or {}).items()),
         *_from_settings(settings, mistakes),
     ]
@@ -408,10 +421,15 @@ def _from_file(path: Path | None, mistakes: list[str], warnings: list[str]) -> l
 
 
 def _from_environment(
-    environ: Mapping[str, str], warnings: list[str], *, embeds: bool, clients_only: bool
+    environ: Mapping[str, str],
+    mistakes: list[str],
+    warnings: list[str],
+    *,
+    embeds: bool,
+    clients_only: bool,
 ) -> list[_Given]:
     """Take the variables that are set; `embeds`, `clients_only`: why name servers are not taken from there."""
-    by_variable = {key.variable: key for key in KEYS.values()}
+    by_variable = {variable: key for key in KEYS.values() for variable in key.variables}
     given = []
     own = KEYS["namesrvAddr"].variable
     if environ.get("NAMESRV_ADDR") and not environ.get(own) and not embeds:
@@ -426,7 +444,12 @@ def _from_environment(
         if variable == own and environ[own] and embeds:
             warnings.append(f"environment {own} is not read: --namesrv-port starts a name server of its own")
         elif variable in by_variable and environ[variable]:
-            given.append(_Given(by_variable[variable].name, environ[variable], f"environment {variable}"))
+            key = by_variable[variable]
+            first = next(name for name in key.variables if environ.get(name))
+            if variable == first:
+                given.append(_Given(key.name, environ[variable], f"environment {variable}"))
+            elif environ[variable] != environ[first]:
+                mistakes.append(f"environment: {first} and {variable} are both {key.name}, and they differ")
         elif variable.startswith("ROPEWALK_") and variable not in by_variable:
             # Not a mistake: container platforms invent variables of this form for a service of that name.
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.85)
@@ -549,6 +572,12 @@ def _labels(text: str) -> str:
     return text
 
 
+def _members(text: str) -> str:
+    for part in text.split(";"):
+        dledger.is_member_id(part)
+    return text
+
+
 def _hours(text: str) -> str:
     delete_hours(text)
     return text
@@ -571,6 +600,12 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "metricsLabel": _labels,
     "logFile": lambda text: Path(text).expanduser(),
     "msgTraceTopicName": _topic,
+    "dLegerGroup": _name,
+    "dLegerPeers": dledger.read_peers,
+    "dLegerSelfId": dledger.is_member_id,
+    "preferredLeaderId": _members,
+    "storePathDLedgerCommitLog": _directory,
+    "raftElectionMs": dledger.election_bounds,
 }
 
 
@@ -655,6 +690,7 @@ def _derive(
         warnings.append(
             f"registerNameServerPeriod = {period} is moved to {values['registerNameServerPeriod']}"
         )
+    dledger.derive(values)
 
 
 def _check_replication(
@@ -699,12 +735,15 @@ def _check_together(
             f"bindAddress = {bind}: clients cannot be told an IPv6 address; set brokerIP1 to a host name that stands "
             "for it"
         )
-    _check_replication(values, origins, mistakes, warnings)
+    if not values["enableDLegerCommitLog"]:
+        _check_replication(values, origins, mistakes, warnings)
+    dledger.check(values, origins, mistakes, warnings)
     port = values["listenPort"]
     if port in (1, 2):
         mistakes.append(f"listenPort = {port}: the port two below it must exist too")
     elif port:
-        uses = {"listenPort": port, "listenPort - 2": port - 2, "haListenPort": values["haListenPort"]}
+        uses = {"listenPort": port, "listenPort - 2": port - 2}
+        uses |= dledger.ports(values) or {"haListenPort": values["haListenPort"]}
         if not values["namesrvAddr"]:
             uses["namesrvPort"] = values["namesrvPort"]
         if values["metricsExporterType"] != "DISABLE":

@@ -104,6 +104,19 @@ ropewalkSecret A secret that members of a group prove to each other. Unknown pee
     replication port. Ropewalk's own.
 ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only `haMasterAddress`. Default: that
     port - 1. Ropewalk's own.
+# DLedger mode
+enableDLegerCommitLog Whether this broker is a member of a group that elects its leader and acknowledges what most
+    members have on disk.
+dLegerGroup The name of that group; members of another one are refused. Default: `brokerName`.
+dLegerPeers Every member of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT`. The port is one of
+    its own. Members have one `brokerName`.
+dLegerSelfId The member that this broker is, a letter and a number: `n0`. A follower is registered under that number
+    + 1.
+preferredLeaderId Members that campaign before the others, separated by `;`.
+storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLegerSelfId>/data` in the store's folder.
+raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
+raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
+    own.
 # When bytes reach the disk
 flushDiskType SYNC_FLUSH answers a send after the fsync that covers it.
 flushIntervalCommitLog Milliseconds between two flushes under ASYNC_FLUSH.
@@ -155,6 +168,7 @@ fastPathEnable Whether requests that come again and again are recognised by thei
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
+sinkExpiryHours Hours after which an idle sink that writes exactly once is forgotten. Ropewalk's own.
 # Filters
 enablePropertyFilter Whether consumers may filter by SQL92 expressions over properties; the broker evaluates them.
 filterSupportRetry Whether SQL92 subscriptions of retry topics go by the expression for the topic that a message came

@@ -76,8 +76,13 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE."""
-        return f"ROPEWALK_{self.attribute.upper()}"
+        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE, ropewalkSecret -> ROPEWALK_SECRET."""
+        return f"ROPEWALK_{self.attribute.upper().removeprefix('ROPEWALK_')}"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All names of the environment variable: of a key that begins with `ropewalk` the doubled word too."""
+        return tuple(dict.fromkeys((self.variable, f"ROPEWALK_{self.attribute.upper()}")))
 
 
 @cache  # every load of a configuration asks for all of them, some twice
@@ -107,6 +112,8 @@ def _refused(name: str, kind: Kind, default: Value | None, refused: Mapping[str,
 
 
 _SCRAPED = "metrics are served as Prometheus text and pushed to nobody; PROM serves them, DISABLE does not"
+
+_NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
 
 _HONOURED: Final = (
     # Who this broker is, and where it is reached.
@@ -222,6 +229,7 @@ _HONOURED: Final = (
     _long("warmWindowBytes", 256 * MIB, MIB),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
+    _int("sinkExpiryHours", 168, 1, 87_600),
     _bool("fastPathEnable", True),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),
@@ -231,6 +239,16 @@ _HONOURED: Final = (
     # only, as from RocketMQ, and not all there is.
     _bool("ackAfterFlush", False),
     _bool("haSyncFromLastFile", False),
+    # DLedger mode: a group of brokers that elects its leader. Members as `n0-host:port;n1-host:port`, this one among
+    # them; Ropewalk's own: milliseconds between heartbeats, and the bounds of an election timeout.
+    Key("enableDLegerCommitLog", Kind.BOOL, False, Mark.HONOURED, refused={"true": _NO_RAFT}),
+    _text("dLegerGroup", None),
+    _text("dLegerPeers", None),
+    _text("dLegerSelfId", None),
+    _text("preferredLeaderId", None),
+    _text("storePathDLedgerCommitLog", None),
+    _int("raftHeartbeatMs", 100, 5, 60_000),
+    _text("raftElectionMs", "500-900"),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),
     _text("ropewalkMasterAddress", None),
@@ -248,7 +266,6 @@ _HONOURED: Final = (
     _text("logFile", None),
 )  # fmt: skip
 
-_NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
 _NO_AUTH = "authentication is not built yet, and without it everybody would be let in"
 _NO_TLS = "TLS is not built yet, and connections would be in the clear"
 _NO_CERTIFICATES = "TLS is not built yet, and nobody would be asked for a certificate"
@@ -281,7 +298,6 @@ _REFUSED: Final = (
         "tls.server.need.client.auth", Kind.TEXT, "none",
         {"require": _NO_CERTIFICATES, "optional": _NO_CERTIFICATES}, "none", "optional", "require",
     ),
-    _refused("enableDLegerCommitLog", Kind.BOOL, False, {"true": _NO_RAFT}),
     _refused(
         "duplicationEnable", Kind.BOOL, False,
         {"true": "dispatching behind a confirmed offset is not built yet"},
@@ -526,9 +542,6 @@ compactionScheduleInternal int 900000
 compactionThreadNum int 6
 correctLogicMinOffsetForceInterval int 300000
 correctLogicMinOffsetSleepInterval int 1
-dLegerGroup text -
-dLegerPeers text -
-dLegerSelfId text -
 dataReadAheadEnable bool true
 debugLockEnable bool false
 destroyMapedFileIntervalForcibly int 120000
@@ -590,7 +603,6 @@ maxTopicLength int 127
 memTableFlushIntervalMs long 3600000
 messageIndexSafe bool false
 offsetCheckInSlave bool false
-preferredLeaderId text -
 pullBatchMaxMessageCount int 160
 putConsumeQueueDataByFileChannel bool true
 putMessageTimeout int 8000
@@ -613,7 +625,6 @@ sharedByteBufferNum int 16
 spinLockCollisionRetreatOptimalDegree int 1000
 statRocksDBCQIntervalSec long 10
 storePathBrokerIdentity text -
-storePathDLedgerCommitLog text -
 storePathEpochFile text -
 syncFromLastFile bool false
 syncMasterFlushOffsetWhenStartup bool false

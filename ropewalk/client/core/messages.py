@@ -171,7 +171,7 @@ def check_properties(message: Message) -> None:
     texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
     if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
         return
-    size = len(_properties(message, "0" * 32))
+    size = len(message_properties(message, "0" * 32))
     if size > room:
         raise LocalProtocolError(
             f"the message has {size} bytes of properties; {room} are taken, because a retry and a dead letter add some"
@@ -199,7 +199,7 @@ def send_request(
 
     `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
     """
-    ext = _send_ext(topic, queue, now_ms, producer_group, _properties(message, unique_key))
+    ext = _send_ext(topic, queue, now_ms, producer_group, message_properties(message, unique_key))
     if message.flag:
         ext["h"] = str(message.flag)
     if sys_flag:
@@ -220,14 +220,28 @@ def batch_request(
     producer_group: str = PRODUCER_GROUP,
 ) -> Command:
     """Return the send request of several messages for one queue (320)."""
+    items = [
+        (message.flag, message.body, message_properties(message, unique_key))
+        for message, unique_key in zip(messages, unique_keys, strict=True)
+    ]
+    body = encode_batch(items)
+    return encoded_batch_request(topic, queue, body, batch_key, now_ms, producer_group=producer_group)
+
+
+def encoded_batch_request(
+    topic: str,
+    queue: Queue,
+    body: bytes,
+    batch_key: str,
+    now_ms: int,
+    *,
+    producer_group: str = PRODUCER_GROUP,
+) -> Command:
+    """Return the send request of a batch whose body is encoded (320)."""
     properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"})
     ext = _send_ext(topic, queue, now_ms, producer_group, properties)
     ext["m"] = "true"
-    items = [
-        (message.flag, message.body, _properties(message, unique_key))
-        for message, unique_key in zip(messages, unique_keys, strict=True)
-    ]
-    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(items))
+    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
 
 def recall_request(handle: str, topic: str, *, producer_group: str = PRODUCER_GROUP) -> Command:
@@ -287,7 +301,8 @@ def _send_ext(
     }
 
 
-def _properties(message: Message, unique_key: str) -> bytes:
+def message_properties(message: Message, unique_key: str) -> bytes:
+    """Return the property text of a message, with a separator behind every entry."""
     later = later_property(message)
     if not (message.properties or message.keys or message.tags or later or message.group):
         return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
