@@ -25,6 +25,7 @@ public final class Driver {
     private static final String FILL_STORE = "fill_store";
     private static final String LASTING = "lasting";
     private static final String TRANSACTING = "transacting";
+    private static final String TIMING = "timing";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -65,6 +66,7 @@ public final class Driver {
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
         SCENARIOS.put(LASTING, Lasting::group);
         SCENARIOS.put(TRANSACTING, Transacting::produce);
+        SCENARIOS.put(TIMING, Timing::produce);
     }
 
     private Driver() {
@@ -81,6 +83,7 @@ public final class Driver {
             names.remove(FILL_STORE);
             names.remove(LASTING);
             names.remove(TRANSACTING);
+            names.remove(TIMING);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));
