@@ -149,7 +149,8 @@ class TimerStore:
         """Read wheel, log and checkpoint, and bring them together. Blocks. Raises `StoreDamaged`.
 
         `log_end` is the end of the commit log; `queue_offset_of` returns the place in the timer topic of the message
-        of a unit, or -1. `progress`, read time and queue offset, is newer than the checkpoint's.
+        of a unit, or -1. `progress`, read time and queue offset, counts where it is newer than the checkpoint: an older
+        one is from before another broker had the directory.
         """
         precision = self.rules.precision_ms
         try:
@@ -158,7 +159,7 @@ class TimerStore:
             self.findings.append(f"{self._path}: {exc}; timers are enqueued again from the commit log")
             known = Checkpoint()
         self.checkpoint = known
-        if progress is not None:
+        if progress is not None and progress[0] >= known.read_ms:
             read_ms, enqueued = progress
             enqueued = max(enqueued, known.queue_offset)
             known = replace(known, read_ms=read_ms, queue_offset=enqueued, master_queue_offset=enqueued)
