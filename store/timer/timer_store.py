@@ -136,6 +136,8 @@ class TimerStore:
         self._done_to = NONE
         """The newest unit of the slot at `read_ms` that is delivered."""
         self._path = root / "config" / "timercheck"
+        self._names: set[Path] = set()
+        """Files whose names are known to be on the disk."""
 
     # -- open ----------------------------------------------------------------------------------------
 
@@ -414,15 +416,26 @@ class TimerStore:
             try:
                 for path in paths:
                     self._disk.open_paged(path).sync()
+                    self._sync_name(path)
                 self.wheel.write(runs)
+                if runs:
+                    self._sync_name(self.wheel.path)
                 file = self._disk.create_paged(self._path, PAGE_SIZE)
                 file.write_at(0, page)
                 file.sync()
+                self._sync_name(self._path)
             except OSError as exc:
                 return Flushed(checkpoint, paths, runs, str(exc))
             return Flushed(checkpoint, paths, runs)
 
         return job
+
+    def _sync_name(self, path: Path) -> None:
+        """Make the name of a file durable, and that of its folder. Once for each; in the job's thread."""
+        if path not in self._names:
+            self._disk.sync_directory(path.parent)
+            self._disk.sync_directory(path.parent.parent)
+            self._names.add(path)
 
     def flushed(self, result: Flushed) -> None:
         """Record the outcome of a job of `flush`; the next one repeats a write that failed."""

@@ -170,7 +170,7 @@ class LastingScenario:
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
 
-    def expect(
+    def wait_until(
         self, condition: Callable[[list[Event]], bool], what: str, patience_s: float = PATIENCE_S
     ) -> None:
         """Wait until the events so far fulfil a condition."""

@@ -26,7 +26,7 @@ class Timer(LastingScenario):
 
     def __init__(self, driver: Driver, namesrv: str, home: Path) -> None:
         super().__init__(driver, namesrv, home, "timing", prefix="t")
-        self.expect(lambda events: any(event["event"] == "ready" for event in events), "ready")
+        self.wait_until(lambda events: any(event["event"] == "ready" for event in events), "ready")
         self.due_ms: dict[str, tuple[int, int]] = {}
         """By name, the earliest and the latest time at which a message may have been due."""
 
@@ -52,7 +52,7 @@ class Timer(LastingScenario):
         def found(events: list[Event]) -> list[Event]:
             return [event for event in events if event["event"] in kinds and event.get("name") == name]
 
-        self.expect(lambda events: bool(found(events)), f"{kinds} {name}")
+        self.wait_until(lambda events: bool(found(events)), f"{kinds} {name}")
         return found(list(self._events))[-1]
 
     def stored(self) -> dict[str, dict[tuple[int, int], int]]:
@@ -65,7 +65,7 @@ class Timer(LastingScenario):
 
     def await_received(self, *names: str) -> None:
         """Wait until all of these are there."""
-        self.expect(lambda _events: set(names) <= self.stored().keys(), f"received {names}")
+        self.wait_until(lambda _events: set(names) <= self.stored().keys(), f"received {names}")
 
     def judge(self, *names: str, downtime_ms: int = 0) -> None:
         """Hold what was delivered against what was sent: these alone, once, and on time."""

@@ -47,12 +47,12 @@ class Transactor(LastingScenario):
 
     def __init__(self, driver: Driver, namesrv: str, home: Path) -> None:
         super().__init__(driver, namesrv, home, "transacting", prefix="t")
-        self.expect(lambda events: any(event["event"] == "ready" for event in events), "ready")
+        self.wait_until(lambda events: any(event["event"] == "ready" for event in events), "ready")
 
     def send(self, name: str, local: str, check: str) -> Event:
         """Send one half message; return what the client was told."""
         self.tell(f"send {name} {local} {check}")
-        self.expect(lambda events: bool(_named(events, ("sent", "refused"), name)), f"{name} sent")
+        self.wait_until(lambda events: bool(_named(events, ("sent", "refused"), name)), f"{name} sent")
         (event,) = _named(self._events, ("sent", "refused"), name)
         assert event["event"] == "sent", event
         return event
@@ -70,7 +70,7 @@ class Transactor(LastingScenario):
 
     def await_delivered(self, names: set[str]) -> None:
         """Wait until all of these have been received."""
-        self.expect(lambda _events: names <= self.delivered().keys(), f"received {names}")
+        self.wait_until(lambda _events: names <= self.delivered().keys(), f"received {names}")
 
 
 def _named(events: list[Event], kinds: tuple[str, ...], name: str) -> list[Event]:
