@@ -106,6 +106,8 @@ class TimerService:
         self._master_offset = 0
         self._known: tuple[int, Progress] = (0, Progress(0, 0))
         self._durable = Progress(0, 0)
+        self._durable_end = 0
+        """The end of the log in which the copies lie that `_durable` counts."""
         self._written: Progress | None = None
         self._flush_ms = self._expire_ms = 0
 
@@ -127,7 +129,7 @@ class TimerService:
             self._skip, self._skip_ms = page.done, page.read_ms
         self._master_offset = self.timers.queue_offset
         self._catch_up_to = high
-        self._durable = self._progress()
+        self._durable, self._durable_end = self._progress(), end
         self._known = (end, self._durable)
 
     def _queue_offset_of(self, unit: Unit) -> int:
@@ -153,7 +155,7 @@ class TimerService:
         if self.timers.needs_flush(wanted := self._checkpoint()):
             try:
                 self._page.write(self._store.log.end_offset, self._durable)
-                self.timers.flushed(self.timers.flush(wanted)())
+                self.timers.flushed(self.timers.flush(wanted, self._store.log.end_offset)())
             except OSError as exc:
                 log.error(
                     "the last timers go to no file: the next start enqueues them again", reason=str(exc)
@@ -245,7 +247,7 @@ class TimerService:
         if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
             self._flush_ms = now + _FLUSH_MS
             if self.timers.needs_flush(wanted := self._checkpoint()):
-                self._worker.submit(self.timers.flush(wanted), self._flushed)
+                self._worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
         if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
             self._expire_ms = now + _EXPIRE_MS
             for path in self.timers.log.expired(self._store.log.min_offset):
@@ -257,7 +259,7 @@ class TimerService:
         """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
         now = self._progress()
         if self._known[0] <= self._store.flushed_offset:
-            self._durable = self._known[1]
+            self._durable_end, self._durable = self._known
             self.timers.forget(self._durable.read_ms)
             self._known = self._store.log.end_offset, now
         self._write_page()
@@ -433,6 +435,7 @@ class TimerService:
         # between the two. What is enqueued meanwhile becomes durable as ever.
         now_at = self._progress()
         self._durable = replace(now_at, queue_offset=self._durable.queue_offset)
+        self._durable_end = self._store.flushed_offset
         self._known = self._store.log.end_offset, now_at
         return True
 

@@ -8,7 +8,7 @@ from tests.sim.deferred import live
 from tests.sim.seeds import seeds_of, told
 
 # Of both safe classes together.
-SEEDS, SEEDS_OF_THE_DAY = 24, 8
+SEEDS, SEEDS_OF_THE_DAY = 12, 4
 SEEDS_LONG, SEEDS_OF_THE_DAY_LONG = 1000, 400
 PARTS = 2
 
