@@ -11,6 +11,9 @@
                                 40 i32 Java hash of the real topic
                                 44 i64 0
 
+The checkpoint's page holds more at byte 64: "RWTH", a count, claims of 3 x i64 (read time, queue offset, end of the
+commit log), CRC32C.
+
 A position of -1 is none. A timer-log file ends in a *blank*: i32 bytes left, i64 0, u32 magic, zeros. The timer log is
 a row of files of one size, each named by the position of its first byte; a unit stands in one file.
 """
