@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -73,6 +77,24 @@ class Pipeline(SessionProcess):
         daemons = self.members("pyspark.daemon")
         parents = {pid: int(_stat(pid)[1]) for pid in daemons}
         return [pid for pid in daemons if parents[pid] in parents]
+
+    def kill_worker(self, rng: random.Random) -> None:
+        """SIGKILL a Python worker, in the middle of its task."""
+        assert self.wait_for(lambda: bool(self.workers()), "a worker")
+        _kill_one(self.workers(), rng)
+
+    def kill_executor(self, rng: random.Random) -> None:
+        """SIGKILL the JVM of an executor; its workers go down with it."""
+        assert self.wait_for(lambda: bool(self._executors()), "an executor")
+        _kill_one(self._executors(), rng)
+
+    def _executors(self) -> list[int]:
+        return self.members("CoarseGrainedExecutorBackend", "java")
+
+
+def _kill_one(pids: list[int], rng: random.Random) -> None:
+    with contextlib.suppress(ProcessLookupError, IndexError):
+        os.kill(rng.choice(pids), signal.SIGKILL)
 
 
 def _stat(pid: int) -> list[str]:

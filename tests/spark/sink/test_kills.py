@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,14 +74,10 @@ class Campaign:
         self.pipeline = None
 
     def _kill_worker(self, pipeline: Pipeline) -> None:
-        assert pipeline.wait_for(lambda: bool(pipeline.workers()), "a worker")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.rng.choice(pipeline.workers()), signal.SIGKILL)
+        pipeline.kill_worker(self.rng)
 
     def _kill_executor(self, pipeline: Pipeline) -> None:
-        executors = pipeline.members("CoarseGrainedExecutorBackend")
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(self.rng.choice(executors), signal.SIGKILL)
+        pipeline.kill_executor(self.rng)
 
     def _kill_broker(self, _pipeline: Pipeline) -> None:
         self.group.kill("a")
