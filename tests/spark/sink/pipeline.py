@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import Rejected, RopewalkError
 from tests.support.processes import checkout_environment
 from tests.support.sessions import PATIENCE_S, SessionProcess
 
@@ -102,6 +102,15 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ["", "0"]
+
+
+def has_route(namesrv: str, topic: str) -> bool:
+    """Whether a name server tells where the topic is: a moment after it was made."""
+    try:
+        with Client(namesrv, timeout=10.0) as client:
+            return bool(client.read_queues(topic))
+    except Rejected:
+        return False
 
 
 def fill(namesrv: str, count: int) -> list[tuple[str, bytes]]:
