@@ -332,10 +332,10 @@ def read_range(
 ) -> Iterator[Chunk]:
     """Read it to its end, in order.
 
-    `connect` gives a connection to whoever serves the queue now. It is asked again when one broke, gave no answer for
-    `answer_s` seconds, had nothing to give for as long, or is not the one to ask; it may raise `Unreachable`. After `timeout_s` seconds without progress
-    the last such error is raised, or `RangeLost` if the broker is there and has not got that far. Connections belong
-    to the caller, who may use one again when this has ended well.
+    `connect` gives a connection to whoever serves the queue now. It is asked again when one broke, gave no answer or
+    had nothing to give for `answer_s` seconds, or is not the one to ask; it may raise `Unreachable`. After `timeout_s`
+    seconds without progress the last such error is raised, or `RangeLost` if the broker is there and has not got that
+    far. Connections belong to the caller, who may use one again when this has ended well.
     """
     connection: Connection | None = None
     pending: dict[int, int] = {}
