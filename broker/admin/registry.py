@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from broker.admin.base import AdminContext
+from typing import Protocol
+
+from broker.admin.base import AdminContext, Handler
 from broker.admin.broker import AdminBroker
 from broker.admin.groups import AdminGroups
-from broker.admin.ha import AdminHa
 from broker.admin.offsets import AdminOffsets
 from broker.admin.relay import AdminRelay
 from broker.admin.request_modes import AdminModes
 from broker.admin.sinks import AdminSinks
 from broker.admin.topics import AdminTopics
 from broker.admin.upkeep import AdminUpkeep
-from broker.remoting.session import Handlers
-from broker.replication.master_slave import Replication
-from broker.replication.member import HaMember
+from broker.remoting.session import Handlers, Session
 from broker.sinks.service import SinkService
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "GroupCodes"]
+
+
+class GroupCodes(Protocol):
+    """The requests of a group's members and its operators."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+
+    def forget(self, session: Session) -> None:
+        """Drop the state of a connection that has ended."""
 
 
 class Admin:
     """All of them over one broker, with the helper thread they share."""
 
-    def __init__(
-        self, context: AdminContext, member: HaMember, replication: Replication, sinks: SinkService
-    ) -> None:
+    def __init__(self, context: AdminContext, group: GroupCodes, sinks: SinkService) -> None:
         self._context = context
         self._sinks = AdminSinks(context, sinks)
-        self.ha = AdminHa(context, member, replication)
+        self._group = group
 
     def register(self, handlers: Handlers) -> None:
         context = self._context
@@ -41,11 +48,15 @@ class Admin:
             AdminModes(context),
             AdminUpkeep(context),
             self._sinks,
-            self.ha,
+            self._group,
         ):
             for code, handler in part.handlers().items():
                 assert code not in handlers.cold, code
                 handlers.cold[code] = context.guarded(handler)
+
+    def forget(self, session: Session) -> None:
+        """Drop the state of a connection that has ended."""
+        self._group.forget(session)
 
     @property
     def waiting(self) -> int:

@@ -223,7 +223,9 @@ class LedgerMember:
         if standing.role is Role.LEADER:
             where = f"this member was elected in term {standing.term} and opens it"
         elif standing.leader is not None:
-            where = f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
+            where = (
+                f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
+            )
         else:
             where = f"the group has no leader in term {standing.term}, as far as {self.me} knows"
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{where}: nothing was stored"
@@ -260,6 +262,9 @@ class LedgerMember:
         return self.ledger.status()
 
     # -- life ----------------------------------------------------------------------------------------
+
+    def bound(self, ha_port: int, name_server: str) -> None:
+        """Do nothing: `dLegerPeers` tells the others where this member is."""
 
     def load(self) -> None:
         data = self._context.disk.read_file(self._path)
@@ -313,6 +318,7 @@ class LedgerMember:
 
     def accept(self, link: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
+        link.stall_exempt = True  # how long a peer may be silent is for the core to say
         return self.ledger.accept(link)
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
@@ -351,6 +357,6 @@ def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:
         return {id: bytes.fromhex(text) for id, text in found.items()}
     except (msgspec.MsgspecError, ValueError) as exc:
         raise StoreConfigDamaged(
-            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a copy, "
-            "or remove it if no member of the group was ever wiped"
+            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
+            "copy, or remove it if no member of the group was ever wiped"
         ) from exc
