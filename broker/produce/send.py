@@ -534,7 +534,7 @@ class SendProcessor:
         sys_flag: int,
         born_timestamp: int,
         reconsume_times: int,
-    ) -> tuple[range, int] | None:
+    ) -> tuple[Sequence[int], int] | None:
         """Append items that are alike, and count them; their places as `AlikeBatches.put` returns them. HOT."""
         began = self.statistics.clock()
         placed = self._alike.put(
@@ -543,8 +543,8 @@ class SendProcessor:
         if placed is not None:
             offsets = placed[0]
             took_s = self.statistics.clock() - began
-            size = queue.max_physical - offsets[0]
-            self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
+            size = queue.max_physical - offsets[-1]
+            self.count_run(queue.topic, len(offsets), size * len(offsets), took_s, (size,))
         return placed
 
     # -- rows of sinks -------------------------------------------------------------------------------
@@ -634,12 +634,13 @@ class SendProcessor:
                     tags_code_of(text),
                 )
             )
-        if not self.store.log.fits(size + 1):
+        log = self.store.log
+        if not log.fits(size + 1, len(batch)):
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
-        self.store.reserve(size + 1)
+        self.store.reserve(log.placed_size(size + 1, len(batch)))
         stored = self.put(batch, session, as_one=True)
         assert len(stored) == len(batch), "the room was reserved"
         return stored, wait

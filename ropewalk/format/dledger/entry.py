@@ -63,10 +63,10 @@ def encode_head(index: int, term: int, pos: int, body: bytes | memoryview) -> by
     return _HEAD.pack(MAGIC, HEAD_SIZE + size, index, term, pos, 0, 0, crc32(body), size)
 
 
-def encode_entries(first: int, term: int, pos: int, bodies: Sequence[bytes]) -> bytes:
+def encode_entries(first: int, term: int, pos: int, bodies: Sequence[bytes | memoryview]) -> bytes:
     """Return whole entries side by side, the first of which has index `first` and stands at `pos`."""
     pack = _HEAD.pack
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     add = pieces.append
     index = first
     for body in bodies:
@@ -128,8 +128,13 @@ def check_run(first: int, count: int, term: int, pos: int, data: bytes | memoryv
 
 def encode_filler(size: int) -> bytes:
     """Return the filler of the last `size` bytes of a file."""
+    return encode_filler_head(size).ljust(size, b"\0")
+
+
+def encode_filler_head(size: int) -> bytes:
+    """Return what of the filler of the last `size` bytes of a file is not zero."""
     assert size >= FILLER_HEAD_SIZE, f"a filler has at least {FILLER_HEAD_SIZE} bytes, not {size}"
-    return _FILLER.pack(MAGIC_FILLER, size).ljust(size, b"\0")
+    return _FILLER.pack(MAGIC_FILLER, size)
 
 
 def filler_size(data: bytes | memoryview, position: int = 0) -> int | None:
