@@ -18,9 +18,7 @@ from typing import Any
 import structlog
 
 from broker.admin.base import AdminContext
-from broker.admin.ha import AdminHa
-from broker.admin.ledger import AdminLedger
-from broker.admin.registry import Admin, GroupCodes
+from broker.admin.registry import Admin
 from broker.consume.bloom import BloomGeometry
 from broker.consume.bulk_pull import BulkPull, BulkRules
 from broker.consume.filters import FilterRules, FilterTable
@@ -266,7 +264,7 @@ class Broker:
             settings_changed=self._settings_changed,
             delay_offsets=self._delay_offsets,
         )
-        self.admin = Admin(admin, self._group_codes(admin), self.sinks)
+        self.admin = Admin(admin, self.group, self.sinks)
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
@@ -305,13 +303,9 @@ class Broker:
         return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
 
     def _ledger_storage(self) -> tuple[LogStorage, ReplicaStore]:
-        raise NotImplementedError
-
-    def _group_codes(self, admin: AdminContext) -> GroupCodes:
-        """Return the requests that members of this kind of group, and its operators, may send."""
-        if isinstance(self.group, LedgerMember):
-            return AdminLedger(admin, self.group)
-        return AdminHa(admin, self.member, self.replication)
+        log, replica = self.store.entry_log, self.store.replica
+        assert log is not None and replica is not None, "the store is not open in DLedger mode"
+        return log, replica
 
     def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
         """Return the metric families that are known at once, and the jobs that bring the rest."""
@@ -758,6 +752,9 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         store_host=host,
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,
+        ledger=config.store_path_root_dir / f"dledger-{config.d_leger_self_id}"
+        if config.enable_d_leger_commit_log
+        else None,
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         flush_interval_ms=config.flush_interval_commit_log,
         warm_window=config.warm_window_bytes,

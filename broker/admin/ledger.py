@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from broker.admin.base import AdminContext, Handler
+from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.ledger_member import LedgerMember
 from ropewalk.codes import RequestCode, ResponseCode
@@ -22,23 +23,25 @@ __all__ = ["AdminLedger"]
 class AdminLedger:
     """The codes of a DLedger group."""
 
-    def __init__(self, context: AdminContext, member: LedgerMember) -> None:
+    def __init__(self, context: AdminContext, member: LedgerMember | None) -> None:
+        """`member` is None in a broker that is a member of no such group."""
         self._context = context
         self._member = member
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.ROPEWALK_LEDGER_STATUS: self.status}
 
-    def forget(self, session: Session) -> None:
-        """Do nothing: no session leaves anything here."""
-
     def status(self, session: Session, request: Command) -> Command:
         """Answer with the member's status."""
-        return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode(self.document()))
+        if self._member is None:
+            raise RequestRefused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                "this broker is a member of no DLedger group: it was started without enableDLegerCommitLog",
+            )
+        return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode(self._document(self._member)))
 
-    def document(self) -> dict[str, Any]:
-        """Return the status as `ropewalk admin dledger status` shows it."""
-        member, broker = self._member, self._context.broker
+    def _document(self, member: LedgerMember) -> dict[str, Any]:
+        broker = self._context.broker
         found: dict[str, Any] = msgspec.to_builtins(member.ledger_status())
         return found | {
             "cluster": broker.config.broker_cluster_name,

@@ -31,9 +31,9 @@ def refuse_other_mode(config: BrokerConfig) -> None:
         if plain != config.store_path_commit_log and _has_log(plain):
             raise WrongMode(
                 f"{plain} holds the log of a plain broker, which DLedger mode does not read: its members would "
-                "begin with an empty log. To go on as before, leave enableDLegerCommitLog out. To move, start the group "
-                "with a storePathRootDir of its own beside this broker, have producers send there, and stop this "
-                "one when its consumers have reached the end"
+                "begin with an empty log. To go on as before, leave enableDLegerCommitLog out. To move, start the "
+                "group beside this broker with another storePathRootDir, have producers send there, and stop this one "
+                "when its consumers have reached the end"
             )
         if (root / "ropewalk" / "role.json").exists():
             raise WrongMode(
@@ -44,13 +44,14 @@ def refuse_other_mode(config: BrokerConfig) -> None:
     if others and not _has_log(config.store_path_commit_log):
         if config.enable_d_leger_commit_log:
             raise WrongMode(
-                f"{others[0]} holds the log of another member: dLegerSelfId = {config.d_leger_self_id} would begin with "
-                "an empty one. Give each member a storePathRootDir of its own, or this one its old dLegerSelfId"
+                f"{others[0]} holds the log of another member: dLegerSelfId = {config.d_leger_self_id} would begin "
+                "with an empty one. Give each member a storePathRootDir of its own, or this one its old dLegerSelfId"
             )
         raise WrongMode(
             f"{others[0]} holds the log of a member of a DLedger group, which a plain broker does not read. Start it "
-            "with enableDLegerCommitLog = true, dLegerPeers and dLegerSelfId as before; a group of this one member alone "
-            "serves its messages to consumers that move to another broker"
+            "with enableDLegerCommitLog = true, dLegerPeers and dLegerSelfId as before. To move, start a plain broker "
+            "beside it with another storePathRootDir, have producers send there, and stop this one when its consumers "
+            "have reached the end"
         )
 
 
