@@ -315,6 +315,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.group.role,
+                self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
                 self.sinks,
                 self.admin.waiting,

@@ -29,6 +29,8 @@ from pathlib import Path
 from ropewalk.format.index import Geometry
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
+from store.entries.entry_log import EntryLog
+from store.entry_host import EntryHost
 from store.follow import Follower
 from store.index.file import IndexPlace
 from store.index.helper import KeyIndex, ProcessIndex, WorkerIndex
@@ -40,8 +42,6 @@ from store.io.durations import Durations
 from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
-from store.log.entry_log import EntryLog
-from store.log.entry_writer import EntryWriter
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY, PLAIN, write_plain
 from store.log.preallocate import Preallocator
@@ -118,7 +118,6 @@ class MessageStore:
         self.readable_limit = NO_LIMIT
         """The limit that `limit_readable` set last."""
         self.recovered = Recovered(0, 0)
-        self._entry_findings: tuple[str, ...] = ()
         self._now_ms = now_ms
         self._disk = disk
         self._helpers = helpers or Helpers()
@@ -171,20 +170,18 @@ class MessageStore:
         """The log of entries in DLedger mode: what a group's core saves, cuts, places and flushes."""
         self.replica: Replica | None = None
         """The part that has this store lead or follow in DLedger mode, while it is open."""
-        self._entries_flushed = 0
+        self._entry_host: EntryHost | None = None
         """How far a log of entries is on the disk; `flushed_offset` counts of it what is shown, and never falls."""
-        self._writer: EntryWriter | None = None
         if config.ledger is not None:
-            notes = config.root / "ropewalk" / "dledger"
-            self.entry_log = EntryLog(config.ledger, notes, self.log, disk, self.completions, self._helpers)
-            self._writer = EntryWriter(self.entry_log.wrote)
+            own = config.root / "ropewalk"
+            self.entry_log = EntryLog(config.ledger, own / "dledger", own / "tails", self.log, disk)
         self._appender = Appender(
             self.log,
             config.store_host,
             self.reserve,
             self._write_back.dirty,
             self.pool,
-            self._writer or write_plain,
+            self.entry_log.writer if self.entry_log is not None else write_plain,
         )
         self._appender.deferred = config.sync_flush
         self._appender.now = self.now
@@ -222,7 +219,7 @@ class MessageStore:
             await_writer(self._disk, self._queues_lock)
             if self.entry_log is not None:
                 self.recovered = self._opening.run_shown(partial(self._recover_entries, self.entry_log))
-                self.recovered.findings = self._entry_findings
+                self.recovered.findings = self.entry_log.found.findings
             else:
                 self.recovered = self._opening.run()
         except BaseException as exc:
@@ -232,9 +229,9 @@ class MessageStore:
             raise
         return self.recovered
 
-    def _recover_entries(self, entry_log: EntryLog, durable: int) -> int:
-        self._entry_findings = entry_log.recover(durable)
-        return entry_log.commit[2]
+    def _recover_entries(self, entry_log: EntryLog) -> int:
+        self.log.load()
+        return entry_log.recover().commit_pos
 
     def release(self) -> None:
         """Let go of a store that was recovered and not opened: it stays as a crash at this moment would leave it."""
@@ -257,7 +254,7 @@ class MessageStore:
         self.readable_offset = end
         if self.entry_log is not None:
             # What is not known to be committed may be replaced: it is neither shown nor claimed.
-            self._entries_flushed, end = end, self.entry_log.commit[2]
+            end = self.entry_log.commit[2]
             self.readable_offset = self.flushed_offset = self.log.flushed_offset = end
         self._last_store_ms = self.recovered.last_store_timestamp
         abnormal = self._disk.exists(self.config.root / "abort")
@@ -269,10 +266,16 @@ class MessageStore:
             inherited=self._opening.inherited,
         )
         self._preallocator.begin(self.log.end_offset)
-        if self.entry_log is not None and self._writer is not None:
-            self.entry_log.begin(self.next_segment, self._entries_synced)
+        if (entry_log := self.entry_log) is not None:
+            self._entry_host = EntryHost(self.log, self._flusher, self._preallocator)
+            entry_log.begin(
+                self._entry_host,
+                self.completions,
+                self._helpers.worker("ropewalk-entries", self.completions),
+                self._helpers.worker("ropewalk-laggards", self.completions),
+            )
             self.replica = Replica(
-                self, self._appender, self._writer, self.entry_log.term_at, self.entry_log.commit
+                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit
             )
         self._open_index(abnormal)
         self._open_checksums(end)
@@ -415,7 +418,10 @@ class MessageStore:
     def _next_or_busy(self, size: int) -> Segment:
         """Begin the next segment of a log of entries. Raises `DiskFull` at once: heartbeats wait for no file."""
         segments = self.log.segments
-        is_behind = bool(segments) and self._entries_flushed < segments[-1].base_offset
+        assert self._entry_host is not None
+        is_behind = bool(segments) and self._entry_host.flushed_offset < segments[-1].base_offset
+        if is_behind:
+            self._entry_host.request_flush()
         if is_behind or (self.log.spare is None and self._preallocator.spare_wanted):
             raise DiskFull("busy: the next segment of the log is being prepared, try again")
         segment = self.log.segment_for(size)
@@ -504,26 +510,29 @@ class MessageStore:
         return self.log.end_offset if self.follower is None else self.follower.boundary
 
     def request_flush(self) -> None:
-        """Have all that is whole flushed soon. A log of entries is flushed when its group asks for it."""
-        if self.entry_log is not None:
+        """Have all that is whole flushed soon."""
+        if self._entry_host is not None:
+            self._entry_host.request_flush()
             return
         assert self._flusher is not None
         end = self.whole_end
         self._flusher.request(end, self.log.unflushed(end))
 
     def _note_flushed(self, offset: int) -> None:
+        if self._entry_host is not None and self.entry_log is not None:
+            self._entry_host.flushed_offset = offset
+            self._claim_flushed()
+            self.entry_log.flushed(offset)
+            return
         assert self.flushed_offset <= offset <= self.whole_end, (self.flushed_offset, offset, self.whole_end)
         self.flushed_offset = self.log.flushed_offset = offset
         if self.config.sync_flush:
             self._move_readable()
 
-    def _entries_synced(self, offset: int) -> None:
-        """Hear through where a log of entries is on the disk: after a flush, and after a cut."""
-        self._entries_flushed = offset
-        self._claim_flushed()
-
     def _claim_flushed(self) -> None:
-        claimed = min(self._entries_flushed, self.readable_limit)
+        """Count of a log of entries what is on disk and shown: no cut takes that away."""
+        assert self._entry_host is not None
+        claimed = min(self._entry_host.flushed_offset, self.readable_limit)
         self.flushed_offset = self.log.flushed_offset = max(self.flushed_offset, claimed)
 
     def limit_readable(self, offset: int) -> None:
@@ -532,7 +541,7 @@ class MessageStore:
         What was put together into one segment is shown together, when the limit is behind all of it.
         """
         self.readable_limit = offset
-        if self.entry_log is not None:
+        if self._entry_host is not None:
             self._claim_flushed()
         self._move_readable()
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
@@ -579,8 +588,7 @@ class MessageStore:
     def next_segment(self, base_offset: int) -> Segment | None:
         """Begin the segment at this offset for the follower; None while there is none ready. Never waits."""
         segments = self.log.segments
-        flushed = self.flushed_offset if self.entry_log is None else self._entries_flushed
-        if segments and flushed < segments[-1].base_offset:
+        if segments and self.flushed_offset < segments[-1].base_offset:
             self.request_flush()  # recovery counts what lies two segments back as durable
             return None
         segment = self._preallocator.segment_at(base_offset)
@@ -641,7 +649,7 @@ class MessageStore:
             self._preallocator.clock_set_back()
         self._ticked_ms = now
         if self.entry_log is not None:
-            self.entry_log.retry()
+            self.entry_log.tick(now)
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
             if self.whole_end > self.flushed_offset:
@@ -671,9 +679,10 @@ class MessageStore:
         if self.follower is not None:
             self.follower.drop_partial()
         if self.entry_log is not None:
-            self.entry_log.stop()
+            self.request_flush()
             self._flusher.stop()
             self.run_completions()
+            self.entry_log.close()
         else:
             if self.readable_limit != NO_LIMIT:
                 # Nobody is served any more, and the next start shows everything too.

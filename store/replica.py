@@ -185,6 +185,6 @@ class Replica:
 
 def _damaged(directory: object, at: int) -> StoreDamaged:
     return StoreDamaged(
-        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: stop this member, put a "
-        "copy of another member's store in its place (under its own dledger-ID name), and start it again"
+        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: stop this member, put "
+        "a copy of another member's store in its place (under its own dledger-ID name), and start it again"
     )

@@ -113,11 +113,11 @@ class Opening:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
 
-    def run_shown(self, recover: Callable[[int], int]) -> Recovered:
+    def run_shown(self, recover: Callable[[], int]) -> Recovered:
         """Do it for a log of entries, which is indexed through `shown` alone. Blocks; raises as `run`.
 
-        `recover` brings the log itself to what is true, told how far it is known to be durable; it returns `shown`,
-        the log offset through which entries are known to be committed. What lies behind may still be replaced.
+        `recover` loads the log and brings it to what is true; it returns `shown`, the log offset through which entries
+        are known to be committed. What lies behind may still be replaced.
         """
         self._refuse_what_is_not_built()
         self.deleted.load()
@@ -125,7 +125,7 @@ class Opening:
         bound = decode_bound(self.disk.read_file(root / "ropewalk" / "bound"))
         checkpoint = decode_checkpoint(self.disk.read_file(root / "checkpoint"))
         self.index_checkpoint_ms = checkpoint.index_msg_timestamp
-        shown = recover(bound.flushed if bound is not None else 0)
+        shown = recover()
         whole = self._load_queues()
         clean = bound is not None and bound.clean
         self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
@@ -151,7 +151,7 @@ class Opening:
 
     def _walk_shown(self, start: int, shown: int) -> Recovered:
         """Read the log from `start` to `shown`, and have queues name what stands there and nothing behind it."""
-        found = Recovered(end=self.log.end_offset, scanned_from=start, durable=self.log.end_offset)
+        found = Recovered(end=self.log.end_offset, scanned_from=start, durable=shown)
         kept, newest_ms = self._keep_before(start, 0)
         found.last_store_timestamp = newest_ms
         known, first_ms, offset = KnownQueues(), 0, start
