@@ -32,7 +32,7 @@ class EntryWriter:
         self.term, self.next_index = term, next_index
 
     def forget(self) -> None:
-        """Drop the runs that nobody took: the term has ended."""
+        """Drop the runs that were not taken: the term has ended."""
         self._taken.clear()
 
     def __call__(

@@ -80,7 +80,7 @@ def scan_record(
 
 
 def scan_entry(segment: Segment, position: int) -> EntryHead | NoRecord:
-    """Return the head of the entry at `position` of a log of entries, whose body is what was written if it has a CRC.
+    """Return the head of the entry at `position` of a log of entries, once its body has passed its CRC, if it has one.
 
     Trusts no length before it is checked; touches the map, so may block.
     """

@@ -132,7 +132,7 @@ def encode_filler(size: int) -> bytes:
 
 
 def encode_filler_head(size: int) -> bytes:
-    """Return what of the filler of the last `size` bytes of a file is not zero."""
+    """Return the head of the filler of the last `size` bytes of a file; the rest of it is zeros."""
     assert size >= FILLER_HEAD_SIZE, f"a filler has at least {FILLER_HEAD_SIZE} bytes, not {size}"
     return _FILLER.pack(MAGIC_FILLER, size)
 

@@ -210,8 +210,8 @@ class SinkDriver:
 
     def _route(self) -> TopicRoute:
         route = self._routes.existing(self._topic)
-        if route is None:
-            raise WriteFailed(
+        if route is None:  # also while its only broker is away, so that is waited for
+            raise Unreachable(
                 f"topic {self._topic} does not exist, and delivery=exactly-once creates none: "
                 f"`ropewalk admin topic create {self._topic}` does"
             )

@@ -195,7 +195,7 @@ def test_a_sink_that_reads_back_reads_only_behind_the_last_batch(
 
 
 def test_a_sink_waits_for_its_topic_in_words(ropewalk_broker: RopewalkBroker) -> None:
-    options = options_of(ropewalk_broker, "nowhere", "nowhere-sink")
+    options = options_of(ropewalk_broker, "nowhere", "nowhere-sink", sendTimeoutMs="300")
     driver = SinkDriver(options)
     with pytest.raises(
         WriteFailed, match=r"topic nowhere does not exist.*ropewalk admin topic create nowhere"

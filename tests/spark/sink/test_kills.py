@@ -1,0 +1,107 @@
+"""SIGKILL of driver, workers, executors and broker of an exactly-once pipeline: no row lost, none doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.client.blocking.admin import Admin
+from tests.ha.process_group import Group
+from tests.spark.sink.pipeline import QUEUES, SOURCE, TARGET, Pipeline, check, fill, stored
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+
+def create_topics(group: Group) -> None:
+    with Admin(group.namesrv) as admin:
+        group.until(lambda: _is_registered(admin), "a broker at the name server")
+        for topic in (SOURCE, TARGET):
+            admin.create_topic(topic, QUEUES)
+
+
+def _is_registered(admin: Admin) -> bool:
+    return bool(admin.members())
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Group]:
+    group = Group(tmp_path)
+    try:
+        group.start("a", flushDiskType="SYNC_FLUSH")
+        create_topics(group)
+        yield group
+    finally:
+        group.close()
+
+
+class Campaign:
+    """Lives of a pipeline, each ended or disturbed by a kill, until one comes to its end."""
+
+    def __init__(self, folder: Path, group: Group, master: str, rng: random.Random) -> None:
+        self.folder = folder
+        self.group = group
+        self.master = master
+        self.rng = rng
+        self.pipeline: Pipeline | None = None
+
+    def end(self) -> None:
+        if self.pipeline is not None:
+            self.pipeline.kill_all()
+
+    def run(self, kinds: list[str], step: int, batch: int) -> None:
+        """Carry out the kills, each after some rows more, and then wait for the end."""
+        for kind in kinds:
+            pipeline = self._running(batch)
+            wanted = max(stored(self.group.namesrv), 0) + self.rng.randrange(1, step)
+            alive = pipeline.wait_for(lambda: stored(self.group.namesrv) >= wanted, f"{wanted} rows")  # noqa: B023
+            assert alive, f"it was through before {kind} was killed: {pipeline.log.read_text()[-3000:]}"
+            time.sleep(self.rng.random() * 0.2)
+            getattr(self, f"_kill_{kind}")(pipeline)
+        pipeline = self._running(batch)
+        assert pipeline.process.wait(300) == 0, pipeline.log.read_text()[-3000:]
+
+    def _running(self, batch: int) -> Pipeline:
+        if self.pipeline is None:
+            self.pipeline = Pipeline(self.folder, self.group.namesrv, self.master, batch=batch)
+        return self.pipeline
+
+    def _kill_driver(self, pipeline: Pipeline) -> None:
+        pipeline.kill_all()
+        self.pipeline = None
+
+    def _kill_worker(self, pipeline: Pipeline) -> None:
+        assert pipeline.wait_for(lambda: bool(pipeline.workers()), "a worker")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.rng.choice(pipeline.workers()), signal.SIGKILL)
+
+    def _kill_executor(self, pipeline: Pipeline) -> None:
+        executors = pipeline.members("CoarseGrainedExecutorBackend")
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(self.rng.choice(executors), signal.SIGKILL)
+
+    def _kill_broker(self, _pipeline: Pipeline) -> None:
+        self.group.kill("a")
+        time.sleep(self.rng.random())
+        self.group.start("a")
+
+
+def test_no_row_is_lost_or_doubled_by_kills(alone: Group, tmp_path: Path, long_run: bool) -> None:
+    count, step, batch = (30_000, 1_000, 500) if long_run else (2_400, 300, 300)
+    master = "local-cluster[2,1,600]" if long_run else "local[2,8]"
+    kinds = ["worker", "broker", "driver"]
+    if long_run:
+        kinds = ["driver", "executor", "broker", "worker"] * 5
+    rows = fill(alone.namesrv, count)
+    campaign = Campaign(tmp_path, alone, master, random.Random(3))
+    try:
+        campaign.run(kinds, step, batch)
+    finally:
+        campaign.end()
+    check(alone.namesrv, rows)
