@@ -19,7 +19,7 @@ class EntryHost:
 
     def __init__(self, log: CommitLog, flusher: Flusher, preallocator: Preallocator) -> None:
         """`log` is on disk as a whole."""
-        self.flushed_offset = log.end_offset
+        self.flushed_offset = self._requested = log.end_offset
         self._log = log
         self._flusher = flusher
         self._preallocator = preallocator
@@ -28,6 +28,11 @@ class EntryHost:
     def spare_wanted(self) -> bool:
         """Tell whether a segment is being made at this moment."""
         return self._preallocator.spare_wanted
+
+    @property
+    def is_flushing(self) -> bool:
+        """Tell whether a flush was asked for that is not reported yet."""
+        return self._requested > self.flushed_offset
 
     def next_segment(self, base_offset: int) -> Segment | None:
         """Begin the segment at this offset; None while there is none ready. Never waits."""
@@ -43,13 +48,13 @@ class EntryHost:
 
     def request_flush(self) -> None:
         """Have the log put on disk through its end."""
-        end = self._log.end_offset
+        end = self._requested = self._log.end_offset
         self._flusher.request(end, self._log.unflushed(end))
 
     def lower_flushed(self, offset: int) -> None:
         """Count the log as flushed no further than `offset`. Nothing is being flushed."""
         self._flusher.lower(offset)
-        self.flushed_offset = min(self.flushed_offset, offset)
+        self.flushed_offset = self._requested = min(self.flushed_offset, offset)
 
     def hold_preallocation(self, held: bool) -> None:
         """Have the helper ahead of the writer begin nothing, or go on."""
