@@ -154,6 +154,11 @@ def check(
             "enableDLegerCommitLog with several dLegerPeers needs namesrvAddr: the name server inside a broker ends "
             "with that broker, and clients would not find the next leader"
         )
+    bind, own = values["bindAddress"], dict(peer[:2] for peer in peers).get(me, "")
+    if bind in ("127.0.0.1", "::1") and own not in (bind, "127.0.0.1", "localhost") and len(peers) > 1:
+        mistakes.append(
+            f"bindAddress = {bind}, but the others are to find {me} at {own} (dLegerPeers): set bindAddress=0.0.0.0"
+        )
     if len(peers) % 2 == 0:
         warnings.append(
             f"dLegerPeers has {len(peers)} members, which survive the loss of no more members than {len(peers) - 1} "
