@@ -154,6 +154,11 @@ class EntryLog:
         """Return the log through its last entry."""
         return self._end
 
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether orders wait for room, for a cut or for the disk."""
+        return bool(self._orders or self._flushes)
+
     def term_at(self, index: int) -> int:
         """Return the term of an entry; -1 in front of the log."""
         return next((term for term, first, _start in reversed(self._rows) if first <= index), -1)

@@ -92,7 +92,7 @@ def _walk(log: CommitLog, commit: LogPoint, rows: list[TermRow]) -> tuple[LogPoi
     is_first = index < 0
     while (segment := log.find(offset)) is not None:
         position = offset - segment.base_offset
-        seen = scan_entry(segment, position) if position + HEAD_SIZE <= segment.size else NoRecord.BAD
+        seen = scan_entry(segment, position)
         if seen is NoRecord.FILLER:
             offset = segment.end_offset
             continue
