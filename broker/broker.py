@@ -37,9 +37,12 @@ from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
+from broker.replication.group_member import GroupMember
 from broker.replication.master_slave import Replication
+from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
 from broker.settings.config import BrokerConfig
+from broker.sinks.service import SinkService
 from broker.state import json_file
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
@@ -56,6 +59,7 @@ from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
+from ropewalk.format.names import HIDDEN_TOPICS
 from ropewalk.format.record import encode_host
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import BLOCK_SIZE
@@ -149,11 +153,9 @@ class Broker:
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        self.replication = Replication(config, self.store, monotonic_ms)
-        self.replication.on_role = self._role_changed
-        self.member = HaMember(
-            context, self.replication, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays
-        )
+        member = MasterSlaveMember(context, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays)
+        self.group: GroupMember = member
+        self.group.on_role = self._role_changed
         self.metrics = Metrics(context, self.count_metrics)
         self._delays_behind = False
         self._stalled_until_ms, self._stall = 0, ""
@@ -167,7 +169,7 @@ class Broker:
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         self.transactions = transactions = TransactionService(
-            context, is_slave=lambda: self.replication.is_slave, refusal=self._refusal, wake=wake
+            context, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
         )
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
         retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
@@ -184,6 +186,9 @@ class Broker:
             retries=retries,
             place=self.delays.place,
             transactions=transactions,
+        )
+        self.sinks = sinks = SinkService(
+            context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
         )
         sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.stalled = self._append_stalled
@@ -219,7 +224,7 @@ class Broker:
         ends = EndTransaction(
             context,
             transactions,
-            is_slave=lambda: self.replication.is_slave,
+            is_slave=lambda: not self.group.is_leader,
             refusal=self._refusal,
             waits=lambda: sends.waits,
             wait=self._wait,
@@ -237,15 +242,18 @@ class Broker:
             RequestCode.SEND_REPLY_MESSAGE: replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
             RequestCode.END_TRANSACTION: ends.end,
+            RequestCode.ROPEWALK_SINK_INIT: sinks.init,
+            RequestCode.ROPEWALK_SINK_APPEND: sinks.append,
+            RequestCode.ROPEWALK_SINK_COMMIT: sinks.commit,
         }
-        sends.replicate_early = self.replication.replicate_early
+        sends.replicate_early = self.group.replicate_early
         runs = SendRuns(sends)
         self.intake: FastIntake | None = None
         self._second_intake: FastIntake | None = None
         if config.fast_path_enable:
-            self.intake = FastIntake(runs, pulls, self.replication.replicate_early)
-            self._second_intake = FastIntake(runs, None, self.replication.replicate_early)
-        self.replication.on_abandoned = self._abandon_acks
+            self.intake = FastIntake(runs, pulls, self.group.replicate_early)
+            self._second_intake = FastIntake(runs, None, self.group.replicate_early)
+        self.group.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
         Queries(context).register(self.handlers)
         self.admin = Admin(
@@ -255,8 +263,9 @@ class Broker:
                 settings_changed=self._settings_changed,
                 delay_offsets=self._delay_offsets,
             ),
-            self.member,
-            self.replication,
+            member.member,
+            member.replication,
+            self.sinks,
         )
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
@@ -276,6 +285,18 @@ class Broker:
         """Return the address that clients are told to connect to."""
         return self.context.address
 
+    @property
+    def replication(self) -> Replication:
+        """Return the replication between a master and its slaves; there is none in DLedger mode."""
+        assert isinstance(self.group, MasterSlaveMember)
+        return self.group.replication
+
+    @property
+    def member(self) -> HaMember:
+        """Return the member of a group of master and slaves; there is none in DLedger mode."""
+        assert isinstance(self.group, MasterSlaveMember)
+        return self.group.member
+
     def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
         """Return the metric families that are known at once, and the jobs that bring the rest."""
         from broker.metrics import families  # nothing of it is needed before somebody asks
@@ -283,8 +304,9 @@ class Broker:
         return families.of_broker(
             families.MetricSources(
                 self.context,
-                self.member.record.role,
+                self.group.role,
                 self.transactions,
+                self.sinks,
                 self.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,
@@ -295,7 +317,7 @@ class Broker:
 
     def open(self) -> None:
         """Open the store and load the tables. Blocks."""
-        self.member.load()
+        self.group.load()
         recovered = self.store.open()
         for finding in recovered.findings:
             log.warning("recovery", finding=finding)
@@ -325,13 +347,15 @@ class Broker:
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adopt_orphans(now)
-        self.member.open()
+        self.group.open()
         self.transactions.role_changed()
+        self.sinks.role_changed()
 
     def _role_changed(self) -> None:
-        self._sends.wait(self.store.config.sync_flush or self.replication.waits)
+        self._sends.wait(self.store.config.sync_flush or self.group.waits)
         self.transactions.role_changed()
-        if not self.replication.is_slave:
+        self.sinks.role_changed()
+        if self.group.is_leader:
             # A topic made moments before its master died: its messages came here, its configuration did not.
             self._adopt_orphans(self.context.now_ms())
             self.topics_changed()
@@ -355,6 +379,8 @@ class Broker:
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
         for name, queues in self.store.queues.items():
+            if name in HIDDEN_TOPICS:
+                continue
             if name not in self.topics and any(queue.next_offset for queue in queues.values()):
                 count = max(queues) + 1
                 try:
@@ -388,15 +414,14 @@ class Broker:
             tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
         if self.filters.generation:
             tables[directory / "consumerFilter.json"] = self.filters.generation, self.filters.dump
-        if self.member.has_replicas:
+        if self.group.has_replicas:
             times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
             tables[times] = self.offsets.changed, self.offsets.dump_times
         return tables
 
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
-        self.replication.stop()
-        self.member.stop()
+        self.group.stop()
         self.admin.stop()
         self.reader.stop()
         self.bulk_reader.stop()
@@ -483,7 +508,7 @@ class Broker:
 
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
-        if self.replication.waits and not self.replication.available:
+        if self.group.waits and not self.group.available:
             self.rpc_times.clock_now()
             code = ResponseCode.SLAVE_NOT_AVAILABLE
             release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
@@ -508,8 +533,8 @@ class Broker:
         """Why no message is taken at the moment."""
         if self.context.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
-        if self.replication.refused is not None:
-            return self.replication.refused
+        if (refused := self.group.refused) is not None:
+            return refused
         if (why := self.store.refusal) is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, why
         if len(self.acks) >= ACKS_WAITING_MAX:
@@ -559,11 +584,10 @@ class Broker:
     def begin_turn(self) -> None:
         self.rpc_times.clock_now()
         self.store.begin_turn()
-        self.replication.begin_turn()
-        pulls, replication = self.pulls, self.replication
-        pulls.closed, pulls.is_slave = replication.unread, replication.is_slave
-        self._bulk.closed = replication.unread
-        pulls.has_master = replication.client is not None and replication.client.link is not None
+        pulls, group = self.pulls, self.group
+        group.begin_turn()
+        pulls.closed = self._bulk.closed = group.unread
+        pulls.is_slave, pulls.has_master = not group.is_leader, group.has_master
 
     def share_time(self, now_s: float, idle_s: float) -> None:
         """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
@@ -572,17 +596,13 @@ class Broker:
 
     @property
     def peer_reply_expected(self) -> bool:
-        """Tell whether producers wait for a slave's report alone, here or at this slave's master.
-
-        Not where a flush is waited for: who looks for it takes the interpreter from its thread.
-        """
-        if self.replication.reports_at_once:
-            return self.member.record.policy.required_acks > 0
-        return len(self.acks) > 0 and not self.store.config.sync_flush
+        """Return whether producers, here or elsewhere, wait for another member of the group alone."""
+        return self.group.peer_awaited(len(self.acks) > 0, self.store.config.sync_flush)
 
     def on_wakeup(self) -> None:
         self.store.run_completions()
         self.transactions.wakened()
+        self.sinks.wakened()
         if self._delays_behind:
             self._deliver()
         self._note_delays()
@@ -606,7 +626,7 @@ class Broker:
         self.transactions.end_turn()
         if self._topics_stale:
             self.publish_topics()
-        self.replication.end_turn()
+        self.group.end_turn()
         store.publish()
         self.transactions.published()
         while store.woken:
@@ -619,17 +639,17 @@ class Broker:
 
     def on_priority_served(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
-        self.replication.apply_reports()
+        self.group.apply_reports()
         self._complete_acks()
 
     def _abandon_acks(self) -> None:
         """A slave has left, and too few are there: answer what waits for it, but for what it had reported."""
         self._complete_acks()
-        self.acks.abandon(self.replication.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
+        self.acks.abandon(self.group.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
 
     def _complete_acks(self) -> None:
         if len(self.acks):
-            self.acks.complete(min(self._flushed(), self.replication.confirmed))
+            self.acks.complete(min(self._flushed(), self.group.confirmed))
 
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""
@@ -640,18 +660,19 @@ class Broker:
         self.begin_turn()
         now = self.context.monotonic_ms()
         self.store.tick()
-        self.replication.tick()
-        if self.replication.has_replicas or self.context.ha_status.slaves:
-            self.context.ha_status = self.replication.status(self.context.ha_status, self.context.now_ms())
+        self.group.tick()
+        if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
+            self.context.ha_status = status
         for finding in self.store.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
         self._deliver()
         self.transactions.tick()
+        self.sinks.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
         self.held_pulls.expire(now)
-        self.acks.expire(now, self._flushed(), self.replication.confirmed)
+        self.acks.expire(now, self._flushed(), self.group.confirmed)
         self.requests.tell_members()
         self.context.client_calls.expire(now)
         self.statistics.tick(self.context.now_ms())

@@ -38,22 +38,18 @@ from broker.options import BrokerOptions, NamesrvOptions
 from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
-from broker.replication.block_repair import BlockRepair
-from broker.replication.master_slave import promise_of
-from broker.replication.member import OwnGroup
-from broker.replication.sync import SlaveSync
+from broker.replication.group_member import LogCut, OwnGroup
 from broker.service_manager import notify
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
-from ha.group.roles import SLAVE
 from ha.stream.connection import HaConnection
 from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip
 from ropewalk.errors import RopewalkError
 from store.io.disk import Disk
-from store.offline.diverged import About, cut_store, empty_store
+from store.offline.diverged import cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
 
@@ -230,11 +226,11 @@ class BrokerProcess:
                 "brokerAddr": f"{config.broker_ip1}:{port}",
                 "clusterName": config.broker_cluster_name,
                 "haServerAddr": f"{config.broker_ip2}:{ha}",
-                "brokerId": str(self.broker.member.record.broker_id),
+                "brokerId": str(self.broker.group.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
-            group=OwnGroup(lambda: self.broker.member),
+            group=OwnGroup(lambda: self.broker.group),
             generation=lambda: self.broker.topics.generation,
             on_registered=self.broker.announce_routes,
             period_s=config.register_name_server_period / 1000,
@@ -271,11 +267,11 @@ class BrokerProcess:
         broker.context.rivals = lambda: len(self._registrar.rivals)
         broker.on_topics_changed = self._topics_changed
         broker.on_settings_changed = self._settings_changed
-        broker.member.on_role = self._role_changed
+        broker.group.on_identity = self._identity_changed
         broker.publish_topics()
 
-    def _role_changed(self) -> None:
-        self._registrar.set_broker_id(self.broker.member.record.broker_id)
+    def _identity_changed(self) -> None:
+        self._registrar.set_broker_id(self.broker.group.broker_id)
 
     # The ports are bound before there is a broker: its records carry the port that it got.
 
@@ -398,19 +394,11 @@ class BrokerProcess:
         """Be a member of the group; when the log turns out to have a part of its own, without that part."""
         while True:
             broker = self.broker
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(broker.replication.run, self.shell)
-                nursery.start_soon(
-                    SlaveSync(broker.context, broker.member, broker.replication, broker, self.shell).run
-                )
-                nursery.start_soon(BlockRepair(broker.context, broker.member, broker.replication).run)
-                while broker.member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
-                    await trio.sleep(_TICK_S)
-                nursery.cancel_scope.cancel()
-            await self._cut(broker, broker.member.diverged)
+            await self._cut(broker, await broker.group.run(broker, self.shell))
 
-    async def _cut(self, broker: Broker, about: About) -> None:
+    async def _cut(self, broker: Broker, cut: LogCut) -> None:
         """Close the store, keep its tail aside, and open it again as a part of its master's log."""
+        about = cut.about
         log.warning("the log is cut", at=about.begin, end=about.end, why=about.why)
         await self._save_changed()
         self._paused = True
@@ -419,19 +407,19 @@ class BrokerProcess:
             if not isinstance(session, Session) or session.handled_by(broker.handlers, broker.fast_handlers):
                 connection.close()
         self.shell.flush()
-        self.broker = await trio.to_thread.run_sync(self._reopened, broker, about)
+        self.broker = await trio.to_thread.run_sync(self._reopened, broker, cut)
         self._saved.clear()
         self._paused = False
         self._join()
         self._registrar.changed()
 
-    def _reopened(self, broker: Broker, about: About) -> Broker:
-        config = self.config
+    def _reopened(self, broker: Broker, cut: LogCut) -> Broker:
+        config, about = self.config, cut.about
         root, directory = config.store_path_root_dir, config.store_path_commit_log
         broker.close()
         disk = Disk()
         try:
-            if broker.member.behind:
+            if cut.everything:
                 kept = empty_store(root, directory, about, disk)
             else:
                 kept = cut_store(root, directory, config.mapped_file_size_commit_log, about, disk)
@@ -500,7 +488,7 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
-        self.broker.replication.leave()  # first: its master's producers wait for this slave
+        self.broker.group.leave()  # first: the producers of another member wait for this one
         self.shell.flush()
         await self._registrar.unregister()
         self.broker.context.stopping = True
@@ -524,10 +512,8 @@ class BrokerProcess:
     # -- what the user sees ----------------------------------------------------------------------------
 
     def ready_line(self, ports: _Ports, took_s: float) -> str:
-        config, record = self.config, self.broker.member.record
-        role = self.broker.replication.role
-        mode = f"{role} + {config.flush_disk_type}"
-        promise = promise_of(role, config.flush_disk_type, self.broker.replication.transfer.needed)
+        config, group = self.config, self.broker.group
+        words = group.ready_words()
         bound = config.bind_address
         host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
         namesrv = (
@@ -541,11 +527,11 @@ class BrokerProcess:
             "ha": f"{config.broker_ip2}:{ports.ha}",
             "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
             "dataDir": str(config.store_path_root_dir.absolute()),
-            "mode": mode,
-            "sendOk": promise,
+            "mode": words.mode,
+            "sendOk": words.send_ok,
             "startMs": round(took_s * 1000),
-            "brokerId": record.broker_id,
-            "epoch": record.leader_epoch,
+            "brokerId": group.broker_id,
+            "epoch": group.epoch,
         }
         if self.options.json:
             return json.dumps(ready)
@@ -554,14 +540,10 @@ class BrokerProcess:
         return (
             f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
-            + f"data {ready['dataDir']}, {mode}"
-            + (
-                f" (id {record.broker_id}, epoch {record.leader_epoch}: ropewalk/role.json)"
-                if record.leader_epoch
-                else ""
-            )
+            + f"data {ready['dataDir']}, {words.mode}"
+            + (f" ({words.place})" if words.place else "")
             + ", "
-            + (promise if role == SLAVE else f"SEND_OK means {promise}")
+            + (f"SEND_OK means {words.send_ok}" if words.takes_messages else words.send_ok)
         )
 
 

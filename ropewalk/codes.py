@@ -362,10 +362,20 @@ class RequestCode:
     """Read one block of the log for a peer whose own copy is damaged."""
     ROPEWALK_BULK_PULL: Final = 30020
     """Read many messages of one queue in one answer, for pipelines."""
+    ROPEWALK_SINK_INIT: Final = 30030
+    """Begin an epoch of a sink that writes exactly once, and fence everything of earlier ones."""
+    ROPEWALK_SINK_APPEND: Final = 30031
+    """Append the rows of a sink's batch that are not stored yet."""
+    ROPEWALK_SINK_COMMIT: Final = 30032
+    """End a sink's batch: it is complete, and nothing is appended to it any more."""
+    ROPEWALK_SINK_LIST: Final = 30033
+    """List the sinks that write exactly once."""
+    ROPEWALK_SINK_FORGET: Final = 30034
+    """Forget a sink, and the rows of its open batch."""
 
 
 ROPEWALK_CODES: Final = range(30000, 30200)
-"""Requests that only Ropewalk peers understand; their bodies are msgpack."""
+"""Requests that only Ropewalk peers understand."""
 
 ROPEWALK_KV_CODES: Final = range(30100, 30120)
 """The part of `ROPEWALK_CODES` kept for the replicated key-value service."""

@@ -9,11 +9,13 @@ from broker.admin.ha import AdminHa
 from broker.admin.offsets import AdminOffsets
 from broker.admin.relay import AdminRelay
 from broker.admin.request_modes import AdminModes
+from broker.admin.sinks import AdminSinks
 from broker.admin.topics import AdminTopics
 from broker.admin.upkeep import AdminUpkeep
 from broker.remoting.session import Handlers
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
+from broker.sinks.service import SinkService
 
 __all__ = ["Admin"]
 
@@ -21,8 +23,11 @@ __all__ = ["Admin"]
 class Admin:
     """All of them over one broker, with the helper thread they share."""
 
-    def __init__(self, context: AdminContext, member: HaMember, replication: Replication) -> None:
+    def __init__(
+        self, context: AdminContext, member: HaMember, replication: Replication, sinks: SinkService
+    ) -> None:
         self._context = context
+        self._sinks = AdminSinks(context, sinks)
         self.ha = AdminHa(context, member, replication)
 
     def register(self, handlers: Handlers) -> None:
@@ -35,6 +40,7 @@ class Admin:
             AdminBroker(context),
             AdminModes(context),
             AdminUpkeep(context),
+            self._sinks,
             self.ha,
         ):
             for code, handler in part.handlers().items():

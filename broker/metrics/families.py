@@ -25,6 +25,7 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
 from broker.remoting.rpc_times import BOUNDS_MS as RPC_BOUNDS_MS
+from broker.sinks.service import SinkService
 from broker.state.statistics import (
     CONSUMER_GROUP,
     CREATION_BOUNDS_MS,
@@ -67,6 +68,7 @@ class MetricSources:
     broker: BrokerContext
     role: str
     transactions: TransactionService
+    sinks: SinkService
     lookups_waiting: int
     """Administrators' requests that wait for the helper thread."""
     loop_delays: Durations
@@ -87,7 +89,7 @@ def of_broker(sources: MetricSources) -> tuple[Found, list[Source]]:
         partial(_consumers, sources),
         partial(_lag, sources),
     ]
-    for part in (_tables, _totals, _requests, _creations, _transactions, _storage, _process):
+    for part in (_tables, _totals, _requests, _creations, _transactions, _sinks, _storage, _process):
         part(sources, found, later)
     return found, later
 
@@ -315,6 +317,23 @@ def _transactions(sources: MetricSources, found: Found, later: list[Source]) -> 
             ("topic",),
             [((topic,), tuple(seen.counts), seen.total) for topic, seen in counts.latencies.items()],
         ),
+    ]
+
+
+def _sinks(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    """Sinks that write exactly once, and the outcomes of their rows."""
+    sinks = sources.sinks
+    found += [
+        _one("ropewalk_sinks", GAUGE, "Sinks that write exactly once", len(sinks.table.sinks)),
+        _one("ropewalk_sink_window_rows", GAUGE, "Rows of open batches of sinks", sinks.table.rows),
+        Family(
+            "ropewalk_sink_rows",
+            COUNTER,
+            "Rows of sinks: appended, or known because an earlier attempt had stored them",
+            ("result",),
+            [(("appended",), float(sinks.appended)), (("known",), float(sinks.known))],
+        ),
+        _one("ropewalk_sink_requests_fenced", COUNTER, "Requests of attempts that were over", sinks.fenced),
     ]
 
 

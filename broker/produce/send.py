@@ -33,7 +33,7 @@ from broker.produce.admission import (
     refusal_in_batch,
     refusal_of_half,
 )
-from broker.produce.batch import AlikeBatches
+from broker.produce.batch import AlikeBatches, AlikeItems
 from broker.produce.responses import SendAnswers
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
@@ -51,7 +51,7 @@ from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
 from ropewalk.format.batch import BatchItem, split_batch
-from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, json_decoder
+from ropewalk.format.headers import SendMessageHeader, SendMessageHeaderV2, SinkAppendHeader, json_decoder
 from ropewalk.format.properties import (
     PROPERTIES_SIZE_MAX,
     P,
@@ -70,6 +70,8 @@ log = structlog.get_logger("broker.send")
 
 _PLAIN_SLACK = PROPERTIES_SIZE_MAX + 1024  # properties, and every other part of a record but the body
 _ANY_QUEUE_MAX = 99_999_999
+_SINK_QUEUES: Final = 8
+"""Queues of a topic that a sink's first row creates, where the broker creates topics."""
 
 _decode_v2 = json_decoder(SendMessageHeaderV2).decode
 _decode_v1 = json_decoder(SendMessageHeader).decode
@@ -114,6 +116,18 @@ class Stored(NamedTuple):
     unique_key: str
     waits: bool
     """Whether its sender wants to wait for disk and slaves."""
+
+
+class SinkRows(NamedTuple):
+    """The rows of one append of a sink, judged and not stored yet."""
+
+    queue: ConsumeQueue
+    sys_flag: int
+    born_timestamp: int
+    body: bytes
+    alike: AlikeItems | None
+    items: list[BatchItem]
+    properties: Sequence[bytes]
 
 
 class PlainText(NamedTuple):
@@ -467,18 +481,8 @@ class SendProcessor:
         queue: ConsumeQueue,
     ) -> tuple[dict[str, str], bool]:
         """Every item becomes a record of its own; all stand side by side, or none does. Raises `RequestRefused`."""
-        if target.config.name.startswith(names.RETRY_PREFIX):
-            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
-        if len(request.body) > self._rules.max_message_size:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch has {len(request.body)} bytes, maxMessageSize is {self._rules.max_message_size}",
-            )
+        self._judge_batch(target, request.body, header.sys_flag | target.sys_flag)
         sys_flag = header.sys_flag | target.sys_flag
-        if sys_flag & FLAG_BITS:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
-            )
         alike = self._alike.cut(request.body)
         items: list[BatchItem] = []
         if alike is None:
@@ -489,21 +493,11 @@ class SendProcessor:
         placed = None
         if alike is not None:
             first_text = alike.properties[0]
-            began = self.statistics.clock()
-            placed = self._alike.put(
-                self.store,
-                queue,
-                alike,
-                sys_flag,
-                header.born_timestamp,
-                host_of(session.link.peer),
-                header.reconsume_times or 0,
+            placed = self._put_alike(
+                session, queue, alike, sys_flag, header.born_timestamp, header.reconsume_times or 0
             )
             if placed is not None:
                 offsets, number = placed
-                took_s = self.statistics.clock() - began
-                size = queue.max_physical - offsets[0]
-                self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
                 digits = pack(f">{len(offsets)}q", *offsets).hex(",", 8).upper()
                 prefix = self._id_prefix.decode()
                 ids = prefix + digits.replace(",", f",{prefix}")
@@ -511,18 +505,95 @@ class SendProcessor:
         if placed is None:
             items = items or _split(request.body)
             first_text = items[0].properties
-            stored, wait = self._put_items(session, header, queue, items, sys_flag)
+            stored, wait = self._put_items(
+                session, queue, items, sys_flag, header.born_timestamp, header.reconsume_times or 0
+            )
             ids, number = ",".join(self._message_id(offset) for offset, _ in stored), stored[0][1]
         key = properties.get(P.UNIQ_KEY) or parse_properties(first_text).get(P.UNIQ_KEY, "")
         return self._answer_ext(ids, queue.queue_id, number, key), wait and waits_for(properties)
 
+    def _judge_batch(self, target: Target, body: bytes, sys_flag: int) -> None:
+        """Everything about a batch but its items. Raises `RequestRefused`."""
+        if target.config.name.startswith(names.RETRY_PREFIX):
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
+        if len(body) > self._rules.max_message_size:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
+            )
+        if sys_flag & FLAG_BITS:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch is neither transactional nor an inner batch here"
+            )
+
+    def _put_alike(
+        self,
+        session: Session,
+        queue: ConsumeQueue,
+        alike: AlikeItems,
+        sys_flag: int,
+        born_timestamp: int,
+        reconsume_times: int,
+    ) -> tuple[range, int] | None:
+        """Append items that are alike, and count them; their places as `AlikeBatches.put` returns them. HOT."""
+        began = self.statistics.clock()
+        placed = self._alike.put(
+            self.store, queue, alike, sys_flag, born_timestamp, host_of(session.link.peer), reconsume_times
+        )
+        if placed is not None:
+            offsets = placed[0]
+            took_s = self.statistics.clock() - began
+            size = queue.max_physical - offsets[0]
+            self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
+        return placed
+
+    # -- rows of sinks -------------------------------------------------------------------------------
+
+    def admit_rows(self, header: SinkAppendHeader, body: bytes) -> SinkRows:
+        """Judge the rows of a sink as a batch; nothing is stored. Raises `RequestRefused`."""
+        send = SendMessageHeaderV2(
+            header.producer_group,
+            header.topic,
+            names.DEFAULT_TOPIC,
+            _SINK_QUEUES,
+            header.queue_id,
+            0,
+            header.born_timestamp,
+            0,
+        )
+        target, queue = self._admit(send)
+        self._judge_batch(target, body, target.sys_flag)
+        alike = self._alike.cut(body)
+        items = _split(body) if alike is None else []
+        texts = alike.properties if alike is not None else [item.properties for item in items]
+        return SinkRows(queue, target.sys_flag, header.born_timestamp, body, alike, items, texts)
+
+    def put_rows(self, session: Session, rows: SinkRows, chosen: Sequence[int] | None) -> int:
+        """Store the chosen rows of a sink, all if None, side by side; return the queue offset of the first.
+
+        Raises `RequestRefused` and DiskFull; then none is stored.
+        """
+        if rows.alike is not None and chosen is None:
+            placed = self._put_alike(session, rows.queue, rows.alike, rows.sys_flag, rows.born_timestamp, 0)
+            if placed is not None:
+                return placed[1]
+        items = rows.items or _split(rows.body)
+        if chosen is not None:
+            items = [items[index] for index in chosen]
+        try:
+            stored, _wait = self._put_items(session, rows.queue, items, rows.sys_flag, rows.born_timestamp, 0)
+        except (LocalProtocolError, UnicodeEncodeError) as exc:
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
+        return stored[0][1]
+
     def _put_items(
         self,
         session: Session,
-        header: SendMessageHeader | SendMessageHeaderV2,
         queue: ConsumeQueue,
         items: list[BatchItem],
         sys_flag: int,
+        born_timestamp: int,
+        reconsume_times: int,
     ) -> tuple[list[tuple[int, int]], bool]:
         """Store the messages of a batch one by one; their places, and whether one waits. Raises `RequestRefused`."""
         born_host = host_of(session.link.peer)
@@ -557,8 +628,8 @@ class SendProcessor:
                     properties,
                     item.flag,
                     sys_flag,
-                    header.born_timestamp,
-                    header.reconsume_times or 0,
+                    born_timestamp,
+                    reconsume_times,
                     0,
                     tags_code_of(text),
                 )

@@ -632,27 +632,6 @@ class HaMember:
         replication.set_master(ha_address, master_address)
 
 
-class OwnGroup:
-    """The group as the registrar sees it, of the member that there is at the moment."""
-
-    def __init__(self, member: Callable[[], HaMember]) -> None:
-        self._member = member
-
-    @property
-    def seeks_master(self) -> bool:
-        return self._member().seeks_master
-
-    @property
-    def seeks_slaves(self) -> bool:
-        return self._member().seeks_slaves
-
-    def set_master(self, ha_address: str, master_address: str) -> None:
-        self._member().set_master(ha_address, master_address)
-
-    def set_registered(self, slaves: Mapping[str, int]) -> None:
-        self._member().set_registered(slaves)
-
-
 class _EpochFile(msgspec.Struct, frozen=True):
     epochs: list[tuple[int, int]] = []
 
@@ -673,4 +652,4 @@ def _read(path: Path, kind: type[_S], broker: BrokerContext) -> _S | None:
         ) from exc
 
 
-__all__ = ["MASTER_ID", "HaMember", "OwnGroup"]
+__all__ = ["MASTER_ID", "HaMember"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ import trio
 
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
+from broker.replication.group_member import Turns
 from broker.replication.log_view import LogPins
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
@@ -108,14 +109,6 @@ def master_address(record: RoleRecord, replication: Replication, configured: str
         return known
     host, _, port = replication.master_ha.rpartition(":")
     return f"{host}:{int(port) - 1}"
-
-
-class Turns(Protocol):
-    """The brackets around every change of the broker's state."""
-
-    def begin_turn(self) -> None: ...
-
-    def end_turn(self) -> None: ...
 
 
 class SlaveSync:

@@ -2,12 +2,13 @@
 
     --set key=value  >  named flag  >  environment  >  file  >  default
 
-The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE. NAMESRV_ADDR is where clients look for a name
-server, and on a developer's machine that is often a real one: it stands for namesrvAddr only beside a configuration
-file, as with RocketMQ's own scripts, and never for a broker that is `--ephemeral` or starts a name server of its own
-(`--namesrv-port`), which takes no name servers from the environment at all. An empty variable and an empty text count
-as not set. `config_keys` knows every key; a key it does not know is a mistake, because a broker that starts
-with a misspelt `flushDiskType` has promised less than its owner believes.
+The environment spells flushDiskType as ROPEWALK_FLUSH_DISK_TYPE, and ropewalkSecret as ROPEWALK_SECRET: the doubled
+word of ROPEWALK_ROPEWALK_SECRET is accepted too, and two values that differ are a mistake. NAMESRV_ADDR is where
+clients look for a name server, and on a developer's machine that is often a real one: it stands for namesrvAddr only
+beside a configuration file, as with RocketMQ's own scripts, and never for a broker that is `--ephemeral` or starts a
+name server of its own (`--namesrv-port`), which takes no name servers from the environment at all. An empty variable
+and an empty text count as not set. `config_keys` knows every key; a key it does not know is a mistake, because a
+broker that starts with a misspelt `flushDiskType` has promised less than its owner believes.
 
 All mistakes are collected and raised together. What merely has no effect is a warning, told once.
 
@@ -189,6 +190,7 @@ class BrokerConfig:
     expect_consumer_num_use_filter: int
     filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
+    sink_expiry_hours: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
@@ -261,7 +263,7 @@ def load_config(
     warnings: list[str] = []
     given = [
         *_from_file(config_file, mistakes, warnings),
-        *_from_environment(environ, warnings, embeds=embeds, clients_only=clients_only),
+        *_from_environment(environ, mistakes, warnings, embeds=embeds, clients_only=clients_only),
         *(_Given(name, text, "flag") for name, text in (named or {}).items()),
         *_from_settings(settings, mistakes),
     ]
@@ -400,10 +402,15 @@ def _from_file(path: Path | None, mistakes: list[str], warnings: list[str]) -> l
 
 
 def _from_environment(
-    environ: Mapping[str, str], warnings: list[str], *, embeds: bool, clients_only: bool
+    environ: Mapping[str, str],
+    mistakes: list[str],
+    warnings: list[str],
+    *,
+    embeds: bool,
+    clients_only: bool,
 ) -> list[_Given]:
     """Take the variables that are set; `embeds`, `clients_only`: why name servers are not taken from there."""
-    by_variable = {key.variable: key for key in KEYS.values()}
+    by_variable = {variable: key for key in KEYS.values() for variable in key.variables}
     given = []
     own = KEYS["namesrvAddr"].variable
     if environ.get("NAMESRV_ADDR") and not environ.get(own) and not embeds:
@@ -418,7 +425,12 @@ def _from_environment(
         if variable == own and environ[own] and embeds:
             warnings.append(f"environment {own} is not read: --namesrv-port starts a name server of its own")
         elif variable in by_variable and environ[variable]:
-            given.append(_Given(by_variable[variable].name, environ[variable], f"environment {variable}"))
+            key = by_variable[variable]
+            first = next(name for name in key.variables if environ.get(name))
+            if variable == first:
+                given.append(_Given(key.name, environ[variable], f"environment {variable}"))
+            elif environ[variable] != environ[first]:
+                mistakes.append(f"environment: {first} and {variable} are both {key.name}, and they differ")
         elif variable.startswith("ROPEWALK_") and variable not in by_variable:
             # Not a mistake: container platforms invent variables of this form for a service of that name.
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.85)

@@ -143,6 +143,7 @@ fastPathEnable Whether requests that come again and again are recognised by thei
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
+sinkExpiryHours Hours after which an idle sink that writes exactly once is forgotten. Ropewalk's own.
 # Filters
 enablePropertyFilter Whether consumers may filter by SQL92 expressions over properties; the broker evaluates them.
 filterSupportRetry Whether SQL92 subscriptions of retry topics go by the expression for the topic that a message came

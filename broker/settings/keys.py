@@ -76,8 +76,13 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE."""
-        return f"ROPEWALK_{self.attribute.upper()}"
+        """The environment variable: flushDiskType -> ROPEWALK_FLUSH_DISK_TYPE, ropewalkSecret -> ROPEWALK_SECRET."""
+        return f"ROPEWALK_{self.attribute.upper().removeprefix('ROPEWALK_')}"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All names of the environment variable: of a key that begins with `ropewalk` the doubled word too."""
+        return tuple(dict.fromkeys((self.variable, f"ROPEWALK_{self.attribute.upper()}")))
 
 
 @cache  # every load of a configuration asks for all of them, some twice
@@ -213,6 +218,7 @@ _HONOURED: Final = (
     _long("warmWindowBytes", 256 * MIB, MIB),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
+    _int("sinkExpiryHours", 168, 1, 87_600),
     _bool("fastPathEnable", True),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),

@@ -231,6 +231,68 @@ class BulkPullHeader(msgspec.Struct, rename="camel"):
     subscription: str | None = None
 
 
+class SinkInitHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30030, Ropewalk's own. `brokers` fixes the brokers of the sink where none are fixed yet."""
+
+    sink_id: str
+    topic: str
+    brokers: str = ""
+
+
+class SinkStateHeader(msgspec.Struct, rename="camel"):
+    """The answer to 30030: the new epoch, and the batch that was committed last."""
+
+    epoch: I64
+    query: str = ""
+    batch: I64 = -1
+    digest: str = ""
+    brokers: str = ""
+
+
+class SinkAppendHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30031: which task of which batch, and where to. The body is that of a batch send."""
+
+    sink_id: str
+    epoch: I64
+    attempt: I64
+    query: str
+    batch: I64
+    partition: I32
+    topic: str
+    queue_id: I32
+    born_timestamp: I64
+    producer_group: str = ""
+    wait: bool = True
+
+
+class SinkAppendedHeader(msgspec.Struct, rename="camel"):
+    """The answer to 30031: how many rows were appended, the first of them where, and how many were stored before."""
+
+    queue_id: I32
+    queue_offset: I64
+    appended: I32
+    known: I32
+
+
+class SinkCommitHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30032. `rows`: how many rows of the batch this broker has to have."""
+
+    sink_id: str
+    epoch: I64
+    query: str
+    batch: I64
+    rows: I64
+    topic: str
+    digest: str = ""
+    brokers: str = ""
+
+
+class SinkHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30034."""
+
+    sink_id: str
+
+
 class PullResponseHeader(msgspec.Struct, rename="camel"):
     """The answer to a pull: the first four are needed with 0, 19, 20 and 21 alike."""
 

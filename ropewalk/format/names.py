@@ -33,7 +33,8 @@ REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 
 TERM_TOPIC: Final = "rmq_sys_ROPEWALK_TERM"
 META_TOPIC: Final = "rmq_sys_ROPEWALK_META"
-HIDDEN_TOPICS: Final = frozenset({TERM_TOPIC, META_TOPIC})
+SINK_TOPIC: Final = "rmq_sys_ROPEWALK_SINK"
+HIDDEN_TOPICS: Final = frozenset({TERM_TOPIC, META_TOPIC, SINK_TOPIC})
 """Ropewalk's internal topics: dispatched like any other and shown in no list."""
 
 SYSTEM_TOPICS: Final = frozenset(

@@ -19,7 +19,7 @@ from tests.support.processes import ROOT, checkout_command, checkout_environment
 
 FOLDER = ROOT / "deploy" / "container"
 ENTRY = FOLDER / "entrypoint.sh"
-VARIABLES = {key.variable: key for key in KEYS.values()}
+VARIABLES = {variable: key for key in KEYS.values() for variable in key.variables}
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from broker.broker import Broker
 from broker.discovery import registrar
 from broker.discovery.registrar import Registrar
 from broker.replication import sync as slave_sync
-from broker.replication.member import OwnGroup
+from broker.replication.group_member import OwnGroup
 from broker.replication.sync import SlaveSync
 from broker.settings.config import BrokerConfig, load_config
 from broker.state import json_file
@@ -142,7 +142,7 @@ class Node:
                 "heartbeatTimeoutMillis": "120000",
             },
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
-            group=OwnGroup(lambda: self.broker.member),
+            group=OwnGroup(lambda: self.broker.group),
             period_s=self.config.register_name_server_period / 1000,
             call_s=3.0,
             local=None,

@@ -31,7 +31,16 @@ from tools.common.options import (
     complete_group,
     complete_topic,
 )
-from tools.common.output import UsageError, expected_errors, fail, hint_for, note, print_json, print_table
+from tools.common.output import (
+    ShortenedText,
+    UsageError,
+    expected_errors,
+    fail,
+    hint_for,
+    note,
+    print_json,
+    print_table,
+)
 
 # Options and arguments
 
@@ -120,6 +129,11 @@ class Moment(int):
 
         return time_text(int(self)) if self > 0 else "never"
 
+    @property
+    def short(self) -> str:
+        """Return the time without milliseconds and without its zone, which is the reader's."""
+        return str(self).partition(".")[0].partition("+")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
@@ -161,7 +175,7 @@ def _cell(value: object) -> object:
         case bool():
             return "yes" if value else "no"
         case Moment():
-            return str(value)
+            return ShortenedText(str(value), value.short)
         case list() | tuple():
             return ", ".join(map(str, value))
         case _:

@@ -18,6 +18,7 @@ from tools.admin import group as admin_group
 from tools.admin import ha as admin_ha
 from tools.admin import message as admin_message
 from tools.admin import offset as admin_offset
+from tools.admin import sink as admin_sink
 from tools.admin import topic as admin_topic
 from tools.admin.base import (
     Moment,
@@ -53,6 +54,7 @@ for family in (
     admin_broker.app,
     admin_broker.cluster_app,
     admin_offset.app,
+    admin_sink.app,
     admin_ha.app,
 ):
     app.add_typer(family)

@@ -16,7 +16,7 @@ from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.names import RETRY_PREFIX
 from tools.admin.base import Moment, Sheet, tell_skipped
 from tools.common.interrupts import Interrupts
-from tools.common.output import INTERRUPTED, keep_whole, make_table, note, print_json
+from tools.common.output import INTERRUPTED, fit_table, note, print_json, row_lines
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw it again and again, until Ctrl-C.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two drawings.")]
@@ -153,9 +153,8 @@ def _draw_lines(
 def _redraw(
     look: Callable[[], Sheet], interrupts: Interrupts, *, title: str, interval: float, count: int | None
 ) -> None:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.live import Live
-    from rich.table import Table
     from rich.text import Text
 
     drawn = 0
@@ -172,10 +171,10 @@ def _redraw(
             if trouble:
                 lines.append(Text(trouble, style="bold red"))
             lines.append(Text(MEANING, style="dim"))
-            body: Table | Text = Text("nothing yet")
+            body: RenderableType = Text("nothing yet")
             if sheet.rows:
-                body = make_table(sheet.headings, sheet.cells)
-                keep_whole(body, sheet.headings, sheet.cells)
+                table = fit_table(live.console, sheet.headings, sheet.cells)
+                body = table or Text("\n".join(row_lines(sheet.headings, sheet.cells)))
             live.update(Group(*lines, body), refresh=True)
             drawn += 1
             if count is not None and drawn >= count:

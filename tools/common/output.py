@@ -31,6 +31,7 @@ from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
     from rich.table import Table
 
@@ -121,6 +122,19 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+class ShortenedText(str):
+    """A text of a table with a shorter form, for terminals that are too narrow for the whole table."""
+
+    __slots__ = ("short",)
+
+    def __new__(cls, text: str, short: str) -> ShortenedText:
+        made = super().__new__(cls, text)
+        made.short = short
+        return made
+
+    short: str
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table for people; on a terminal too narrow for it, one row after the other, a line for each cell.
 
@@ -128,34 +142,88 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     """
     from rich.console import Console
 
-    table = make_table(columns, rows)
     # Into a file or pipe nothing is folded: a reader there counts columns, not characters.
     console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
-    if console.width < UNFOLDED:
-        # On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly
-        # and copied wrongly: where they do not fit side by side, each row is printed as a list of its cells.
-        keep_whole(table, columns, rows)
-        if console.measure(table, options=console.options.update(width=UNFOLDED)).minimum > console.width:
-            _print_rows(columns, rows)
-            return
-    console.print(table)
+    table = fit_table(console, columns, rows)
+    if table is None:
+        print("\n".join(row_lines(columns, rows)))
+    else:
+        console.print(table)
 
 
-def keep_whole(table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def fit_table(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> RenderableType | None:
+    """Return a table that fits the console with every number, name and time whole, or None if there is none.
+
+    On a narrow terminal sentences are folded. A number, a name or an address in pieces would be read wrongly and copied
+    wrongly: where they do not fit side by side, headings are broken into words, texts take their short form, and the
+    values that are the same in all rows stand above the table, as many as need be.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    table = make_table(columns, rows)
+    if console.width >= UNFOLDED:
+        return table
+    _keep_whole(table, columns, rows)
+    above: list[tuple[str, object]] = []
+    if not _fits(console, table):
+        rows = [[cell.short if isinstance(cell, ShortenedText) else cell for cell in row] for row in rows]
+        table = _narrow_table(columns, rows)
+    while not _fits(console, table):
+        same = [
+            at for at in range(len(columns)) if len(rows) > 1 and len({str(row[at]) for row in rows}) == 1
+        ]
+        if not same:
+            return None
+        at = min(
+            same, key=lambda at: rows[0][at] not in (None, "")
+        )  # what is empty first: nothing is said of it
+        above.append((columns[at], rows[0][at]))
+        columns = [*columns[:at], *columns[at + 1 :]]
+        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
+        table = _narrow_table(columns, rows)
+    told = "\n".join(row_lines([name for name, _ in above], [[cell for _, cell in above]]))
+    return Group(Text(told), "", table) if told else table
+
+
+def _narrow_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    broken = [
+        heading.replace(" ", "\n") if len(heading) > max(map(_length, cells), default=0) else heading
+        for heading, *cells in zip(columns, *rows, strict=True)
+    ]
+    table = make_table(broken, rows)
+    _keep_whole(table, broken, rows)
+    return table
+
+
+def _fits(console: Console, table: Table) -> bool:
+    unbounded = console.options.update(width=UNFOLDED)
+    return console.measure(table, options=unbounded).minimum <= console.width
+
+
+def _length(cell: object) -> int:
+    """Return the length of the longest line of a cell."""
+    return max(map(len, str("" if cell is None else cell).split("\n")))
+
+
+def _keep_whole(table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Keep every number, name and time of a table in one piece; only long sentences may be folded."""
     for column, cells in zip(table.columns, zip(columns, *rows, strict=True), strict=True):
-        longest = max(len("" if cell is None else str(cell)) for cell in cells)
+        longest = max(map(_length, cells))
         column.min_width = longest if longest <= WHOLE_CELL else FOLDED_CELL
 
 
-def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def row_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yield a line for each cell that is not empty, and an empty line between rows."""
     width = max(map(len, columns), default=0)
     for number, row in enumerate(rows):
         if number:
-            print()
+            yield ""
         for column, cell in zip(columns, row, strict=True):
             if cell not in (None, ""):
-                print(f"{column:<{width}}  {cell}")
+                yield f"{column:<{width}}  {cell}"
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

@@ -19,7 +19,8 @@ _HOW_IT_WORKS: Final = """
 A broker takes RocketMQ's own configuration file: `ropewalk broker -c FILE`. In order of precedence a value comes from
 
 1. a flag: `--set key=value`, or one of the named flags;
-2. the environment: `ROPEWALK_FLUSH_DISK_TYPE` is `flushDiskType`;
+2. the environment: `ROPEWALK_FLUSH_DISK_TYPE` is `flushDiskType`. A key that begins with `ropewalk` does not need the
+   word twice: `ROPEWALK_SECRET` is `ropewalkSecret`, and so is `ROPEWALK_ROPEWALK_SECRET`;
 3. the file;
 4. the default.
 

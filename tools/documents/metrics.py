@@ -48,8 +48,8 @@ def families(broker: Broker) -> Iterator[Family | HistogramFamily]:
     def ask(look: Callable[[], T], /) -> T:
         return look()
 
-    role, delays = broker.member.record.role, broker.metrics.loop_delays
-    sources = MetricSources(broker.context, role, broker.transactions, 0, delays, ask)
+    role, delays = broker.group.role, broker.metrics.loop_delays
+    sources = MetricSources(broker.context, role, broker.transactions, broker.sinks, 0, delays, ask)
     found, later = of_broker(sources)
     yield from found
     for source in later:

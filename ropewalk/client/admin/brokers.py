@@ -9,7 +9,9 @@ from ropewalk.client.admin.messages import MessageSteps
 from ropewalk.client.admin.results import (
     BrokerMember,
     BrokerStatus,
+    SinkStatus,
     Statistics,
+    read_sinks,
     read_statistics,
 )
 from ropewalk.client.core.steps import Steps, answer_header
@@ -19,6 +21,7 @@ from ropewalk.format.headers import (
     AddPermResponseHeader,
     BrokerNameHeader,
     BrokerStatsHeader,
+    SinkHeader,
     WipePermResponseHeader,
 )
 from ropewalk.format.remoting import Command
@@ -114,6 +117,27 @@ class AdminCore(MessageSteps):
         """Have brokers remove the files of topics that they no longer know; says which brokers."""
         masters = yield from self.masters(cluster=cluster)
         return (yield from self.change_at_all(masters, RequestCode.CLEAN_UNUSED_TOPIC))
+
+    def sinks(
+        self, *, cluster: str | None = None, broker: str | None = None
+    ) -> Steps[tuple[SinkStatus, ...]]:
+        """Return the exactly-once sinks of each master; Apache RocketMQ's have none."""
+        masters = yield from self.masters(cluster=cluster, broker=broker)
+        answers = yield from self.query_all(
+            masters, RequestCode.ROPEWALK_SINK_LIST, none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)
+        )
+        return tuple(sink for member, answer in answers for sink in read_sinks(member, document_in(answer)))
+
+    def forget_sink(self, sink_id: str, *, cluster: str | None = None) -> Steps[tuple[BrokerMember, ...]]:
+        """Have every master forget a sink and the rows of its open batch; says which brokers had it."""
+        masters = yield from self.masters(cluster=cluster)
+        answers = yield from self.query_all(
+            masters,
+            RequestCode.ROPEWALK_SINK_FORGET,
+            SinkHeader(sink_id),
+            none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.QUERY_NOT_FOUND),
+        )
+        return tuple(member for member, _ in answers)
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
         """Return the settings of each name server."""

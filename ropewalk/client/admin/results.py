@@ -89,6 +89,43 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """The state of a pipeline's exactly-once sink at one broker."""
+
+    member: BrokerMember
+    sink_id: str
+    epoch: int
+    query: str
+    batch: int
+    """The batch that was committed last, and the first characters of its query's id; -1 before the first."""
+    is_open: bool
+    """Whether a batch was begun since."""
+    rows: int
+    """Rows of the open batch."""
+    topics: tuple[str, ...]
+    last_activity_ms: int
+
+
+@_reads_a_peer
+def read_sinks(member: BrokerMember, document: Document) -> tuple[SinkStatus, ...]:
+    """Return the answer to 30033."""
+    return tuple(
+        SinkStatus(
+            member,
+            str(row["sinkId"]),
+            int(row["epoch"]),
+            str(row["query"]),
+            int(row["batch"]),
+            bool(row["open"]),
+            int(row["rows"]),
+            tuple(map(str, row["topics"])),
+            int(row["lastActivity"]),
+        )
+        for row in document["sinks"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """A counter over a period: the sum, the rate a second, and the mean of each time."""
 

@@ -127,4 +127,6 @@ class Admin:
     wipe_write_permission = _held(AdminCore.wipe_write_permission)
     restore_write_permission = _held(AdminCore.restore_write_permission)
     clean_unused_topics = _held(AdminCore.clean_unused_topics)
+    sinks = _held(AdminCore.sinks)
+    forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)

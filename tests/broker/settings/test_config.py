@@ -53,11 +53,27 @@ def test_every_honoured_key_is_an_attribute_and_nothing_else_is() -> None:
 
 
 def test_every_key_has_an_environment_variable_of_its_own() -> None:
-    assert len({key.variable for key in KEYS.values()}) == len(KEYS)
+    variables = [variable for key in KEYS.values() for variable in key.variables]
+    assert len(variables) == len(set(variables)) and all(
+        key.variable in key.variables for key in KEYS.values()
+    )
     assert KEYS["flushDiskType"].variable == "ROPEWALK_FLUSH_DISK_TYPE"
     assert KEYS["brokerIP1"].variable == "ROPEWALK_BROKER_IP1"
     assert KEYS["tls.server.mode"].variable == "ROPEWALK_TLS_SERVER_MODE"
     assert KEYS["storePathDLedgerCommitLog"].variable == "ROPEWALK_STORE_PATH_D_LEDGER_COMMIT_LOG"
+
+
+@pytest.mark.parametrize("variable", ["ROPEWALK_SECRET", "ROPEWALK_ROPEWALK_SECRET"])
+def test_a_key_that_begins_with_ropewalk_does_not_need_the_word_twice(tmp_path: Path, variable: str) -> None:
+    config = load_text(tmp_path, "", environ={variable: "hush"})
+    assert config.ropewalk_secret == "hush" and not config.warnings
+    assert config.origin("ropewalkSecret") == f"environment {variable}"
+    other = {"ROPEWALK_SECRET": "hush", "ROPEWALK_ROPEWALK_SECRET": "hush"}
+    assert load_text(tmp_path, "", environ=other).ropewalk_secret == "hush"
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, "", environ=other | {variable: "other"})
+    [mistake] = caught.value.mistakes
+    assert "ROPEWALK_SECRET and ROPEWALK_ROPEWALK_SECRET" in mistake and "hush" not in mistake
 
 
 def test_the_table_covers_the_classes_of_the_original() -> None:

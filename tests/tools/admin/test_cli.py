@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from ropewalk import Admin, Message, PushConsumer, ReceivedMessage
+from ropewalk import Admin, Message, PushConsumer, ReceivedMessage, __version__
 from ropewalk.client.admin.groups import EARLIEST, LATEST
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import command_of
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.headers import SinkInitHeader
 from ropewalk.testing import RopewalkBroker
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
 from tools.admin.base import Moment, Sheet, parse_permission
@@ -487,6 +491,7 @@ def test_brokers_and_clusters_are_listed(shell: Shell, ropewalk_broker: Ropewalk
     (broker,) = shell.json("broker", "list")
     assert (broker["broker"], broker["brokerId"], broker["address"]) == (BROKER, 0, ropewalk_broker.broker)
     assert broker["answers"] is True and broker["version"].startswith("V")
+    assert broker["ropewalkVersion"] == __version__, "Ropewalk's own beside the compatible one"
     (cluster,) = shell.json("cluster", "list")
     assert cluster["members"] == [f"0={ropewalk_broker.broker}"]
     (status,) = shell.json("broker", "status", BROKER)
@@ -646,3 +651,18 @@ def test_permissions_are_words_or_rocketmqs_numbers() -> None:
     ]  # fmt: skip
     with pytest.raises(UsageError):
         parse_permission("7")
+
+
+def test_sinks_are_listed_and_forgotten(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
+    with Connection(ropewalk_broker.broker) as connection:
+        for sink_id in ("one", "two"):
+            init = command_of(RequestCode.ROPEWALK_SINK_INIT, SinkInitHeader(sink_id, "T"))
+            assert connection.call(init).code == ResponseCode.SUCCESS
+    listed = {row["sinkId"]: row for row in shell.json("sink", "list")}
+    assert {"one", "two"} <= set(listed)
+    assert (listed["one"]["epoch"], listed["one"]["batch"], listed["one"]["openRows"]) == (1, -1, 0)
+    assert shell("sink", "forget", "one").status == 2  # nobody said yes
+    ended = shell("sink", "forget", "one", "--yes")
+    assert (ended.status, b"one" in ended.out) == (0, True)
+    assert "one" not in {row["sinkId"] for row in shell.json("sink", "list")}
+    assert shell("sink", "forget", "one", "--yes").status == 2

@@ -1,0 +1,87 @@
+"""Records of the hidden topic `rmq_sys_ROPEWALK_SINK`: the states of sinks, as they change. Pure.
+
+    tag S   the states of the sinks that changed
+    tag T   a table of all sinks: whoever reads begins at the newest one
+
+A body is JSON, a list of objects. Each state is whole, so a later one of the same sink replaces an earlier one, and the
+table is written again before retention takes it away. `gone` names sinks that were forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broker.sinks.windows import Sink
+from ropewalk.format.properties import P, encode_properties, tags_code
+
+__all__ = ["CHANGE", "TABLE", "apply_states", "encode_states", "properties_of", "tag_code_of"]
+
+CHANGE: Final = "S"
+TABLE: Final = "T"
+
+
+class _State(msgspec.Struct, omit_defaults=True):
+    sink_id: str
+    epoch: int = 0
+    brokers: str = ""
+    query: str = ""
+    batch: int = -1
+    digest: str = ""
+    since: int = -1
+    topics: tuple[str, ...] = ()
+    touched_ms: int = 0
+    gone: bool = False
+
+
+_decode = msgspec.json.Decoder(list[_State]).decode
+
+
+def encode_states(sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bytes:
+    """Encode the body of a record."""
+    states = [
+        _State(
+            sink.sink_id,
+            sink.epoch,
+            sink.brokers,
+            sink.query,
+            sink.batch,
+            sink.digest,
+            sink.since,
+            sink.topics,
+            sink.touched_ms,
+        )
+        for sink in sinks
+    ]
+    return msgspec.json.encode([*states, *(_State(name, gone=True) for name in gone)])
+
+
+def apply_states(sinks: dict[str, Sink], body: bytes) -> None:
+    """Bring a table of sinks up to a record. Raises ValueError for a body that is none of ours."""
+    for state in _decode(body):
+        if state.gone:
+            sinks.pop(state.sink_id, None)
+            continue
+        sinks[state.sink_id] = Sink(
+            state.sink_id,
+            state.epoch,
+            state.brokers,
+            state.query,
+            state.batch,
+            state.digest,
+            state.since,
+            state.topics,
+            state.touched_ms,
+        )
+
+
+def properties_of(tag: str) -> bytes:
+    """Return the property text of a record."""
+    return encode_properties({P.TAGS: tag})
+
+
+def tag_code_of(tag: str) -> int:
+    """Return the tag hash of a record, as its queue entry holds it."""
+    return tags_code(tag)
