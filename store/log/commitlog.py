@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ropewalk.errors import RopewalkError
 from store.io.disk import Disk, MappedFile
+from store.log.placing import PLAIN, Placing
 from store.log.segment import FILLER_HEADER_SIZE, Segment
 
 NAME_DIGITS = 20
@@ -35,8 +36,9 @@ def _is_segment_name(name: str) -> bool:
 
 
 class CommitLog:
-    def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
+    def __init__(self, directory: Path, segment_size: int, disk: Disk, placing: Placing = PLAIN) -> None:
         self.directory = directory
+        self.placing = placing
         self.segment_size = segment_size
         self.segments: list[Segment] = []
         self.spare: Segment | None = None
@@ -74,7 +76,7 @@ class CommitLog:
                     f"(the next file is {name}, log offset {base}): restore it, or have it taken from a replica or a "
                     f"backup with `ropewalk store repair {self.directory.parent} --to COPY --from OTHER`"
                 )
-            self._add(Segment(base, self._disk.open_mapped(path)))
+            self._add(Segment(base, self._disk.open_mapped(path), placing=self.placing))
 
     def _unfinished(self, path: Path) -> bool:
         """Whether this is a last file that never came to hold anything: too short, and without a byte."""
@@ -101,9 +103,15 @@ class CommitLog:
         last = self.segments[-1]
         return last.base_offset + last.write_position
 
-    def fits(self, size: int) -> bool:
-        """Tell whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
-        return size + FILLER_HEADER_SIZE <= self.segment_size
+    def fits(self, size: int, count: int = 1) -> bool:
+        """Tell whether a run of `count` records of this many bytes can ever be stored (it must fit one segment)."""
+        if count == 1 and size > self.placing.record_size_max:
+            return False
+        return self.placed_size(size, count) + FILLER_HEADER_SIZE <= self.segment_size
+
+    def placed_size(self, size: int, count: int = 1) -> int:
+        """Return the bytes that `count` records of this size together take in the log."""
+        return size + count * self.placing.head_size
 
     def segment_for(self, size: int) -> Segment:
         """The segment in which the next `size` bytes go, rolled over if they need a new one.
@@ -145,7 +153,7 @@ class CommitLog:
         """Create one segment. Called by the helper thread ahead of time. Blocks; raises `DiskFull`."""
         path = self.directory / segment_name(base_offset)
         file: MappedFile = self._disk.allocate(path, self.segment_size)
-        return Segment(base_offset, file)
+        return Segment(base_offset, file, placing=self.placing)
 
     def discard(self, segment: Segment) -> None:
         """Remove a segment that never came to be part of the log. Blocks; for the helper thread."""
