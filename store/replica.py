@@ -49,7 +49,7 @@ class ReplicaTarget(FollowTarget, Protocol):
 
 
 class Replica:
-    """Who may append to the log of a member, and through where it is indexed and shown."""
+    """The right to append to the log of a member, and the extent to which it is indexed and shown."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Replica:
             raise StoreDamaged("the disk has no room for the entry that opens a term")
 
     def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
-        """Return (first, count, term, pos, size, bytes) of what was appended since this was asked last, in order.
+        """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes).
 
         Contiguous entries of one segment are joined up to `bytes_max`; the bytes are the very ones that were written.
         """

@@ -35,7 +35,7 @@ class AdminLedger:
         """Answer with the member's status."""
         if self._member is None:
             raise RequestRefused(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                ResponseCode.ILLEGAL_OPERATION,
                 "this broker is a member of no DLedger group: it was started without enableDLegerCommitLog",
             )
         return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode(self._document(self._member)))

@@ -240,7 +240,7 @@ class LedgerMember:
             self.ledger.hurry()
 
     def apply_reports(self) -> None:
-        """Carry out what peers' frames made possible, before others have their turn. HOT."""
+        """Commit, show and answer by the frames of peers, before other connections have their turn. HOT."""
         self.ledger.end_turn()
 
     def end_turn(self) -> None:

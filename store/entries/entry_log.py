@@ -137,7 +137,7 @@ class EntryLog:
         self._reader = reader
 
     def close(self) -> None:
-        """Finish what was asked for, and write the commit point down. Blocks."""
+        """Finish all orders, and write the commit point down. Blocks."""
         self._reader.stop()
         self._storage.stop()
         self._completions.run()
@@ -361,7 +361,7 @@ class EntryLog:
     # -- time --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Look again at what waits, and write the commit point down when it is due."""
+        """Try waiting orders again, and write the commit point down when it is due."""
         if self._orders:
             self._work()
         if (

@@ -46,7 +46,7 @@ class FoundEntries(Struct, frozen=True):
 
 
 def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> FoundEntries:
-    """Judge the log behind its commit point, and cut what is no part of it. Blocks.
+    """Judge the log behind its commit point, and cut dead bytes from its end. Blocks.
 
     Raises `StoreDamaged` where the log does not reach the commit point, or the ballot is missing.
     """

@@ -145,7 +145,9 @@ class AdminCore(MessageSteps):
         """Return the status of each registered member of DLedger groups; other brokers are left out."""
         members = yield from self.selected(cluster=None, broker=broker)
         answers = yield from self.query_all(
-            members, RequestCode.ROPEWALK_LEDGER_STATUS, none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED,)
+            members,
+            RequestCode.ROPEWALK_LEDGER_STATUS,
+            none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION),
         )
         return tuple(read_ledger_status(member, document_in(answer)) for member, answer in answers)
 
