@@ -33,6 +33,7 @@ from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor, SendRules
+from broker.produce.timer_requests import TimerRequests
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
@@ -53,6 +54,8 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
+from broker.timers.placement import Placement, PlacementRules
+from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
 from broker.transactions.service import TransactionService
 from broker.waiting.pending_acks import AckQueue
@@ -75,6 +78,8 @@ from store.read.bulk import BulkReader
 from store.read.reader import Reader, ReadLimits
 from store.recovery.delay_levels import DelayLevels
 from store.retention.rules import HOUR_MS, RetentionRules, delete_hours
+from store.timer.progress import ProgressPage
+from store.timer.timer_store import TimerRules, TimerStore
 
 log = structlog.get_logger("broker")
 
@@ -119,6 +124,7 @@ class Broker:
                 broker_topic_enable=config.broker_topic_enable,
                 trace_topic_enable=config.trace_topic_enable,
                 msg_trace_topic_name=config.msg_trace_topic_name,
+                timer_wheel_enable=config.timer_wheel_enable,
             )
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
@@ -132,6 +138,20 @@ class Broker:
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        root, boot = config.store_path_root_dir, boot_id(disk)
+        self.timers = TimerService(
+            TimerStore(root, _timer_rules(config), disk),
+            ProgressPage(root, disk, boot),
+            self.store,
+            self.reader,
+            self.statistics,
+            now_ms,
+            lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
+            enabled=config.timer_wheel_enable,
+        )
+        self._placement = Placement(
+            _placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
+        )
         self.context = context = BrokerContext(
             config=config,
             address=address,
@@ -147,6 +167,7 @@ class Broker:
             clients=self.clients,
             statistics=self.statistics,
             delays=self.delays,
+            timers=self.timers,
             acks=self.acks,
             topics_changed=self.topics_changed,
             find_route=self._own_route,
@@ -159,13 +180,13 @@ class Broker:
         self.group = self._make_group()
         self.group.on_role = self._role_changed
         self.metrics = Metrics(context, self.count_metrics)
-        self._delays_behind = False
+        self._delays_behind = self._timers_behind = False
         self._stalled_until_ms, self._stall = 0, ""
         self._delays_noted = -1
         self._delay_progress = DelayProgress(
-            config.store_path_root_dir,
+            root,
             disk,
-            boot_id(disk),
+            boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
@@ -186,8 +207,9 @@ class Broker:
             refusal=self._refusal,
             topic_created=self.topics_changed,
             retries=retries,
-            place=self.delays.place,
+            place=self._placement.place,
             transactions=transactions,
+            recall_handle=self._placement.recall_handle,
         )
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
@@ -222,7 +244,9 @@ class Broker:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
-        send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
+        send_back = SendBack(context, retries, self._placement.place, self._refusal, rng)
+        timer_requests = TimerRequests(context, self.timers, self._placement, self._refusal)
+        timer_requests.waits = lambda: sends.waits
         ends = EndTransaction(
             context,
             transactions,
@@ -230,7 +254,7 @@ class Broker:
             refusal=self._refusal,
             waits=lambda: sends.waits,
             wait=self._wait,
-            place=self.delays.place,
+            place=self._placement.place,
         )
         self.requests = Requests(context, self.filters)
         self.handlers = Handlers()
@@ -257,6 +281,7 @@ class Broker:
             self._second_intake = FastIntake(runs, None, self.group.replicate_early)
         self.group.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
+        timer_requests.register(self.handlers)
         Queries(context).register(self.handlers)
         admin = AdminContext(
             context,
@@ -343,6 +368,7 @@ class Broker:
             ("subscriptionGroup.json", self.groups.load),
             ("consumerOffset.json", self.offsets.load),
             ("messageRequestMode.json", self.request_modes.load),
+            ("timermetrics", self.timers.metrics.load),
             ("consumerFilter.json", lambda value: self.filters.load(value, now)),
         ):
             value, findings = json_file.load(directory / name)
@@ -355,6 +381,7 @@ class Broker:
         for finding in findings:
             log.warning("config file", file="offsetTimes.json", finding=finding)
         self.offsets.load_times(times or {})
+        self.timers.open()
         self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
@@ -422,6 +449,11 @@ class Broker:
                 lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
+        if self.timers.metrics.generation:
+            tables[directory / "timermetrics"] = (
+                self.timers.metrics.generation,
+                lambda: self.timers.metrics.dump(self.context.now_ms()),
+            )
         if self.transactions.changed:
             tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
         if self.filters.generation:
@@ -440,6 +472,7 @@ class Broker:
         self.store.run_completions()
         self._note_delays()
         self._delay_progress.stop()
+        self.timers.stop()
         self.store.close()
         # Only now is all that was delivered flushed, and the files may say so.
         if self.transactions.stop():
@@ -453,6 +486,7 @@ class Broker:
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
+        self._placement.rules = _placement_rules(config)
         self.transactions.configure()
         self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
@@ -615,14 +649,16 @@ class Broker:
         self.store.run_completions()
         self.transactions.wakened()
         self.sinks.wakened()
-        if self._delays_behind:
+        if self._delays_behind or self._timers_behind:
             self._deliver()
         self._note_delays()
 
     def _deliver(self) -> None:
         """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
-        self._delays_behind = self._refusal() is None and self.delays.run()
-        if self._delays_behind:
+        refused = self._refusal() is not None
+        self._delays_behind = not refused and self.delays.run()
+        self._timers_behind = (not refused or self.store.follower is not None) and self.timers.run()
+        if self._delays_behind or self._timers_behind:
             self._wake()
         self._note_delays()
 
@@ -684,6 +720,7 @@ class Broker:
         self.transactions.tick()
         self.sinks.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
+        self.timers.tick()
         self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.group.confirmed)
         self.requests.tell_members()
@@ -725,6 +762,22 @@ def _send_rules(config: BrokerConfig) -> SendRules:
         config.max_message_size,
         bool(config.broker_permission & Permission.WRITE),
         config.reject_transaction_message,
+    )
+
+
+def _timer_rules(config: BrokerConfig) -> TimerRules:
+    return TimerRules(
+        config.timer_precision_ms, config.timer_roll_window_slot, config.mapped_file_size_timer_log
+    )
+
+
+def _placement_rules(config: BrokerConfig) -> PlacementRules:
+    return PlacementRules(
+        config.broker_name,
+        config.timer_wheel_enable,
+        config.timer_max_delay_sec * 1000,
+        config.timer_precision_ms,
+        config.timer_congest_num_each_slot,
     )
 
 

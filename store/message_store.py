@@ -518,6 +518,13 @@ class MessageStore:
         end = self.whole_end
         self._flusher.request(end, self.log.unflushed(end))
 
+    def flush_now(self) -> None:
+        """Flush the log up to its last whole record. Blocks: for a broker that closes."""
+        while self.flushed_offset < self.whole_end:
+            self.request_flush()
+            self._helpers.pause()
+            self.run_completions()
+
     def _note_flushed(self, offset: int) -> None:
         if self._entry_host is not None and self.entry_log is not None:
             self._entry_host.flushed_offset = offset

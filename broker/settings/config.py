@@ -176,6 +176,14 @@ class BrokerConfig:
     msg_trace_topic_name: str
     message_delay_level: tuple[int, ...]
     """Milliseconds of level 1, 2, 3 …"""
+    timer_wheel_enable: bool
+    timer_max_delay_sec: int
+    timer_precision_ms: int
+    timer_roll_window_slot: int
+    timer_congest_num_each_slot: int
+    mapped_file_size_timer_log: int
+    recall_message_enable: bool
+    append_topic_for_timer_delete_key: bool
     store_reply_message_enable: bool
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int

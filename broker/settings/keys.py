@@ -183,6 +183,15 @@ _HONOURED: Final = (
     _bool("traceTopicEnable", False),
     _text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC"),
     _text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
+    # Timer messages: seconds ahead, milliseconds and slots; and taking one back before it is due.
+    _bool("timerWheelEnable", True),
+    _int("timerMaxDelaySec", 259_200, 1),
+    _int("timerPrecisionMs", 1_000, 1, 60_000),
+    _int("timerRollWindowSlot", 172_800, INT_MIN),
+    _int("timerCongestNumEachSlot", INT_MAX, 1),
+    _int("mappedFileSizeTimerLog", 100 * MIB, 4 * KIB),
+    _bool("recallMessageEnable", False),
+    _bool("appendTopicForTimerDeleteKey", False),
     _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
@@ -454,7 +463,6 @@ putThreadPoolQueueCapacity int 10000
 queryMessageThreadPoolNums int -
 queryThreadPoolQueueCapacity int 20000
 realTimeNotifyConsumerChange bool true
-recallMessageEnable bool false
 recoverConcurrently bool false
 recoverThreadPoolNums int 32
 rejectPullConsumerEnable bool false
@@ -502,7 +510,6 @@ waitTimeMillsInSendQueue long 200
 waitTimeMillsInTransactionQueue long 3000
 # MessageStoreConfig
 accessMessageInMemoryHotRatio int 26
-appendTopicForTimerDeleteKey bool false
 asyncLearner bool false
 autoMessageVersionOnTopicLen bool true
 batchDispatchRequestThreadPoolNums int 16
@@ -578,7 +585,6 @@ logicQueueSwapMapInterval long 3600000
 logicQueueSwapMapReserveFileNum int 20
 logicalDiskSpaceCleanForciblyThreshold double 0.8
 mappedFileSizeConsumeQueueExt int 50331648
-mappedFileSizeTimerLog int 104857600
 mappedFileSwapEnable bool true
 mapperFileSizeBatchConsumeQueue int 13800000
 maxAsyncPutMessageRequests int 5000
@@ -621,15 +627,12 @@ storePathEpochFile text -
 syncFromLastFile bool false
 syncMasterFlushOffsetWhenStartup bool false
 timerColdDataCheckIntervalMs int 60000
-timerCongestNumEachSlot int 2147483647
 timerEnableCheckMetrics bool true
 timerEnableRetryUntilSuccess bool false
 timerFlushIntervalMs int 1000
 timerGetMessageThreadNum int 3
 timerInterceptDelayLevel bool false
-timerMaxDelaySec int 259200
 timerMetricSmallThreshold int 1000000
-timerPrecisionMs int 1000
 timerProgressLogIntervalMs int 10000
 timerPutMessageThreadNum int 3
 timerRecallToTimeWheelEnable bool true
@@ -644,10 +647,8 @@ timerRocksDBRollMaxTps double 8000.0
 timerRocksDBRollRangeHours int 2
 timerRocksDBStopScan bool false
 timerRocksDBTimeExpiredMaxTps double 200000.0
-timerRollWindowSlot int 172800
 timerSkipUnknownError bool false
 timerStopEnqueue bool false
-timerWheelEnable bool true
 timerWheelSnapshotFlush bool false
 timerWheelSnapshotIntervalMs int 10000
 topicQueueLockNum int 32

@@ -105,7 +105,7 @@ async def cut_leader(stage: Stage) -> None:
 
 
 async def cut_one_way(stage: Stage) -> None:
-    """What the leader says reaches nobody; what the others say reaches it."""
+    """The leader is not heard by the others, and hears them."""
     await stage.calm(0.25)
     leader, followers = leader_and_followers(stage)
     await _cut(stage, leader, followers, "in the direction from the leader only", True, False)

@@ -4,59 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
-from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
-from ropewalk.spark.options import Options, parse_options
-from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
-from ropewalk.spark.sink.keyed import KeyedSender
+from ropewalk.spark.sink.exact import TaskIdentity
 from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.rows import Outgoing
 from ropewalk.spark.sink.writer import sender_of
 from ropewalk.testing import RopewalkBroker
 from tests.ha.process_group import BROKER, group_of
+from tests.spark.sink.exact_tasks import begin, bodies, commit, options_of, write
 from tests.support.holding_proxy import HoldingProxy
 
 TOPIC = "T"
-
-
-def options_of(namesrv: str, topic: str, **given: str) -> Options:
-    raw = {
-        "nameServer": namesrv, "topic": topic, "delivery": "exactly-once", "sinkId": "S", "batchMessages": "10",
-        "sendTimeoutMs": "60s", **given,
-    }  # fmt: skip
-    return parse_options(raw, "write", {})
-
-
-def begin(options: Options) -> Run:
-    driver = SinkDriver(options)
-    try:
-        return driver.begin()
-    finally:
-        driver.close()
-
-
-def commit(options: Options, results: list[TaskResult]) -> None:
-    driver = SinkDriver(options)
-    try:
-        driver.commit(results)
-    finally:
-        driver.close()
-
-
-def write(sender: KeyedSender, topic: str, rows: Iterable[int]) -> TaskResult:
-    try:
-        for row in rows:
-            sender.add(Outgoing(topic, Message(b"%d" % row), 20))
-        sender.finish()
-        return sender.result()
-    finally:
-        sender.close()
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
@@ -130,17 +93,5 @@ def test_a_batch_outlives_the_failover_of_its_master(tmp_path: Path) -> None:
         commit(options, [result])
         third = begin(options)
         assert third.committed[BROKER][:2] == ("q", 7)
-        group.until(lambda: len(bodies(group.namesrv)) >= 800, "all rows")
-        assert sorted(bodies(group.namesrv)) == list(range(800))
-
-
-def bodies(namesrv: str) -> list[int]:
-    found: list[int] = []
-    with Client(namesrv, timeout=10.0) as client:
-        for queue in client.read_queues(TOPIC):
-            at, end = 0, client.max_offset(TOPIC, queue)
-            while at < end:
-                result = client.pull(TOPIC, queue, at)
-                found += [int(record.body) for record in result.records]
-                at = result.next_offset
-    return found
+        group.until(lambda: len(bodies(group.namesrv, TOPIC)) >= 800, "all rows")
+        assert sorted(bodies(group.namesrv, TOPIC)) == list(range(800))
