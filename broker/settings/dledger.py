@@ -107,7 +107,9 @@ def derive(values: dict[str, Any]) -> None:
         values["storePathCommitLog"] = data
         values["flushDiskType"] = "SYNC_FLUSH"
         values["brokerRole"], values["brokerId"] = "ASYNC_MASTER", 0
-        values["timerWheelEnable"] = False  # its wheel is a member's own: the next leader would deliver all again
+        values["timerWheelEnable"] = (
+            False  # its wheel is a member's own: the next leader would deliver all again
+        )
 
 
 def ports(values: Mapping[str, Any]) -> dict[str, int]:
